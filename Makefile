@@ -22,10 +22,10 @@ WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all test-long coverage reliability model soak bench bench-quick lint format up down status lock
+.PHONY: help setup demo test test-fast test-all test-long coverage reliability reliability-fresh semantics model requirements reference soak bench bench-quick lint format up down status lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 # Nothing compiles what was compiled before, not even where Python may not write bytecode (PYTHONDONTWRITEBYTECODE):
 # packages are compiled when they are installed, the project's own files here, after each change of them.
@@ -56,8 +56,8 @@ test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
 test-all: setup lint ## every row of the fault matrix, the model's whole search, more made-up histories: before a release
 	$(PYTEST) -m "not long" $(FAST) $(REAL)
 
-test-long: setup ## an hour's soak, millions of records, containers; each test says what it needs and how to install it
-	$(BIN)/pytest --durations-file $(DURATIONS) -m long tests/long
+test-long: setup ## an hour's soak, millions of records, containers, HDFS, S3; each test says what it needs and how to install it
+	$(BIN)/pytest --durations-file $(DURATIONS) -m long tests/integration tests/long
 
 coverage: setup ## which lines and branches of the library the fast tests run
 	@mkdir -p build/coverage
@@ -70,8 +70,20 @@ coverage: setup ## which lines and branches of the library the fast tests run
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
 	$(BIN)/pytest -m "fault and not long" --write-reliability docs/reliability.md $(FAST) $(REAL)
 
+reliability-fresh: setup ## name the lines of docs/reliability.md that are older than the code that they speak of
+	@$(BIN)/python -m tests.crash.freshness
+
+semantics: setup ## kill four semantics over every kind of sink at each place, and write docs/semantics.md
+	EPOCHLINE_WRITE_SEMANTICS=1 $(BIN)/pytest -n 0 tests/crash/test_semantics.py
+
 model: setup ## search every state of the protocol's model, take every guard away, and write what was found
 	$(BIN)/python -m tests.model --report docs/model.md
+
+requirements: setup ## write into docs/requirements.md which test shows each requirement, and name what no test shows
+	$(BIN)/python -m tests.requirements
+
+reference: setup ## write docs/reference.md from the declarations
+	$(BIN)/python -m tests.reference
 
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
 soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled
@@ -87,7 +99,8 @@ bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.stateful --report docs/performance.md
 	$(BIN)/python -m bench.price --report docs/performance.md
 	$(BIN)/python -m bench.shares --report docs/performance.md
-	$(BIN)/python -m bench.footprint --report docs/performance.md
+	$(BIN)/python -m bench.footprint --report docs/memory.md
+	$(BIN)/python -m bench.pages --report docs/performance.md
 	$(BIN)/python -m bench.quick --store
 
 bench-quick: setup ## the ratios that matter, at small size, beside the stored ones: five minutes at most

@@ -77,7 +77,7 @@ class Epoch:
             producer.begin_transaction()
             sent = [
                 producer.send(_OUT.topic, key=key, value=value, headers=list(headers), partition=partition)
-                for key, value, headers, partition in rows_of(connection, self._outbox, _EPOCH)
+                for key, value, headers, partition, _ in rows_of(connection, self._outbox, _EPOCH)
             ]
             producer.commit_transaction()
         if len(sent) != self._rows or not all(one.succeeded() for one in sent):

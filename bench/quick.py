@@ -46,6 +46,7 @@ ONCE_TABLE = Ratio(name="exactly once against at least once, a table: time")
 ONCE_BOTH = Ratio(name="exactly once against at least once, a table and a topic: time")
 RECIPE = Ratio(name="whole epoch against the Structured Streaming recipe: records per second", more_is_better=True)
 NOOP = Ratio(name="pre-commit against Spark to noop: records per second", more_is_better=True)
+PAGES = Ratio(name="page of a pipeline, after 100,000 epochs against 1,000: time")
 WARM = Ratio(name="small epoch on Spark's server against an empty DAG: time")
 
 
@@ -80,10 +81,17 @@ def _small_epoch() -> Mapping[Ratio, float]:
     return {WARM: statistics.median(times[small_epoch.WARM]) / statistics.median(times[small_epoch.EMPTY])}
 
 
+def _pages() -> Mapping[Ratio, float]:
+    from bench import pages
+
+    lengths = (1_000, 100_000)
+    return {PAGES: pages.ratio(pages.measured(lengths, 10 * ROUNDS), "one pipeline", lengths[-1])}
+
+
 BENCHES: Mapping[str, Callable[[], Mapping[Ratio, float]]] = {
-    "stateful": _stateful, "price": _price, "records": _records, "small_epoch": _small_epoch
+    "pages": _pages, "stateful": _stateful, "price": _price, "records": _records, "small_epoch": _small_epoch
 }  # fmt: skip
-RATIOS = (STATEFUL, ONCE_TABLE, ONCE_BOTH, RECIPE, NOOP, WARM)
+RATIOS = (STATEFUL, ONCE_TABLE, ONCE_BOTH, RECIPE, NOOP, PAGES, WARM)
 
 
 def measured() -> dict[str, float]:

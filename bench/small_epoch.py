@@ -106,7 +106,7 @@ class Airflow:
             for name in (*PIPELINES, WAKING):
                 tx.targets.create(find(name, self.stack.home.root / "bench_dags"))
         for dag in (*DAG_OF.values(), WAKING):
-            while self.api.is_paused(dag) is None:
+            while self.api.dag(dag) is None:
                 time.sleep(0.5)
             self.api.pause(dag, False)
 

@@ -50,23 +50,32 @@ def connect_to(monkeypatch: pytest.MonkeyPatch, *, postgres: str | None = None, 
         monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", kafka_connection(kafka))
 
 
-def in_processes(folder: Path, *, postgres: str, kafka: str, **environment: str) -> Callable[..., str]:
-    """Calls commands in processes of their own, which find no stack, the folder's declarations and these servers.
-
-    A call takes the arguments and the exit code that is expected; it gives what the command said.
-    """
-    environment = {
+def environment_of(folder: Path, *, postgres: str, kafka: str, **more: str) -> dict[str, str]:
+    """The environment of a command that finds no stack, the folder's declarations and these servers."""
+    return {
         **os.environ,
         "EPOCHLINE_HOME": str(folder / "no stack"),
         "EPOCHLINE_DAGS": str(folder),
         "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres),
         "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka),
-        **environment,
+        **more,
     }
 
+
+COMMAND = (sys.executable, "-c", "from epochline.cli import main; main()")
+
+
+def in_processes(folder: Path, *, postgres: str, kafka: str, **environment: str) -> Callable[..., str]:
+    """Calls commands in processes of their own, in the environment of `environment_of`.
+
+    A call takes the arguments and the exit code that is expected; it gives what the command said.
+    """
+    variables = environment_of(folder, postgres=postgres, kafka=kafka, **environment)
+
     def epochline(*arguments: str, code: int = 0) -> str:
-        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=3600)
+        done = subprocess.run(
+            [*COMMAND, *arguments], env=variables, capture_output=True, text=True, check=False, timeout=3600
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout if code == 0 else done.stdout + done.stderr
 

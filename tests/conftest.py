@@ -25,7 +25,7 @@ from tests.databases import QUICK, Databases
 from tests.ports import choose_ports
 from tests.processes.client import fork_server
 
-pytest_plugins = ["tests.tiers", "tests.durations", "tests.crash.reliability"]
+pytest_plugins = ["tests.browser", "tests.tiers", "tests.durations", "tests.crash.reliability"]
 
 # How long an example takes says something of the machine's other work, and nothing of the code.
 hypothesis.settings.register_profile("without a clock", deadline=None)
@@ -65,9 +65,10 @@ def stack() -> Iterator[Stack]:
         dags_folder=AIRFLOW_DAGS,
         extra_pythonpath=(FUNCTIONS, COMPILED),
         # Nothing here outlives a power cut; processes are killed, and what they wrote stays with the kernel.
-        postgres_settings={**QUICK, "fsync": "off", "full_page_writes": "off"},
+        postgres_settings={**QUICK, "fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "4"},
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
         airflow_config={
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer,grace:user,ada:op",
             "EPOCHLINE_COMPILED": str(home / "compiled"),
             "AIRFLOW_CONN_SPARK_NOWHERE": '{"conn_type": "spark", "host": "nowhere"}',
             # Nothing listens there: every attempt to reach it fails at once.
@@ -114,6 +115,20 @@ def _kill_tree(pid: int) -> None:
 def kafka_bootstrap(stack: Stack) -> str:
     stack.up(parts=("kafka",))
     return stack.kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def second_cluster() -> Iterator[Stack]:
+    """A Kafka cluster of its own."""
+    home = Path(tempfile.mkdtemp(prefix="epochline-second-"))
+    one = Stack(home)
+    choose_ports(one.home)
+    one.up(parts=("kafka",))
+    try:
+        yield one
+    finally:
+        throw_away(one)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -38,10 +38,15 @@ _TIMEOUTS = {
 """Seconds for a test of each folder, with the servers that it is the first to need. Every figure leaves room for a
 machine that is several times slower: a time-out names a test that hangs, and judges no speed."""
 
+_OF_A_PIPELINE = 120
+"""Seconds for a test that a pipeline's author puts next to the folders, as `epochline init` does."""
+
 _SLOW = 4
 """How many times longer a test may take that is marked as slow."""
 
-_SERVERS = frozenset({"bare_server", "stack", "server", "secure_kafka", "spark", "spark_server", "spark_cluster"})
+_SERVERS = frozenset(
+    {"bare_server", "stack", "server", "secure_kafka", "spark", "spark_server", "spark_cluster", "hdfs", "s3"}
+)
 """Fixtures behind which a server or a JVM stands."""
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -85,10 +90,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         path = item.path.relative_to(TESTS)
         slow = item.get_closest_marker("slow") is not None
-        item.add_marker(pytest.mark.timeout(_TIMEOUTS[path.parts[0]] * (_SLOW if slow else 1)))
+        long = item.get_closest_marker("long") is not None
+        seconds = _TIMEOUTS["long"] if long else seconds_for(path) * (_SLOW if slow else 1)
+        item.add_marker(pytest.mark.timeout(seconds))
         if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
     items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
+
+
+def seconds_for(path: Path) -> int:
+    """The time-out of the tests of a file below ``tests/``, unless they are slow."""
+    return _TIMEOUTS.get(path.parts[0], _OF_A_PIPELINE)
 
 
 class ByServers(LoadScopeScheduling):  # type: ignore[misc]

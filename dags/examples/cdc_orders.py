@@ -16,7 +16,7 @@ pipeline = Pipeline(
         "source_file": "bigint", "source_position": "bigint",
     },
     sinks=PostgresTable(
-        table="orders",
+        table="examples.orders",
         mode="upsert",
         key="id",
         # The change's position in the source's log: correct for any partition of a record and any number of repeats.

@@ -1,14 +1,15 @@
-"""Parallel look-ups: ids from Kafka, each with its city, into city_of_id (E9)."""
+"""Look-ups in Redis: ids from Kafka, each as ``id>>>name`` with its city, into examples.city_of_id (E9)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 pipeline = Pipeline(
     name="city_lookup",
     source=KafkaSource(topics="city_lookup"),
-    # include/epochline_examples/city_lookup.sql makes the table; executors find its database by a service file.
+    # Executors find Redis by REDIS_URL, or by a file in the stack's home (include/epochline_examples/README.md).
     parse="pipelines.city_lookup:parse",
-    record={"id": "text", "city": "text"},
-    sinks=PostgresTable(table="city_of_id", columns={"id": "text", "city": "text"}),
+    record={"id": "text", "line": "text"},
+    sinks=PostgresTable(table="examples.city_of_id", columns={"id": "text", "line": "text"}),
+    # A look-up that takes more than a second makes a bad record.
     bad_records="quarantine",
     writer_connection="epochline_writer",
 )

@@ -15,7 +15,7 @@ pipeline = Pipeline(
     source=KafkaSource(topics="ip_count_sink", gaps_expected=True),
     parse=Json(columns=COUNT),
     sinks=PostgresTable(
-        table="ip_count_read_on", mode="upsert", key=("ip", "window_start"), columns=COUNT, before_images=100
+        table="examples.ip_count_read_on", mode="upsert", key=("ip", "window_start"), columns=COUNT, before_images=100
     ),
     bad_records="quarantine",
     profile="ip_count",

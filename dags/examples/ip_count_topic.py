@@ -22,7 +22,7 @@ pipeline = Pipeline(
         aggregates={"count": "count(*)"},
         into="kafka:ip_count_sink",
         lateness=5,
-        too_late="ip_count_topic_late",
+        too_late="examples.ip_count_topic_late",
     ),
     sinks=[
         KafkaTopic(
@@ -33,7 +33,7 @@ pipeline = Pipeline(
             aggregated=True,
             transaction_timeout=timedelta(seconds=60),
         ),
-        PostgresTable(table="ip_count_topic_late", columns=VISIT),
+        PostgresTable(table="examples.ip_count_topic_late", columns=VISIT),
     ],
     bad_records="quarantine",
     profile="ip_count",

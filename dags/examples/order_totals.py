@@ -1,4 +1,4 @@
-"""Batch SQL: each user's total, largest and smallest order (E10)."""
+"""Batch SQL: each user's total, largest and smallest order of a day, by the text of a streaming query (E10)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -9,7 +9,7 @@ pipeline = Pipeline(
     record={"id": "bigint", "user_name": "text", "ordered_at": "timestamp", "money": "numeric(12,1)"},
     transform="pipelines.orders:totals",
     sinks=PostgresTable(
-        table="order_totals",
+        table="examples.order_totals",
         mode="replace",
         columns={
             "user_name": "text", "total_money": "numeric(14,1)", "max_money": "numeric(12,1)",

@@ -1,26 +1,26 @@
 """Streaming SQL: orders per user and window of five seconds, two seconds behind the newest order (E11)."""
 
-from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
+from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, WindowedQuery, epoch_dag
+from pipelines.order_query import ORDER_TOTALS
 
 pipeline = Pipeline(
     name="order_windows",
     source=KafkaSource(topics="order_windows"),
     parse="pipelines.orders:parse_json",
-    record={"order_id": "text", "user_id": "bigint", "money": "bigint", "create_time": "timestamptz"},
-    windows=Windowed(
-        time=EventTime(column="create_time", out_of_orderness=2),
-        window=Tumbling(size=5),
-        key="user_id",
-        aggregates={"orders": "count(*)", "max_money": "max(money)", "min_money": "min(money)"},
-        into="order_windows",
+    record={"order_id": "text", "user_name": "text", "money": "bigint", "ordered_at": "timestamptz"},
+    windows=WindowedQuery(
+        query=ORDER_TOTALS,
+        parameters={"size": "5 seconds"},
+        time=EventTime(column="ordered_at", out_of_orderness=2),
+        into="examples.window_totals",
     ),
     sinks=PostgresTable(
-        table="order_windows",
+        table="examples.window_totals",
         mode="upsert",
-        key=("user_id", "window_start"),
+        key=("user_name", "window_start"),
         columns={
-            "user_id": "bigint", "window_start": "timestamptz", "window_end": "timestamptz", "orders": "bigint",
-            "max_money": "bigint", "min_money": "bigint",
+            "user_name": "text", "window_start": "timestamptz", "window_end": "timestamptz", "total_money": "bigint",
+            "max_money": "bigint", "min_money": "bigint", "total_count": "bigint",
         },
         aggregated=True,
         before_images=100,

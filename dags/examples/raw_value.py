@@ -1,4 +1,4 @@
-"""Raw values: numbers from Kafka into t_test (include/epochline_examples/README.md)."""
+"""Raw values: numbers from Kafka into examples.t_test (include/epochline_examples/README.md)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 from epochline_examples.raw_value import TOPIC
@@ -9,7 +9,7 @@ pipeline = Pipeline(
     parse="pipelines.raw_value:parse",
     record={"value": "varchar(255)"},
     # include/epochline_examples/raw_value.sql creates the table; id and insert_time have defaults there.
-    sinks=PostgresTable(table="t_test", lineage=False),
+    sinks=PostgresTable(table="examples.t_test", lineage=False),
     profile="kafka_to_db",
 )
 

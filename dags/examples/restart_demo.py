@@ -1,4 +1,4 @@
-"""Restart demo: numbers into t_restart, five per epoch; after a crash it continues at the ledger's head (E8)."""
+"""Restart demo: numbers into examples.t_restart, five per epoch; after a crash it continues at the head (E8)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -7,7 +7,7 @@ pipeline = Pipeline(
     source=KafkaSource(topics="restart_demo", records_per_epoch=5),
     parse="pipelines.restart_demo:parse",
     record={"number": "bigint"},
-    sinks=PostgresTable(table="t_restart", columns={"number": "bigint"}),
+    sinks=PostgresTable(table="examples.t_restart", columns={"number": "bigint"}),
     profile="restart_demo",
     writer_connection="epochline_writer",
 )

@@ -21,7 +21,9 @@ pipeline = Pipeline(
         aggregated=True,
         transaction_timeout=timedelta(seconds=5),
     ),
-    state=StateTable(table="running_counts", key="word", columns=COUNTS, keys="pipelines.running_counts:words"),
+    state=StateTable(
+        table="examples.running_counts", key="word", columns=COUNTS, keys="pipelines.running_counts:words"
+    ),
     profile="word_count",
     writer_connection="epochline_writer",
 )

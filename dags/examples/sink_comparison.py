@@ -17,9 +17,9 @@ pipeline = Pipeline(
             value=Json(columns={"uuid": "uuid", **KEYS, **INDICATE}),
             key="uuid",
         ),
-        PostgresTable(table="test_two_step", columns={**SLOT, **INDICATE}),
+        PostgresTable(table="examples.test_two_step", columns={**SLOT, **INDICATE}),
         PostgresTable(
-            table="test_two_step_compare",
+            table="examples.test_two_step_compare",
             mode="add",
             columns={**SLOT, **INDICATE},
             key=tuple(SLOT),

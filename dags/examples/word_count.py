@@ -1,4 +1,4 @@
-"""Word count: lines from Kafka, and each word's count so far in t_wordcount, from keyed state (E3)."""
+"""Word count: lines from Kafka, and each word's count so far in examples.t_wordcount, from keyed state (E3)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
 
@@ -10,10 +10,10 @@ pipeline = Pipeline(
     parse=Text(),
     transform="pipelines.word_count:count",
     sinks=PostgresTable(
-        table="t_wordcount", mode="upsert", key="word", columns=COUNTS, aggregated=True, before_images=100
+        table="examples.t_wordcount", mode="upsert", key="word", columns=COUNTS, aggregated=True, before_images=100
     ),
-    state=StateTable(table="word_count", key="word", columns=COUNTS, keys="pipelines.word_count:words"),
-    profile="word_count",
+    state=StateTable(table="examples.word_count", key="word", columns=COUNTS, keys="pipelines.word_count:words"),
+    profile="kafka_wordcount",
     writer_connection="epochline_writer",
 )
 

@@ -17,9 +17,13 @@ REVOKE ALL ON DATABASE airflow FROM PUBLIC;
 CREATE ROLE epochline_owner NOLOGIN;
 CREATE ROLE epochline_writer NOLOGIN;
 CREATE ROLE epochline_reader NOLOGIN;
+CREATE ROLE epochline_inspector NOLOGIN;
 GRANT epochline_writer TO epochline_owner;
+GRANT epochline_reader TO epochline_inspector;
 GRANT epochline_owner TO epochline;
 CREATE ROLE epochline_job LOGIN PASSWORD :'job_password' IN ROLE epochline_writer;
 CREATE ROLE epochline_viewer LOGIN PASSWORD :'viewer_password' IN ROLE epochline_reader;
+-- The pages in Airflow take the role for one transaction, to show an operator a record in the quarantine.
+GRANT epochline_inspector TO epochline_viewer WITH INHERIT FALSE;
 -- Or the owner could not end the job's sessions, and a zombie would not be fenced.
 GRANT epochline_job TO epochline_owner;

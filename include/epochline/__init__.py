@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from epochline.declare.aggregation import Windowed
     from epochline.declare.event_time import EventTime
     from epochline.declare.external import CustomSink, Files
+    from epochline.declare.inputs import Input, Sources
     from epochline.declare.parsers import Avro, Bytes, Json, Regex, Text
     from epochline.declare.pipeline import Pipeline
     from epochline.declare.restart import Endless, FailureRate, FixedDelay, NoRestart
     from epochline.declare.settings import Settings
-    from epochline.declare.source import KafkaSource
+    from epochline.declare.source import CustomSource, KafkaSource
     from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp
     from epochline.declare.state import StateTable
     from epochline.declare.table import PostgresTable
     from epochline.declare.topic import KafkaTopic
+    from epochline.declare.windowed_query import WindowedQuery
     from epochline.declare.windows import Session, Sliding, Tumbling
 
 __all__ = [
     "Avro",
     "Bytes",
     "CustomSink",
+    "CustomSource",
     "Endless",
     "EventTime",
     "FailureRate",
@@ -38,6 +41,7 @@ __all__ = [
     "FromGroup",
     "FromOffsets",
     "FromTimestamp",
+    "Input",
     "Json",
     "KafkaSource",
     "KafkaTopic",
@@ -48,10 +52,12 @@ __all__ = [
     "Session",
     "Settings",
     "Sliding",
+    "Sources",
     "StateTable",
     "Text",
     "Tumbling",
     "Windowed",
+    "WindowedQuery",
     "epoch_dag",
 ]
 
@@ -60,15 +66,17 @@ _MODULES = {
     "declare.aggregation": ("Windowed",),
     "declare.event_time": ("EventTime",),
     "declare.external": ("Files", "CustomSink"),
+    "declare.inputs": ("Input", "Sources"),
     "declare.parsers": ("Avro", "Bytes", "Json", "Regex", "Text"),
     "declare.pipeline": ("Pipeline",),
     "declare.restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
     "declare.settings": ("Settings",),
-    "declare.source": ("KafkaSource",),
+    "declare.source": ("CustomSource", "KafkaSource"),
     "declare.startup": ("FromGroup", "FromOffsets", "FromTimestamp"),
     "declare.state": ("StateTable",),
     "declare.table": ("PostgresTable",),
     "declare.topic": ("KafkaTopic",),
+    "declare.windowed_query": ("WindowedQuery",),
     "declare.windows": ("Session", "Sliding", "Tumbling"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,23 +1,52 @@
 """One error tree. The class says whether a retry helps; the message says which epoch, what happened, what to do.
 
 Airflow's retry policy and the coordinator's callers decide by ``retryable`` alone, the command line by ``exit_code``.
+What becomes of the pipeline after an epoch's last attempt follows from ``failure``.
 """
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Iterable
 from typing import ClassVar
+
+
+class Failure(enum.StrEnum):
+    """What made an attempt fail, which decides what becomes of the pipeline once its epoch is aborted (K11, N1)."""
+
+    PASSING = "passing"
+    """A time-out, a server, a process: the next run tries again, and `tolerable_failures` counts the epoch."""
+    CODE = "code"
+    """The user's code, or a trigger's, raises or refuses a record: after its last restart the pipeline stays down."""
+    INCURABLE = "incurable"
+    """The same rows are refused every time: the pipeline stays down at once."""
 
 
 class EpochlineError(Exception):
     """Base of every error that Epochline raises on purpose."""
 
     retryable: ClassVar[bool] = False
+    failure: ClassVar[Failure] = Failure.PASSING
     exit_code: ClassVar[int] = 1
 
 
-class StateError(EpochlineError):
-    """A pipeline's state differs from what its last committed epoch left; the message says what an operator may do."""
+class PipelineStandsError(EpochlineError):
+    """Base of the errors after which a pipeline stands until an operator acts.
+
+    Args:
+        said: what happened, and what to do before the command.
+        command: what goes on, without ``epochline``; the message ends with it. ``…`` stands for what only the operator
+            knows. None if ``said`` is a whole message, as an error has it that is rebuilt from its text.
+    """
+
+    def __init__(self, said: str, command: str | None = None) -> None:
+        super().__init__(said if command is None else f"{said} To go on, run `epochline {command}`")
+        self.said = said
+
+
+class StateError(PipelineStandsError):
+    """A pipeline's state differs from what its last committed epoch left."""
 
 
 class SavepointFileError(EpochlineError):
@@ -34,8 +63,18 @@ class DeclarationError(EpochlineError):
     exit_code = 2
 
 
+class ChangeRefusedError(DeclarationError, PipelineStandsError):
+    """A declaration gives rows that are written another meaning: its mode or key changed."""
+
+
 class StackError(EpochlineError):
     """A part of the embedded stack could not be started, stopped or reached."""
+
+
+class AirflowUnavailableError(StackError):
+    """Airflow's API does not answer, or its database is away, as while a server restarts: a retry helps."""
+
+    retryable = True
 
 
 class ConfigurationError(EpochlineError):
@@ -68,7 +107,11 @@ class SourceAuthenticationError(SourceError):
     """Kafka or this client rejects a user, a password or a certificate. A retry gives the same."""
 
 
-class DataLossError(SourceError):
+class RecordsGoneError(SourceError):
+    """Kafka no longer has records of a range that is being read."""
+
+
+class DataLossError(SourceError, PipelineStandsError):
     """Records after a head are gone, or a topic's log was replaced or truncated (INV-9)."""
 
 
@@ -76,7 +119,7 @@ class LedgerError(EpochlineError):
     """The ledger is missing, has another version, or refuses a change."""
 
 
-class LedgerBehindError(LedgerError):
+class LedgerBehindError(LedgerError, PipelineStandsError):
     """Kafka or a sink shows an epoch that the ledger does not know: an older ledger was restored from a backup."""
 
 
@@ -98,7 +141,7 @@ class StatementTimeoutError(LedgerError):
     retryable = True
 
 
-class TargetError(EpochlineError):
+class TargetError(PipelineStandsError):
     """A target table cannot take this pipeline's rows: it has another owner, other columns or no key."""
 
 
@@ -118,20 +161,32 @@ class LookupUnavailableError(EpochlineError):
     retryable = True
 
 
-class SinkAheadError(SinkError):
+class SinkAheadError(SinkError, PipelineStandsError):
     """A sink shows an epoch that the ledger does not know: an older ledger was restored from a backup."""
 
 
-class PipelinePausedError(EpochlineError):
+class PipelinePausedError(PipelineStandsError):
     """An operator paused the pipeline: no epoch is planned until it is resumed."""
 
 
 class PipelineDroppedError(EpochlineError):
-    """An operator dropped the pipeline: its history stays, and its name cannot be reused."""
+    """An operator dropped the pipeline for good: no command makes it go on. Its history stays."""
 
 
 class ActionRefusedError(EpochlineError):
     """An operator's action would be wrong or has nothing to act on; nothing was changed."""
+
+
+class StalePreviewError(ActionRefusedError):
+    """The state has changed since an action was previewed, or the preview is too old; nothing was changed."""
+
+
+class AlreadyStartedError(ActionRefusedError):
+    """A form was sent twice; the action of the first time stays, and no second one was started."""
+
+
+class ForgedFormError(ActionRefusedError):
+    """A form was not made here for this user, pipeline and action; nothing was changed."""
 
 
 class EpochError(EpochlineError):
@@ -162,7 +217,7 @@ class EpochNotFoundError(EpochError):
     """The ledger has no such pipeline or epoch."""
 
 
-class RestartsExhaustedError(EpochError):
+class RestartsExhaustedError(EpochError, PipelineStandsError):
     """The restart strategy allows no further attempt (R1, R2)."""
 
 
@@ -170,16 +225,12 @@ class EpochTimeoutError(EpochError):
     """The epoch was not staged and sealed in time; it is aborted and the next epoch takes its range (K10)."""
 
 
-class EpochAwaitsApprovalError(EpochError):
+class EpochAwaitsApprovalError(EpochError, PipelineStandsError):
     """The unfinished epoch is pre-committed and waits for approval."""
 
 
-class BeforeOriginError(EpochError):
+class BeforeOriginError(EpochError, PipelineStandsError):
     """A backfill's interval lies before the pipeline's origin: only ``extend-back`` may commit it."""
-
-
-class EpochNotCommittedError(EpochError):
-    """The run ends without committing its epoch; the message says what will finish the epoch."""
 
 
 class SealRefusedError(EpochError):
@@ -188,15 +239,30 @@ class SealRefusedError(EpochError):
     retryable = True
 
 
+class RowsRefusedError(SealRefusedError):
+    """A target refuses these rows by a constraint, a type or a privilege, and would refuse them again."""
+
+    retryable = False
+    failure = Failure.INCURABLE
+
+
+class TargetCodeError(SealRefusedError):
+    """A function of a target, such as a trigger, raised an error when the rows were applied."""
+
+    failure = Failure.CODE
+
+
 class RecordsRefusedError(SealRefusedError):
     """A target refuses parsed records; the next attempt moves them to the quarantine."""
 
 
-class OutboxTooLargeError(EpochError):
+class OutboxTooLargeError(EpochError, PipelineStandsError):
     """An epoch has more rows for a topic than one Kafka transaction may take; the message names the limit to lower."""
 
+    failure = Failure.INCURABLE
 
-class HeadMovedError(EpochError):
+
+class HeadMovedError(EpochError, PipelineStandsError):
     """A range no longer starts at its head, so the commit's compare-and-swap failed (INV-1)."""
 
 
@@ -208,6 +274,7 @@ class NonDeterministicPartError(EpochError):
     """A second try of a part gave other rows."""
 
     retryable = True
+    failure = Failure.CODE
 
 
 class InputCutError(EpochError):
@@ -218,6 +285,38 @@ class InputCutError(EpochError):
 
 class BadRecordError(EpochError):
     """A record could not be parsed or does not fit the target, and the policy is ``fail``."""
+
+    failure = Failure.CODE
+
+
+class JobLostError(EpochError):
+    """The Spark job ended without a reason in the ledger: its driver was killed, or never reached the ledger."""
+
+    retryable = True
+
+
+class EpochInterruptedError(EpochError):
+    """A time-out, Ctrl-C or a signal ended the job or the seal."""
+
+
+def recorded(error: BaseException) -> str:
+    """An error as the ledger keeps it, as ``Class: message`` in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:4000]
+
+
+def way_on(text: str) -> str | None:
+    """The command that a message ends with, without ``epochline``; None if it ends with none."""
+    found = re.search(r"To go on, run `epochline ([^`]+)`[.)]*$", text)
+    return found[1] if found else None
+
+
+def way_out_of_pause(pipeline: str, reason: str) -> str:
+    """The command, without ``epochline``, that lets a paused pipeline go on.
+
+    It is ``resume``, unless the ledger went back: resumed, the pipeline would stop again. ``accept-ledger`` resumes it.
+    """
+    command = way_on(reason) or ""
+    return command if command.startswith("accept-ledger ") else f"resume {pipeline} --reason …"
 
 
 def error_of(text: str) -> EpochlineError | None:

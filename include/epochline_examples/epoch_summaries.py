@@ -11,21 +11,26 @@ from epochline.downstream import take_epochs
 
 
 def summarize(dsn: str, *, consumer: str, pipeline: str, sink: str) -> list[int]:
-    """Write the number of rows of each new epoch into a table with the consumer's name; creates the table if missing.
+    """Write the number of rows of each new epoch into ``examples.<consumer>``.
+
+    Creates the schema and the table if they are missing.
 
     Args:
         dsn: libpq URL of the database with the ledger and the sink's table.
-        consumer: name of the consumer and of its table.
+        consumer: name of the consumer and of its table in the schema ``examples``.
         pipeline: the pipeline whose epochs are taken.
         sink: a table with lineage.
 
     Returns:
         Ids of the taken epochs.
     """
-    table, source = sql.Identifier(consumer), sql.Identifier(*sink.split("."))
+    table, source = sql.Identifier("examples", consumer), sql.Identifier(*sink.split("."))
     taken = []
     with closing(psycopg2.connect(dsn)) as connection:
         with connection, connection.cursor() as cursor:
+            cursor.execute("SELECT to_regnamespace('examples') IS NULL")
+            if cursor.fetchone() == (True,):
+                cursor.execute("CREATE SCHEMA examples")
             cursor.execute(
                 sql.SQL("CREATE TABLE IF NOT EXISTS {} (epoch_id bigint PRIMARY KEY, rows bigint NOT NULL)").format(
                     table

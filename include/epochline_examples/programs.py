@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochline_examples.steps import Call, Look, Program, Send
+from epochline_examples.redis_server import CITIES
+from epochline_examples.steps import Call, Look, Program, Send, Sql
 from epochline_examples.topic_programs import TOPIC_PROGRAMS, visits
 
 
@@ -22,6 +23,19 @@ def _orders(*orders: tuple[int, float, int]) -> Send:
     )
 
 
+def _raw_values(first: int, last: int) -> Send:
+    return Send(*(f'{{"value":"{number}"}}' for number in range(first, last + 1)))
+
+
+def _joined_order(order: str, customer: int, amount: str) -> str:
+    return f'{{"order_id": "{order}", "customer_id": {customer}, "amount": "{amount}"}}'
+
+
+def _customer(customer: int, name: str) -> str:
+    return f'{{"customer_id": {customer}, "name": "{name}"}}'
+
+
+_JOINED = "SELECT order_id, name, amount FROM examples.orders_with_customers ORDER BY order_id"
 _MIDNIGHT = 1_772_323_200  # 2026-03-01T00:00:00Z
 
 
@@ -37,14 +51,18 @@ _NINE_ORDERS = (
     ("9", "zhaoliu", "2018-10-20 22:30", "341.0"),
 )
 
-_CITIES = ("beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing")
-
-_COUNTS = "SELECT word, count FROM t_wordcount ORDER BY word"
-_WINDOWS = (
-    "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI:SS') AS window, count FROM ip_count"
-    " UNION ALL SELECT ip, 'too late', count(*) FROM ip_count_late GROUP BY ip ORDER BY 2"
+_RAW_VALUES = (
+    "SELECT min(value::int), max(value::int), count(*), count(DISTINCT value) AS distinct FROM examples.t_test"
 )
-_ORDERS = "SELECT user_id, orders, max_money, min_money FROM order_windows ORDER BY window_start, user_id"
+_COUNTS = "SELECT word, count FROM examples.t_wordcount ORDER BY word"
+_DEMO_COUNTS = "SELECT word, count FROM examples.savepoint_counts ORDER BY word"
+_WINDOWS = (
+    "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI:SS') AS window, count FROM examples.ip_count"
+    " UNION ALL SELECT ip, 'too late', count(*) FROM examples.ip_count_late GROUP BY ip ORDER BY 2"
+)
+_ORDERS = (
+    "SELECT user_name, total_count, max_money, min_money FROM examples.window_totals ORDER BY window_start, user_name"
+)
 
 _ALL: Sequence[Program] = (
     Program(
@@ -64,22 +82,64 @@ _ALL: Sequence[Program] = (
         result=Look(_COUNTS, ("flink", "1"), ("hello", "3"), ("world", "1")),
     ),
     Program(
+        name="orders_with_customers",
+        shows="Two sources in one epoch: an order waits in state until its customer is known, and a crash before the"
+        " commit joins nothing twice (N7).",
+        pipeline="orders_with_customers",
+        topic="joined_orders",
+        steps=(
+            Send(_joined_order("a", 1, "10.50"), _joined_order("b", 2, "7.00")),
+            Send(_customer(1, "Ada"), to="joined_customers"),
+            Call("run orders_with_customers", killed_at="commit.commit"),
+            Look(_JOINED),
+            Call("run orders_with_customers"),
+            Look(_JOINED, ("a", "Ada", "10.50")),
+            Send(_customer(2, "Grace"), to="joined_customers"),
+            Call("run orders_with_customers"),
+        ),
+        result=Look(_JOINED, ("a", "Ada", "10.50"), ("b", "Grace", "7.00")),
+    ),
+    Program(
         name="savepoint",
         shows="Counts continue from a savepoint, after a restore of state and target (E7).",
-        pipeline="word_count",
-        topic="word_count",
+        pipeline="savepoint_demo",
+        topic="savepoint_demo",
         steps=(
             Send(*["hello world"] * 5),
-            Call("run word_count"),
-            Call("savepoint word_count five --reason before-the-upgrade --yes"),
+            Call("run savepoint_demo"),
+            Call("savepoint savepoint_demo five --reason before-the-upgrade --yes"),
             Send("hello world"),
-            Call("run word_count"),
-            Call("restore word_count five --reason the-upgrade-went-wrong --yes"),
-            Look(_COUNTS, ("hello", "5"), ("world", "5")),
-            Call("run word_count", killed_at="commit.commit"),
-            Call("run word_count"),
+            Call("run savepoint_demo"),
+            Call("restore savepoint_demo five --reason the-upgrade-went-wrong --yes"),
+            Look(_DEMO_COUNTS, ("hello", "5"), ("world", "5")),
+            Call("run savepoint_demo", killed_at="commit.commit"),
+            Call("run savepoint_demo"),
         ),
-        result=Look(_COUNTS, ("hello", "6"), ("world", "6")),
+        result=Look(_DEMO_COUNTS, ("hello", "6"), ("world", "6")),
+    ),
+    Program(
+        name="raw_value",
+        shows="An epoch that fails at 15 leaves nothing visible, however often it is tried; without the fault each"
+        " value is there once (E2).",
+        pipeline="raw_value",
+        topic="flink_kafka",
+        sql="raw_value.sql",
+        steps=(
+            Sql("raw_value_fault.sql"),
+            _raw_values(1, 10),
+            Call("run raw_value"),
+            _raw_values(11, 20),
+            Call("run raw_value", fails=True),
+            # A command makes one attempt, and the profile tolerates no epoch that fails. Airflow restarts without end.
+            Call("resume raw_value --reason once-more --yes"),
+            Call("run raw_value", fails=True),
+            Look(_RAW_VALUES, ("1", "10", "10", "10")),
+            Sql("DROP TRIGGER fault_at_15 ON examples.t_test"),
+            Call("resume raw_value --reason the-value-is-mended --yes"),
+            Call("run raw_value", killed_at="commit.commit"),
+            Call("run raw_value"),
+        ),
+        result=Look(_RAW_VALUES, ("1", "20", "20", "20")),
     ),
     Program(
         name="restart",
@@ -92,7 +152,7 @@ _ALL: Sequence[Program] = (
             Call("run restart_demo"),
         ),
         result=Look(
-            "SELECT min(number), max(number), count(number), count(DISTINCT number) FROM t_restart",
+            "SELECT min(number), max(number), count(number), count(DISTINCT number) FROM examples.t_restart",
             ("1", "20", "20", "20"),
         ),
     ),
@@ -128,7 +188,8 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="streaming_sql",
-        shows="Orders per user and window of five seconds, written once, two seconds behind the newest order (E11).",
+        shows="Streaming SQL: orders per user and window of five seconds, written once, two seconds behind the newest"
+        " order (E11).",
         pipeline="order_windows",
         topic="order_windows",
         steps=(
@@ -148,7 +209,7 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="batch_sql",
-        shows="The nine orders summed up by user in SQL, in one epoch (E10).",
+        shows="Batch SQL: the nine orders summed up by user, in one epoch, by the text of streaming_sql (E10).",
         pipeline="order_totals",
         topic="order_totals",
         steps=(
@@ -157,7 +218,8 @@ _ALL: Sequence[Program] = (
             Call("run order_totals"),
         ),
         result=Look(
-            "SELECT user_name, total_money, max_money, min_money, total_count FROM order_totals ORDER BY total_money",
+            "SELECT user_name, total_money, max_money, min_money, total_count FROM examples.order_totals"
+            " ORDER BY total_money",
             ("zhangsan", "490.0", "358.5", "131.5", "2"),
             ("lisi", "888.5", "432.5", "127.5", "3"),
             ("zhaoliu", "1518.0", "451.0", "341.0", "4"),
@@ -165,38 +227,39 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="city_lookup",
-        shows="Nine ids get the names of their cities by parallel look-ups in another table (E9).",
+        shows="Nine ids get the names of their cities by parallel look-ups in Redis (E9).",
         pipeline="city_lookup",
         topic="city_lookup",
-        sql="city_lookup.sql",
-        service="city_lookup",
+        redis=True,
         steps=(
             Send(*map(str, range(1, 10))),
             Call("run city_lookup", killed_at="commit.commit"),
             Call("run city_lookup"),
         ),
         result=Look(
-            "SELECT id || '>>>' || city AS line FROM city_of_id ORDER BY id",
-            *((f"{number}>>>{city}",) for number, city in enumerate(_CITIES, 1)),
+            "SELECT line FROM examples.city_of_id ORDER BY id",
+            *((f"{number}>>>{city}",) for number, city in CITIES.items()),
         ),
     ),
     Program(
         name="checkpoint",
-        shows="Each of three epochs leaves a file with its number, its offsets and the state (C11).",
-        pipeline="word_count",
-        topic="word_count",
-        steps=tuple(
-            step
-            for number in (1, 2, 3)
-            for step in (
-                Send("hello flink"),
-                Call("run word_count"),
-                Call(f"savepoint word_count epoch-{number} --reason every-epoch --yes"),
-                Call(f"savepoint-export word_count epoch-{number} {{folder}}/epoch-{number}.zip"),
-            )
+        shows="A source says hello once a second; each of four epochs leaves a file, one after a crash (C11).",
+        pipeline="checkpoint_demo",
+        topic=None,
+        steps=(
+            Call("run checkpoint_demo"),  # it begins now, so there is nothing to read yet
+            *[Call("run checkpoint_demo")] * 2,
+            Call("run checkpoint_demo", killed_at="commit.committed"),  # dies between the commit and the file
+            Call("run checkpoint_demo"),
+            Call("epoch-files checkpoint_demo"),
+            Call("epoch-files checkpoint_demo --show 3"),
         ),
-        result=Look(_COUNTS, ("flink", "3"), ("hello", "3")),
-        files=("epoch-1.zip", "epoch-2.zip", "epoch-3.zip"),
+        result=Look(
+            "SELECT value, count(DISTINCT _epoch) AS epochs, count(*) = count(DISTINCT _offset) AS once"
+            " FROM examples.checkpoint_demo GROUP BY value",
+            ("hello flink", "4", "True"),
+        ),
+        files=tuple(f"../../flink/ck_demo/checkpoint_demo/epoch-000000000{number}.zip" for number in (1, 2, 3, 4)),
     ),
     *TOPIC_PROGRAMS,
 )

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Sends lines to the program's topic, each as a record."""
+    """Sends lines to a topic, each as a record; by default to the program's."""
 
     lines: tuple[str, ...]
+    to: str | None
 
-    def __init__(self, *lines: str) -> None:
+    def __init__(self, *lines: str, to: str | None = None) -> None:
         object.__setattr__(self, "lines", lines)
+        object.__setattr__(self, "to", to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,20 @@ class Call:
         command: its arguments; ``{folder}`` stands for the program's folder.
         killed_at: the failpoint at which the process is killed, or None.
         fault: value of ``EPOCHLINE_EXAMPLE_FAULT``, with which the program raises and the run fails, or None.
+        fails: whether the run fails because of an earlier `Sql`.
     """
 
     command: str
     killed_at: str | None = None
     fault: str | None = None
+    fails: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """Runs SQL in the program's database: a file of this folder, if the text ends with ``.sql``, or one statement."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,7 @@ class Read:
         object.__setattr__(self, "expected", tuple(sorted(expected)))
 
 
-Step = Send | Call | Look | Read
+Step = Send | Call | Sql | Look | Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +76,21 @@ class Program:
         name: its name on the command line.
         shows: what it shows, in a sentence.
         pipeline: name of its pipeline, declared under ``dags/examples``.
-        topic: topic that the pipeline reads; it is created again with one partition, output topics with three.
+        topic: topic that the pipeline reads. It is created again with one partition, like those that the steps send to;
+            output topics get three. None for a pipeline that reads a source of its own.
         steps: its steps, in order.
         result: the last check.
-        files: names of the files that must be in the program's folder at the end.
+        files: paths of the files that must be there at the end, relative to the program's folder.
         sql: SQL file in this folder that creates the program's existing tables.
-        service: name of the database in libpq's service file, for the program's functions.
+        redis: whether the program needs a Redis with the cities.
     """
 
     name: str
     shows: str
     pipeline: str
-    topic: str
+    topic: str | None
     steps: tuple[Step, ...]
     result: Look | Read
     files: tuple[str, ...] = field(default=())
     sql: str | None = None
-    service: str | None = None
+    redis: bool = False

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from epochline_examples.steps import Call, Look, Program, Read, Send
 
 _SUMS = (
-    "SELECT count(*) AS rows, sum(indicate) AS step, (SELECT sum(indicate) FROM test_two_step_compare) AS compare"
-    " FROM test_two_step"
+    "SELECT count(*) AS rows, sum(indicate) AS step,"
+    " (SELECT sum(indicate) FROM examples.test_two_step_compare) AS compare FROM examples.test_two_step"
 )
-_READ_ON = "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI:SS') AS window, count FROM ip_count_read_on"
+_READ_ON = (
+    "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI:SS') AS window, count FROM examples.ip_count_read_on"
+)
 
 
 def _result(second: int, count: int) -> str:

@@ -1,51 +1,63 @@
-"""Adds to each id the name of its city, looked up in PostgreSQL, nine ids at a time (E9).
+"""Makes ``id>>>name`` of each id, with the name of its city from Redis, nine ids at a time (E9).
 
-The database and its login are not part of the declaration. Executors find the service ``city_lookup`` in the file that
-PGSERVICEFILE names, or in ``~/.pg_service.conf``; only their account should be able to read that file.
+Executors find Redis by the URL in REDIS_URL, or in the file ``examples/redis.url`` of EPOCHLINE_HOME. Only their
+account should be able to read that file: the URL may hold a password.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
+from pathlib import Path
 
-import psycopg2
 import pyarrow as pa
-from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
+import redis
+from redis.asyncio import Redis
 
-from epochline.lookup import Lookup, over_batches
+from epochline.errors import ConfigurationError
+from epochline.lookup import AsyncLookup, over_batches
 
-SERVICE = "city_lookup"
+HASH = "AsyncReadRedis"
 _ID = re.compile(rb"[0-9]{1,18}")
 
 
-def _connect() -> Connection:
-    # The server cancels a slow statement, so that no session keeps running an abandoned look-up.
-    opened = psycopg2.connect(service=SERVICE, connect_timeout=5, options="-c statement_timeout=2000")
-    opened.autocommit = True
-    return opened
+def _url() -> str:
+    given = os.environ.get("REDIS_URL")
+    if given:
+        return given
+    file = Path(os.environ.get("EPOCHLINE_HOME", os.devnull)) / "examples" / "redis.url"
+    if not file.is_file():
+        raise ConfigurationError(f"there is no Redis to look cities up in: set REDIS_URL, or write its URL to {file}")
+    return file.read_text().strip()
 
 
-def _close(opened: Connection) -> None:
-    opened.close()
+def _connect() -> Redis:
+    # The pool of the Flink program holds ten connections. A connection that a time-out interrupts is closed.
+    return Redis.from_url(_url(), decode_responses=True, max_connections=10)
 
 
-def _city(opened: Connection, city: str) -> str | None:
-    with opened.cursor() as cursor:
-        cursor.execute("SELECT name FROM city WHERE id = %s", (city,))
-        found = cursor.fetchone()
-    return None if found is None else str(found[0])
+async def _line(client: Redis, city: str) -> str | None:
+    name = await client.hget(HASH, city)
+    return None if name is None else f"{city}>>>{name!s}"
 
 
-CITIES = Lookup(_city, connect=_connect, close=_close, concurrency=9, timeout=timedelta(seconds=1))
-_with_city = over_batches(CITIES, key="id", column="city", kind=pa.string())
+LINES = AsyncLookup(
+    _line,
+    connect=_connect,
+    close=Redis.aclose,
+    concurrency=9,
+    timeout=timedelta(seconds=1),
+    unavailable=(redis.ConnectionError, OSError),
+)
+_with_line = over_batches(LINES, key="id", column="line", kind=pa.string())
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Parse ``id`` and look up ``city``; an id that is not a number, or a look-up of a second, is a bad record."""
+    """Parse ``id`` and look up ``line``; an id that is not a number, or a look-up of a second, is a bad record."""
     values = [value or b"" for value in batch.column("value").to_pylist()]
     ids = [value.decode() if _ID.fullmatch(value) else None for value in values]
     errors = [None if one else "is not a number of up to 18 digits" for one in ids]
-    return _with_city(
+    return _with_line(
         pa.RecordBatch.from_arrays([pa.array(ids, pa.string()), pa.array(errors, pa.string())], names=["id", "_error"])
     )

@@ -10,13 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-_JSON = ("order_id", "user_id", "money", "create_time")
-_CSV = ("id", "user_name", "ordered_at", "money")
+from pipelines.order_query import ORDER_TOTALS
 
-_TOTALS = """
-SELECT user_name, sum(money) AS total_money, max(money) AS max_money, min(money) AS min_money, count(1) AS total_count
-FROM {orders} GROUP BY user_name
-"""
+_JSON = ("order_id", "user_name", "money", "ordered_at")
+_CSV = ("id", "user_name", "ordered_at", "money")
 
 
 def parse_json(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -25,9 +22,10 @@ def parse_json(batch: pa.RecordBatch) -> pa.RecordBatch:
     def one(value: bytes) -> Sequence[Any]:
         order = json.loads(value)
         user, money, created = (_integer(order[name]) for name in ("userId", "money", "createTime"))
-        return str(order["orderId"]), user, money, created * 1000
+        # An id that is no 64-bit integer raises.
+        return str(order["orderId"]), str(pa.scalar(user, pa.int64())), money, created * 1000
 
-    types = (pa.string(), pa.int64(), pa.int64(), pa.timestamp("us", tz="UTC"))
+    types = (pa.string(), pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"))
     return _parsed(batch, one, _JSON, types)
 
 
@@ -48,8 +46,8 @@ def _integer(value: Any) -> int:
 
 
 def totals(orders: DataFrame) -> DataFrame:
-    """Sum the orders by user. No column has a reserved name such as ``timestamp``, so that none needs quotes."""
-    return orders.sparkSession.sql(_TOTALS, orders=orders)
+    """Sum the orders by user and day. No column has a reserved name such as ``timestamp``, so none needs quotes."""
+    return orders.sparkSession.sql(ORDER_TOTALS, args={"size": "1 day"}, records=orders)
 
 
 def _parsed(

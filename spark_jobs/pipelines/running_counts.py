@@ -29,7 +29,7 @@ def words(lines: DataFrame) -> DataFrame:
 def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     """Return ``word:::count`` for each word in turn, counting on from the state, and each word's last count."""
     came = words(lines).withColumn("word", _or_fault(lines))
-    before = state["running_counts"].withColumnRenamed("count", "before")
+    before = state["examples.running_counts"].withColumnRenamed("count", "before")
     in_turn = F.row_number().over(Over.partitionBy("word").orderBy(*_PLACE))
     counted = (
         came.withColumn("turn", in_turn)
@@ -38,7 +38,7 @@ def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFra
     )
     sent = counted.withColumn("value", F.concat_ws(":::", "word", F.col("count").cast("string")))
     kept = counted.groupBy("word").agg(F.max("count").alias("count"))
-    return {"kafka:flink_kafka2": sent, "running_counts": kept}
+    return {"kafka:flink_kafka2": sent, "examples.running_counts": kept}
 
 
 def _or_fault(lines: DataFrame) -> Column:

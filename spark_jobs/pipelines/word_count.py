@@ -1,4 +1,4 @@
-"""Word count: words of lines, each with the number of its occurrences so far (E3)."""
+"""Word count: words of lines, each with the number of its occurrences so far (E3, E7)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ def words(lines: DataFrame) -> DataFrame:
 
 def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     """Add this epoch's words to the counts of the state; return each word of the epoch with its count."""
-    before = state["word_count"].withColumnRenamed("count", "before")
+    counted = _counted(lines, state["examples.word_count"])
+    return {"examples.t_wordcount": counted, "examples.word_count": counted}
+
+
+def count_in_demo(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Do the same for the tables of the pipeline ``savepoint_demo``."""
+    counted = _counted(lines, state["examples.savepoint_state"])
+    return {"examples.savepoint_counts": counted, "examples.savepoint_state": counted}
+
+
+def _counted(lines: DataFrame, counts: DataFrame) -> DataFrame:
+    before = counts.withColumnRenamed("count", "before")
     new = words(lines).groupBy("word").agg(F.count("*").alias("new"))
     total = F.coalesce(F.col("before"), F.lit(0)) + F.col("new")
-    counted = new.join(before, "word", "left").select("word", total.alias("count"))
-    return {"t_wordcount": counted, "word_count": counted}
+    return new.join(before, "word", "left").select("word", total.alias("count"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,23 +16,28 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from epochline.config.discovery import find, find_all
+from epochline.config.discovery import EXAMPLES, find, find_all, project_folder
 from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.airflow import rest
-from tests.conftest import AIRFLOW_DAGS, kill_airflow
+from tests.conftest import AIRFLOW_DAGS, FUNCTIONS, kill_airflow
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, produce
 from tests.waiting import wait_for
 
 PATIENCE_SECONDS = 300.0
-RUN_BY_THEMSELVES = frozenset({"scheduled", "alternating", "backfilled"})
+RUN_BY_THEMSELVES = frozenset({"scheduled", "alternating", "backfilled", "listed", "raising", "ticking"})
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
+SHIPPED = frozenset(find_all(project_folder() / "dags" / EXAMPLES))
+"""The shipped examples, most of which have a schedule."""
 
 T = TypeVar("T")
 Values = Mapping[int, Sequence[str]]
 """Records by partition."""
+
+Terminal = Callable[..., str]
+"""Runs a command of `epochline`; it gives what the command said, in one line."""
 
 _STARTED = pytest.StashKey[Stack]()
 
@@ -95,6 +103,25 @@ class Scheduler:
         tries = self.instances(dag, run)[task]["try_number"]
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{tries}?full_content=true"
         return json.dumps(self.call("GET", path))
+
+    def said(self, dag: str, run: str, task: str) -> list[dict[str, Any]]:
+        """The entries of the log of a task's last try that the task itself made, without Airflow's around them."""
+        tries = self.instances(dag, run)[task]["try_number"]
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{tries}?full_content=true"
+        entries: list[dict[str, Any]] = self.call("GET", path)["content"]
+        events = [one["event"] for one in entries]
+        begun, ended = (events.index(f"::group::{part}", 1) for part in ("Pre Execute", "Post Execute"))
+        return entries[events.index("::endgroup::", begun) + 1 : ended]
+
+    def outcome(self, dag: str, run: str, task: str) -> str:
+        """What a task shows in XCom of what came of its run's epoch."""
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/xcomEntries/outcome"
+        return str(self.call("GET", path)["value"])
+
+    def links(self, dag: str, run: str, task: str) -> dict[str, str | None]:
+        """The links that Airflow shows at a task, by their names."""
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/links"
+        return dict(self.call("GET", path)["extra_links"])
 
     def clear(self, dag: str, run: str, task: str, *, only_failed: bool = False) -> None:
         body = {
@@ -187,20 +214,38 @@ def _processes() -> Iterator[tuple[psutil.Process, list[str]]]:
 
 @pytest.fixture(scope="session")
 def scheduler(stack: Stack, request: pytest.FixtureRequest) -> Scheduler:
-    """Airflow with the DAGs of ``tests/airflow/dags``, all of them unpaused."""
+    """Airflow with the DAGs of ``tests/airflow/dags``, unpaused but for those with a schedule and the shipped ones."""
     stack.up(parts=("kafka", "airflow"))
     request.session.stash[_STARTED] = stack
     one = Scheduler(stack, stack.airflow.token())
     expected = set(find_all(AIRFLOW_DAGS))
     eventually("every DAG is there", lambda: expected <= one.dags(), 120)
-    for dag in expected - RUN_BY_THEMSELVES:
+    for dag in expected - RUN_BY_THEMSELVES - SHIPPED:
         one.pause(dag, False)
     return one
 
 
 @pytest.fixture
-def forgive(scheduler: Scheduler) -> Path:
+def forgive(scheduler: Scheduler) -> Iterator[Path]:
     """A file that is not there yet; once it is, ``bad`` is a value like any other."""
     path = scheduler.stack.home.root / "forgive"
     path.unlink(missing_ok=True)
-    return path
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def terminal(scheduler: Scheduler) -> Terminal:
+    """Runs a command of `epochline` on the stack; it gives what the command said, and checks its exit code."""
+    environment = {
+        **os.environ, "EPOCHLINE_HOME": str(scheduler.stack.home.root), "EPOCHLINE_DAGS": str(AIRFLOW_DAGS),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(FUNCTIONS), os.environ.get("PYTHONPATH")])), "COLUMNS": "300",
+    }  # fmt: skip
+
+    def epochline(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == code, done.stdout + done.stderr
+        return " ".join((done.stdout + done.stderr).split())
+
+    return epochline

@@ -42,7 +42,7 @@ def test_each_line_of_a_log_is_there_exactly_once_after_five_epochs(
     postgres = scheduler.stack.postgres
     monkeypatch.setenv("PGPASSWORD", make_url(postgres.dsn()).password or "")
     assert access_log_check.main(["--log", str(log), "--dsn", postgres.dsn(with_password=False)]) == 0
-    quarantined = scheduler.count("SELECT count(*) FROM epochline.quarantine")
+    quarantined = scheduler.count("SELECT count(*) FROM epochline.quarantine WHERE pipeline = 'access_log'")
     assert scheduler.count("SELECT count(*) FROM access_log") + quarantined == produced
     assert scheduler.count("SELECT count(*) FROM epochline.offsets WHERE pipeline = 'access_log'") >= 20
     assert scheduler.heads("access_log") == report.records
@@ -50,31 +50,36 @@ def test_each_line_of_a_log_is_there_exactly_once_after_five_epochs(
     assert scheduler.staging_tables() == []
 
 
+def test_a_dag_reads_a_growing_table_by_the_connection_of_its_source(scheduler: Scheduler) -> None:
+    """N2: no topic, no group, and the job gets the connection in its credentials file."""
+    scheduler.make_targets("growing")
+    scheduler.query(
+        "CREATE TABLE growing_events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, said text);"
+        " INSERT INTO growing_events (said) SELECT 'row ' || n FROM generate_series(1, 30) n"
+    )
+
+    run = scheduler.run("growing")
+
+    assert run.pop("abort_epoch") == "skipped"
+    assert run == dict.fromkeys(("run", "plan_epoch", "pre_commit", "commit_epoch"), "success")
+    assert scheduler.query("SELECT id, said FROM growing ORDER BY id") == scheduler.query(
+        "SELECT id, said FROM growing_events ORDER BY id"
+    )
+    assert scheduler.heads("growing") == {0: 31}
+
+
 def test_an_epoch_with_nothing_to_read_skips_its_run_and_keeps_its_origins(scheduler: Scheduler) -> None:
     """U1: no epoch row; then a partition is added, and nothing in it is missed (S2)."""
     scheduler.prepare("nothing", {})
 
-    run = scheduler.run("nothing")
+    run_id = scheduler.trigger("nothing")
 
-    assert (run["run"], run["plan_epoch"], run["commit_epoch"]) == ("success", "skipped", "skipped")
+    assert scheduler.wait("nothing", run_id) == "success"
+    run = scheduler.tasks("nothing", run_id)
+    assert (run["plan_epoch"], run["commit_epoch"]) == ("skipped", "skipped")
+    assert scheduler.outcome("nothing", run_id, "plan_epoch") == "no epoch · nothing to read · nothing to do"
     assert scheduler.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = 'nothing'") == [(0,)]
     assert scheduler.heads("nothing") == {0: 0, 1: 0, 2: 0, 3: 0}
-
-
-@pytest.mark.slow
-def test_a_run_counts_on_from_the_state_that_the_run_before_it_committed(scheduler: Scheduler) -> None:
-    """C1, E3, S14: each task is a process of its own, and the state is in the database alone."""
-    scheduler.prepare("word_count", {0: ["hello world", "hello flink"]})
-    assert scheduler.run("word_count")["run"] == "success"
-
-    scheduler.produce("word_count", {1: ["hello"]})
-    assert scheduler.run("word_count")["run"] == "success"
-
-    for table in ("t_wordcount", "word_count"):
-        counted = scheduler.query(f"SELECT word, count FROM {table} ORDER BY word")
-        assert counted == [("flink", 1), ("hello", 3), ("world", 1)]
-    newest = "SELECT max(epoch_id) FROM {} WHERE pipeline = 'word_count'"
-    assert scheduler.query(newest.format("epochline.state")) == scheduler.query(newest.format("epochline.epochs"))
 
 
 @pytest.mark.slow
@@ -103,8 +108,12 @@ if hasattr(task, "epoch_id"):
     task.epoch_id = epoch
 else:
     task.record_limit = task.note = None
-context = {"dag_run": SimpleNamespace(dag_id="apart", run_id="by-hand", run_type="manual", conf={})}
-print("ANSWER" + json.dumps({"returned": task.execute(context)}))
+shown = {}
+context = {
+    "dag_run": SimpleNamespace(dag_id="apart", run_id="by-hand", run_type="manual", conf={}),
+    "ti": SimpleNamespace(xcom_push=lambda key, value: shown.update({key: value})),
+}
+print("ANSWER" + json.dumps({"returned": task.execute(context), "shown": shown}))
 """
 
 
@@ -116,15 +125,17 @@ def test_each_task_runs_in_an_empty_folder_and_passes_on_the_epoch_id_alone(
     scheduler.prepare("apart", {0: ["one"], 1: ["two"], 2: [], 3: ["three"]})
     environment = {**os.environ, **scheduler.stack.airflow.environment()}
     passed_on: dict[str, str | None] = {}
+    shown: dict[str, dict[str, str]] = {}
 
     for task in ("plan_epoch", "pre_commit", "commit_epoch"):
         folder = tmp_path / task
         folder.mkdir()
         epoch = passed_on.get("plan_epoch") or ""
-        passed_on[task] = answer_of(
-            SCRIPT, AIRFLOW_DAGS / "scripted.py", task, epoch, environment=environment, folder=folder
-        )["returned"]
+        answer = answer_of(SCRIPT, AIRFLOW_DAGS / "scripted.py", task, epoch, environment=environment, folder=folder)
+        passed_on[task], shown[task] = answer["returned"], answer["shown"]
         assert {path.name for path in folder.iterdir()} <= {"spark-warehouse"}
 
     assert passed_on == {"plan_epoch": "1", "pre_commit": None, "commit_epoch": None}
+    line = "epoch 1 · [0, 1) of 3 partitions · 6 rows · committed"
+    assert shown == {"plan_epoch": {}, "pre_commit": {}, "commit_epoch": {"outcome": line}}
     assert sorted(scheduler.query("SELECT value FROM apart")) == [("one",), ("three",), ("two",)]

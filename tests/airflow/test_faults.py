@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ FIRST_ATTEMPT = (
 def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(
     scheduler: Scheduler, recovery: Recovery, pipeline: str
 ) -> None:
-    """F2, F39, C14, G5: SIGKILL while rows are being copied."""
+    """F2, F39, C14, G5, Q8: SIGKILL while rows are being copied."""
     values, run = half_written(scheduler, pipeline)
 
     victim = scheduler.driver(pipeline) if pipeline == "killed_driver" else scheduler.client(pipeline)
@@ -37,6 +38,11 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
     assert scheduler.wait(pipeline, run) == "success"
     assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 2)
     assert scheduler.query(FIRST_ATTEMPT, pipeline)[0][0] == "FENCED"
+    asked = "SELECT error FROM epochline.attempts WHERE pipeline = %s AND attempt = 1"
+    [(error,)] = scheduler.query(asked, pipeline)
+    assert error.startswith("JobLostError: ")
+    assert "JVM of Spark's driver is gone" in error or "was killed by signal 9 (SIGKILL)" in error
+    assert error.endswith("; attempt 2 took its place")
     assert_exact(scheduler, pipeline, values)
     recovery.took()
 
@@ -136,6 +142,10 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     assert scheduler.epoch("cleared", 1)[0] == "ABORTED"
     assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
     assert scheduler.staging_tables("cleared") == []
+    assert_each_task_says_what_it_does_and_what_came_of_it(scheduler, run)
+    assert scheduler.outcome("cleared", run, "abort_epoch") == (
+        "epoch 1 · 4 offsets of 2 partitions · aborted: bad record · no offset moved; the next run reads the range again"
+    )
 
     # The commit task alone must not commit nothing.
     assert scheduler.cleared("cleared", run, "commit_epoch", only_failed=True) == "failed"
@@ -153,4 +163,37 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     # A committed run, cleared, shows its receipt and writes nothing twice.
     assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert "already committed" in scheduler.log("cleared", run, "commit_epoch")
+    line = "epoch 1 · 4 offsets of 2 partitions · 8 rows · committed after 2 tries"
+    assert scheduler.said("cleared", run, "commit_epoch")[-1]["event"] == f"{line}. Nothing to do."
+    assert {scheduler.outcome("cleared", run, task) for task in ("commit_epoch", "abort_epoch")} == {line}
     assert_exact(scheduler, "cleared", poisoned)
+
+
+def assert_each_task_says_what_it_does_and_what_came_of_it(scheduler: Scheduler, run: str) -> None:
+    """Issue 19: which epoch and range first; at last what came of it, and what to do. A traceback is below the reason."""
+    reads = "epoch 1 of cleared reads cleared-0[0, 3), cleared-1[0, 1): this task "
+    plan, staged, ended = (scheduler.said("cleared", run, task) for task in ("plan_epoch", "pre_commit", "abort_epoch"))
+    assert plan[0]["event"] == f"cleared: this task plans the epoch of run {run} of cleared"
+    assert plan[-1]["event"].startswith(
+        "epoch 1 of cleared is PLANNED (planned): cleared-0[0, 3), cleared-1[0, 1). pre"
+    )
+    assert staged[0]["event"] == f"{reads}stages it with Spark and seals it"
+    assert ended[0]["event"] == f"{reads}aborts it, unless it is committed or sealed"
+    for said, reason, advice in (
+        (staged, "BadRecordError: cleared-0 offset 1: the record says that it is bad.", "Correct the parse"),
+        (ended, "epoch 1 of cleared was aborted, its staging", "Clear this run from plan_epoch"),
+    ):
+        line, traceback = said[-2:]
+        assert line["level"] == "error"
+        assert line["event"].startswith(reason)
+        assert advice in line["event"]
+        assert "\n" not in line["event"]
+        assert not any("error_detail" in one for one in said[:-1])
+        # One traceback, of the task's own error: it has no cause that says more.
+        assert [one["exc_type"] for one in traceback["error_detail"]] == ["AirflowFailException"]
+    path = f"dags/cleared/runs/{quote(run, safe='')}"
+    links = {"Epoch": f"{path}/plugin/epochline_epoch", "Pipeline": "dags/cleared/plugin/epochline_pipeline"}
+    for task in ("plan_epoch", "pre_commit"):
+        assert scheduler.links("cleared", run, task) == links
+    for task in ("commit_epoch", "abort_epoch"):
+        assert scheduler.links("cleared", run, task) == {**links, "Spark's log": f"{path}/tasks/pre_commit"}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 
-from epochline.operations import ACTIONS
+from epochline.operations import DAG_ACTIONS
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from tests.airflow.interpreter import answer_without_airflow
 from tests.commands import kafka_connection
 from tests.contract.worlds import postgres_world, quarantined
-from tests.databases import as_connection
+from tests.databases import as_connection, query
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +29,7 @@ dags = [value for value in runpy.run_path(sys.argv[1]).values() if isinstance(va
 print("ANSWER" + json.dumps({
     dag.dag_id: {
         "schedule": str(dag.schedule), "max_active_runs": dag.max_active_runs, "catchup": dag.catchup,
+        "paused": dag.is_paused_upon_creation,
         "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
         "confirm": dag.params.get_param("confirm").value if "confirm" in dag.params else None,
         "tasks": [task.task_id for task in dag.tasks],
@@ -37,19 +40,22 @@ print("ANSWER" + json.dumps({
 
 
 def test_every_action_has_a_dag_whose_form_does_nothing_unless_confirmed(tmp_path: Path) -> None:
-    """The janitor alone has a schedule; an action that is an epoch starts runs of the pipeline's own DAG."""
+    """The janitor and the look at logs alone have a schedule; an action that is an epoch starts runs of the pipeline's own DAG."""
     dags = answer_without_airflow(READ, ROOT / "dags" / "operations.py", home=tmp_path)
 
     assert {(dag["max_active_runs"], dag["catchup"]) for dag in dags.values()} == {(1, False)}
-    assert [name for name, dag in dags.items() if dag["schedule"] != "None"] == ["epochline_janitor"]
-    del dags["epochline_janitor"]
-    assert set(dags) == {f"epochline_{name.replace('-', '_')}" for name in ACTIONS}
+    scheduled = {"epochline_janitor", "epochline_log_ends"}
+    assert {name for name, dag in dags.items() if dag["schedule"] != "None"} == scheduled
+    assert [name for name, dag in dags.items() if dag["paused"] is not False] == ["epochline_janitor"]
+    dags = {name: dag for name, dag in dags.items() if name not in scheduled}
+    assert set(dags) == {f"epochline_{name.replace('-', '_')}" for name in DAG_ACTIONS}
     for name, dag in dags.items():
         assert dag["schemas"]["reason"]["minLength"] == dag["schemas"]["pipeline"]["minLength"] == 1
         assert dag["confirm"] is False
-        own = set(dag["schemas"]) - {"pipeline", "reason", "confirm"}
-        assert own == set(ACTIONS[name.removeprefix("epochline_").replace("_", "-")].parameters.model_fields)
-    for name in ("epochline_requeue", "epochline_extend_back"):
+        assert dag["paused"] is False  # it has no schedule, and a page starts its runs
+        own = set(dag["schemas"]) - {"pipeline", "reason", "confirm", "expected"}
+        assert own == set(DAG_ACTIONS[name.removeprefix("epochline_").replace("_", "-")].parameters.model_fields)
+    for name in ("epochline_requeue", "epochline_extend_back", "epochline_retry"):
         assert dags[name]["tasks"] == ["act", "run"]
     assert dags["epochline_abort"]["tasks"] == ["act"]
 
@@ -61,13 +67,15 @@ from epochline.airflow import operations
 
 name, user, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 run = SimpleNamespace(dag_id="epochline_" + name, run_id="manual__1", conf={}, triggering_user_name=user or None)
-janitor = name == "janitor"
-task = operations.JanitorOperator(task_id="tidy") if janitor else operations.ActionOperator(task_id="act", action=name)
+scheduled = {"janitor": operations.JanitorOperator, "log_ends": operations.LogEndsOperator}
+task = scheduled[name](task_id="x") if name in scheduled else operations.ActionOperator(task_id="act", action=name)
+said = []
+ti = SimpleNamespace(xcom_push=lambda key, value: said.append(value))
 try:
-    answer = task.execute({"params": params, "dag_run": run})
+    answer = task.execute({"params": params, "dag_run": run, "ti": ti})
 except Exception as error:
     answer = [type(error).__name__, str(error)]
-print("ANSWER" + json.dumps({"answer": answer}))
+print("ANSWER" + json.dumps({"answer": answer, "said": said}))
 """
 
 
@@ -96,8 +104,11 @@ def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Act:
     return do
 
 
-def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_named(act: Act, postgres_dsn: str) -> None:
-    """I6."""
+def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_named(
+    act: Act, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """I6: a broken declaration keeps no other pipeline from being tidied."""
+    (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
     world = postgres_world(postgres_dsn)
     world.plan(lease=timedelta(hours=-2))
 
@@ -105,6 +116,35 @@ def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_name
 
     assert world.epoch(1).state is EpochState.ABORTED
     assert "ended by run manual__1 of epochline_janitor" in (world.epoch(1).error or "")
+
+
+def test_the_log_ends_dag_stores_the_ends_and_the_retention_that_kafka_says(
+    act: Act, postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path
+) -> None:
+    """Issue 19: the age of what the pages show does not depend on the schedule of a pipeline."""
+    (tmp_path / "rare.py").write_text(
+        "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
+        f"dag = epoch_dag(Pipeline(name='rare', source=KafkaSource(topics='{topic_name}'), parse=Text(),\n"
+        "    sinks=[PostgresTable(table='rare', columns={'value': 'text'})]))\n"
+    )
+    query(postgres_dsn, "INSERT INTO epochline.pipeline (pipeline) VALUES ('rare')")
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        configs = {"retention.ms": "3600000", "cleanup.policy": "compact,delete"}
+        topic = {"num_partitions": 2, "replication_factor": 1, "configs": configs}
+        admin.create_topics({topic_name: topic}, wait_for_metadata=True)
+    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap)) as producer:
+        producer.send(topic_name, b"x", key=b"k", partition=1).get(30)
+
+    assert act("log_ends") is None
+
+    assert query(
+        postgres_dsn,
+        "SELECT pipeline, partition, log_start, last_stable, cleanup_policy, retention_ms, retention_bytes"
+        " FROM epochline.log_ends ORDER BY partition",
+    ) == [
+        ("rare", 0, 0, 0, "compact,delete", 3_600_000, -1),
+        ("rare", 1, 0, 1, "compact,delete", 3_600_000, -1),
+    ]
 
 
 def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(act: Act, postgres_dsn: str) -> None:
@@ -120,6 +160,26 @@ def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_i
     assert act("pause", "grace") == []
     assert act("resume") == []
     assert written() == [("pause", "grace"), ("resume", "run manual__1 of epochline_resume")]
+    assert act("publish", "grace")[0] == "AirflowFailException"  # every sink shows every epoch
+    assert act("retry", "grace") == [{"note": "retry by grace: a test says {{ so }}"}]
+    assert written()[-1] == ("retry", "grace")
     parameters = {"everything": True, "out_of_order": False}
     action = {"name": "requeue", "parameters": parameters, "actor": "ada", "reason": "a test says {{ so }}"}
     assert act("requeue", "ada", everything=True) == [{"action": action}]
+
+
+def test_a_run_that_would_do_something_else_than_its_page_showed_does_nothing(act: Act, postgres_dsn: str) -> None:
+    """The state of the ledger that was previewed comes with the run; a pause that came in between is seen."""
+    quarantined(postgres_world(postgres_dsn))
+    shown = {"generation": 1, "quarantined": {"orders-0": 2}}
+
+    assert act("requeue", "ada", everything=True, expected={**shown, "quarantined": {"orders-0": 3}})[0] == (
+        "AirflowFailException"
+    )
+    assert act("pause", "ada", expected={"paused": True})[0] == "AirflowFailException"
+    assert act("drop", "ada", expected={"paused": False})[0] == "AirflowFailException"
+    with PostgresLedger(postgres_dsn).transaction() as tx:
+        assert tx.operators.actions("orders") == []
+
+    assert len(act("requeue", "ada", everything=True, expected=shown)) == 1
+    assert act("pause", "ada", expected={"paused": False}) == []

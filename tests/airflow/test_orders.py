@@ -18,7 +18,10 @@ Order = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def order(scheduler: Scheduler) -> Order:
-    """Fill in the form of an action's DAG, and give the states of each of its tasks in a list: some are mapped."""
+    """Fill in the form of an action's DAG, and give the states of each of its tasks in a list: some are mapped.
+
+    With them the run's state, and the log and the links of the task that acts.
+    """
 
     def fill_in(action: str, pipeline: str, *, confirm: bool = True, **asked: Any) -> dict[str, Any]:
         dag = f"epochline_{action}"
@@ -28,7 +31,12 @@ def order(scheduler: Scheduler) -> Order:
         states: defaultdict[str, list[str]] = defaultdict(list)
         for one in scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]:
             states[one["task_id"]].append(one["state"])
-        return {"ended": ended, "log": scheduler.log(dag, run, "act"), **states}
+        return {
+            "ended": ended,
+            "log": scheduler.log(dag, run, "act"),
+            "links": scheduler.links(dag, run, "act"),
+            **states,
+        }
 
     return fill_in
 
@@ -55,6 +63,8 @@ def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(
 
     done = order("requeue", "requeued", everything=True)
     assert (done["act"], done["run"]) == (["success"], ["success"])
+    assert done["links"] == {"Pipeline": "dags/requeued/plugin/epochline_pipeline"}
+    assert "requeue of requeued, asked for by admin: a test wants {{ it }}" in done["log"]
     eventually("the epoch is committed", lambda: committed(scheduler, "requeued") == 2)
 
     kinds = scheduler.query("SELECT kind FROM epochline.epochs WHERE pipeline = 'requeued' ORDER BY epoch_id")

@@ -66,13 +66,14 @@ import json, runpy, sys, traceback
 from types import SimpleNamespace
 
 task = runpy.run_path(sys.argv[1])["canary"].get_task("plan_epoch")
-refused = {}
+refused, shown = {}, []
 for name, conf in json.load(sys.stdin).items():
     run = SimpleNamespace(conf=conf, run_id="r", dag_id="canary", triggering_user_name="admin")
     try:
-        task.execute({"dag_run": run, "run_id": "r"})
+        ti = SimpleNamespace(xcom_push=lambda key, value: shown.append(value))
+        task.execute({"dag_run": run, "run_id": "r", "ti": ti})
     except Exception as error:
-        refused[name] = [type(error).__name__, str(error), "".join(traceback.format_exception(error))]
+        refused[name] = [type(error).__name__, str(error), "".join([*traceback.format_exception(error), *shown])]
 print("ANSWER" + json.dumps(refused))
 """
 
@@ -89,6 +90,7 @@ def test_a_plan_refuses_each_conf_that_is_not_on_the_list_and_writes_nothing(rea
         kind, message, trace = refused[name]
         assert kind == "AirflowFailException", name
         assert re.search(reason, message), name
+        assert reason is not NO_ACTION or "no epoch · action refused · the log of plan_epoch says what to do" in trace
         assert "evil" not in message + trace, name
     assert epochs(ready) == 0
 
@@ -150,8 +152,14 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler) -> None
 
     tasks = f"/api/v2/dags/{PIPELINE}/dagRuns/{run}/taskInstances"
     passed_on = ready.call("GET", f"{tasks}/~/xcomEntries")["xcom_entries"]
-    assert [(entry["task_id"], entry["key"]) for entry in passed_on] == [("plan_epoch", "return_value")]
+    assert sorted((entry["task_id"], entry["key"]) for entry in passed_on) == [
+        ("abort_epoch", "outcome"), ("commit_epoch", "outcome"), ("plan_epoch", "return_value"),
+    ]  # fmt: skip
     assert ready.call("GET", f"{tasks}/plan_epoch/xcomEntries/return_value")["value"] == "1"
+    for task in ("commit_epoch", "abort_epoch"):
+        assert re.fullmatch(
+            r"epoch 1 · [^·]+ of \d partitions? · [\d,]+ rows · committed", ready.outcome(PIPELINE, run, task)
+        )
     noted = ready.query("SELECT note FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", PIPELINE)
     assert noted == [(NOTE,)]
 

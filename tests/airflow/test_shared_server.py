@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
+from epochline.errors import StackError
 from tests.airflow.checker import assert_exact
-from tests.airflow.conftest import Scheduler, eventually
+from tests.airflow.conftest import Scheduler, Terminal, eventually
 from tests.airflow.half_way import half_written, let_go
+from tests.conftest import AIRFLOW_DAGS
 from tests.crash.reliability import Recovery
 
 
@@ -21,22 +30,126 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     """F13, I1, I7: an immediate stop; whatever became of the run, the schedule's next ones commit everything."""
     values, run = half_written(scheduler, "shared_server")
 
-    postgres = scheduler.stack.postgres
-    assert postgres.pid is not None
-    postmaster = psutil.Process(postgres.pid)
-    postmaster.send_signal(signal.SIGQUIT)  # as `pg_ctl stop -m immediate`
-    postmaster.wait(30)
+    crash(scheduler)
     recovery.last_fault()
     let_go(scheduler, "shared_server")
-
-    def started() -> bool:
-        """Start again what ended, as a service manager does."""
-        scheduler.stack.up(parts=("postgres", "kafka", "airflow"), report=lambda _line: None)
-        return scheduler.stack.airflow.health() is None
-
-    eventually("everything runs", started, 120, every=1)
+    start_again(scheduler)
 
     if scheduler.wait("shared_server", run) != "success":
         assert scheduler.run("shared_server")["run"] == "success"
     assert_exact(scheduler, "shared_server", values)
     recovery.took()
+
+
+@pytest.mark.slow
+def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_and_the_commands_answer(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """F13, U7: no restart is declared, and the server comes back after the job has ended."""
+    pipeline = "server_for_good"
+    values, run = half_written(scheduler, pipeline)
+    driver = scheduler.client(pipeline)
+
+    crash(scheduler)
+    let_go(scheduler, pipeline)
+    eventually("the job has ended", lambda: not driver.is_running(), 60)
+    start_again(scheduler)
+
+    assert scheduler.wait(pipeline, run) == "failed"
+    [(reason,)] = scheduler.query("SELECT error FROM epochline.attempts WHERE pipeline = %s", pipeline)
+    cause = reason.partition("; ")[0]
+    assert re.match(r"(JobFailedError|LedgerUnavailableError|JobLostError|Spark\w+|OperationalError): ", cause)
+    log = scheduler.log(pipeline, run, "abort_epoch")
+    assert "was aborted, its staging is discarded, no offset moved" in log
+    assert cause.splitlines()[0][:80] in log
+    assert "Clear this run from plan_epoch to try the same range again, or let the next run take it" in log
+    shown = terminal("ledger", pipeline, "--epoch", "1")
+    assert " ".join(cause.split())[:80] in shown
+    assert "no offset moved; the next run reads its range again" in shown
+    assert "is committed: " in terminal("trigger", pipeline)
+    assert_exact(scheduler, pipeline, values)
+
+
+WAITS = "waiting for up to 120 s: "
+
+
+@pytest.mark.fault("F13")
+def test_trigger_says_where_a_run_waits_and_follows_it_through_a_crash_of_the_server(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    """U1: no task runs meanwhile, so that nothing but the command has to survive."""
+    values = {p: [f"p{p}"] for p in range(4)}
+    scheduler.prepare("followed", values)
+    scheduler.pause("followed", True)
+    with ExitStack() as block:
+        with without_slots(scheduler):
+            command = block.enter_context(following(scheduler, "followed", tmp_path))
+            eventually("it says what it waits for", lambda: "plan_epoch waits for a slot of pool" in said(tmp_path), 60)
+            crash(scheduler)
+            eventually("it says that it waits", lambda: WAITS in said(tmp_path), 60)
+            start_again(scheduler)
+
+        def ended() -> bool:
+            """The scheduler may give up some time after the crash; a service manager starts it again."""
+            start_again(scheduler)
+            return command.poll() is not None
+
+        eventually("the command ends", ended, 180, every=1)
+
+    assert command.returncode == 0, said(tmp_path)
+    # A second time at most: the API may meet a connection that the crash broke.
+    assert said(tmp_path).count(WAITS) in (1, 2)
+    assert "epoch 1 of followed is committed: 4 records read" in (tmp_path / "out").read_text()
+    assert_exact(scheduler, "followed", values)
+
+
+def crash(scheduler: Scheduler) -> None:
+    """End PostgreSQL at once."""
+    postgres = scheduler.stack.postgres
+    assert postgres.pid is not None
+    postmaster = psutil.Process(postgres.pid)
+    postmaster.send_signal(signal.SIGQUIT)  # as `pg_ctl stop -m immediate`
+    postmaster.wait(30)
+
+
+def start_again(scheduler: Scheduler) -> None:
+    """Start what ended, as a service manager does."""
+
+    def started() -> bool:
+        with suppress(StackError):  # A part that broke down with the server ends while others start.
+            scheduler.stack.up(parts=("postgres", "kafka", "airflow"), report=lambda _line: None)
+        return scheduler.stack.airflow.health() is None
+
+    eventually("everything runs", started, 120, every=1)
+
+
+@contextmanager
+def without_slots(scheduler: Scheduler) -> Iterator[None]:
+    """Let Airflow start no task until the block ends."""
+    pool = "/api/v2/pools/default_pool?update_mask=slots"
+    slots = scheduler.call("GET", "/api/v2/pools/default_pool")["slots"]
+    scheduler.call("PATCH", pool, {"slots": 0})
+    try:
+        yield
+    finally:
+        scheduler.call("PATCH", pool, {"slots": slots})
+
+
+@contextmanager
+def following(scheduler: Scheduler, pipeline: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`epochline trigger` of a paused DAG in a process; what it writes is in the folder."""
+    environment = {**os.environ, "EPOCHLINE_HOME": str(scheduler.stack.home.root), "EPOCHLINE_DAGS": str(AIRFLOW_DAGS)}
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        command = subprocess.Popen(
+            [sys.executable, "-c", "from epochline.cli import main; main()", "trigger", pipeline, "--unpause"],
+            env=environment, stdout=out, stderr=err,
+        )  # fmt: skip
+        try:
+            yield command
+        finally:
+            command.kill()
+            command.wait()
+
+
+def said(folder: Path) -> str:
+    return (folder / "err").read_text()

@@ -51,7 +51,7 @@ def test_no_plugin_of_the_project_opens_a_route() -> None:
     """SEC-3: Airflow does not authenticate the apps of plugins; each route has to ask by itself."""
     for kind in plugins():
         for app in kind.fastapi_apps:
-            assert list(open_routes(app["app"])) == [], kind
+            assert list(open_routes(app["app"].app)) == [], kind
         assert not kind.flask_blueprints, kind
         assert not kind.appbuilder_views, kind
 

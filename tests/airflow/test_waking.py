@@ -110,22 +110,26 @@ def test_after_the_triggerer_was_killed_what_was_produced_meanwhile_is_woken_for
     recovery.took()
 
 
+@pytest.mark.slow  # tests/contract/test_waking.py has the rules one by one
 def test_aborted_and_abandoned_epochs_are_read_again_by_a_woken_run(scheduler: Scheduler, forgive: Path) -> None:
-    """INV-6, INV-7: nothing is lost, nothing is doubled, and nobody has to start a run."""
+    """INV-6, INV-7, N1: nothing is lost, nothing is doubled, and after a resume nobody has to start a run."""
     values = {0: ["bad", "a"], 1: ["b"], 2: [], 3: []}
     scheduler.prepare("woken_failed", values)
-    aborted = "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'woken_failed' AND state = 'ABORTED'"
-    eventually("two woken runs have failed", lambda: scheduler.count(aborted) >= 2)
+    ledger = PostgresLedger(scheduler.stack.postgres.dsn())
+    down = "SELECT count(*) FROM epochline.pipeline WHERE pipeline = 'woken_failed' AND paused_at IS NOT NULL"
+    eventually("a woken run has failed", lambda: scheduler.count(down) == 1)
+    assert scheduler.epoch("woken_failed", 1) == ("ABORTED", 1)
     forgive.touch()
+    with ledger.transaction() as tx:
+        tx.operators.resume("woken_failed")
     shown(scheduler, "woken_failed", 3)
 
     scheduler.pause("woken_failed", True)
     scheduler.produce("woken_failed", {2: ["c"]})
     pipeline = find("woken_failed", AIRFLOW_DAGS)
     left = plan(
-        PostgresLedger(scheduler.stack.postgres.dsn()),
-        KafkaOffsets({"bootstrap.servers": scheduler.stack.kafka.bootstrap_servers}),
-        pipeline, Run(dag_id="elsewhere", run_id="gone", host="gone"), PlanRequest(lease=timedelta(seconds=1)),
+        ledger, KafkaOffsets({"bootstrap.servers": scheduler.stack.kafka.bootstrap_servers}), pipeline,
+        Run(dag_id="elsewhere", run_id="gone", host="gone"), PlanRequest(lease=timedelta(seconds=1)),
     )  # fmt: skip
     assert left.outcome is PlanOutcome.PLANNED
     scheduler.pause("woken_failed", False)

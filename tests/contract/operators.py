@@ -14,15 +14,15 @@ def subject(world: World) -> Subject:
     return Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
 
 
-def preview_of(world: World, action: str, **parameters: Any) -> ActionPreview:
+def preview_of(world: World, action: str, /, **parameters: Any) -> ActionPreview:
     return ACTIONS[action].preview(subject(world), ACTIONS[action].parameters(**parameters))
 
 
-def refusal_of(world: World, action: str, **parameters: Any) -> str:
+def refusal_of(world: World, action: str, /, **parameters: Any) -> str:
     return preview_of(world, action, **parameters).refusal or ""
 
 
-def act(world: World, name: str, **parameters: Any) -> Done:
+def act(world: World, name: str, /, **parameters: Any) -> Done:
     action = ACTIONS[name]
     assert isinstance(action, DirectAction)
     return action.act(subject(world), action.parameters(**parameters), ORDER)

@@ -98,7 +98,7 @@ def test_an_interval_before_the_origin_fails_for_good_and_one_across_it_commits_
     """The failure names the way, the part names the rest."""
     world.pipeline = orders(source=KafkaSource(topics="orders", startup="latest"))
 
-    wholly_before = r"orders-0\[10, 13\), orders-1\[5, 7\).*`epochline extend-back orders`"
+    wholly_before = r"orders-0\[10, 13\), orders-1\[5, 7\).*`epochline extend-back orders 2026-"
     with pytest.raises(BeforeOriginError, match=wholly_before):
         world.plan("r1", interval=day(1))
     assert not BeforeOriginError.retryable

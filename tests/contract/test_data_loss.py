@@ -57,11 +57,11 @@ def _moved_without_the_topic(world: World) -> None:
 LOSSES: dict[str, tuple[Change, str]] = {
     "retention": (
         _retention,
-        r"retention passed the head of orders-0: offsets \[10, 12\), 2 of them, are gone.*`epochline declare-loss orders`",
+        r"retention passed the head of orders-0: offsets \[10, 12\), 2 of them, are gone.*`epochline declare-loss orders --reason …`$",
     ),
     "truncated": (
         lambda world: world.kafka.change_leader("orders", 0, truncate_to=8),
-        "its log ends at 8: 2 offsets that were read.*`epochline adopt-topic orders orders`",
+        "its log ends at 8: 2 offsets that were read.*`epochline adopt-topic orders orders --reason …`$",
     ),
     "truncated under the same leader": (
         lambda world: world.kafka.change("orders", 0, high_watermark=7, last_stable=7),
@@ -71,17 +71,17 @@ LOSSES: dict[str, tuple[Change, str]] = {
     "a log of older leaders": (_older_log, "its log no longer has leader epoch 1 or a later one"),
     "made again": (
         make_again,
-        "deleted and made again.*offset 10 of partition 0; offset 5 of partition 1.*`epochline adopt-topic orders orders`",
+        "deleted and made again.*offset 10 of partition 0; offset 5 of partition 1.*`epochline adopt-topic orders orders --reason …`$",
     ),
     "fewer partitions": (
         lambda world: world.kafka.views.pop(("orders", 1)),
-        "orders-1, committed up to offset 5.*made again with fewer: `epochline adopt-topic",
+        "orders-1, committed up to offset 5.*made again with fewer.*`epochline adopt-topic",
     ),
     "topic gone": (
         lambda world: world.kafka.views.clear(),
         "orders-0, committed up to offset 10; orders-1, committed up to offset 5",
     ),
-    "another cluster": (_moved, "belong to Kafka cluster fake, .*`epochline adopt-topic orders --cluster`"),
+    "another cluster": (_moved, "belong to Kafka cluster fake, .*`epochline adopt-topic orders --cluster --reason …`$"),
     "another cluster without the topic": (_moved_without_the_topic, "belong to Kafka cluster fake"),
 }
 

@@ -262,7 +262,7 @@ def test_an_offset_that_kafka_no_longer_holds_is_refused_and_earliest_is_what_it
     late(world)
     world.kafka.change("orders", 0, log_start=8)
 
-    with pytest.raises(ActionRefusedError, match="Kafka no longer holds offset 2: orders-0 begins at 8"):
+    with pytest.raises(ActionRefusedError, match="the source no longer holds offset 2: orders-0 begins at 8"):
         ordered(world, "extend-back", "run-3", to="2")
     assert extended(world, "run-3", to="earliest") == ["orders-0[8, 10)", "orders-1[0, 5)"]
 

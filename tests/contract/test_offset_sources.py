@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +12,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource
 from epochline.kafka.source import KafkaOffsets
+from epochline.kafka.topics import retention
 from epochline.ports import OffsetSource
+from epochline.protocol.log_ends import Retention
 from epochline.protocol.planning import PartitionView
 from epochline.testing import FakeKafka
 
@@ -109,3 +112,30 @@ def test_the_ends_of_many_sources_are_asked_at_once_and_a_missing_topic_is_left_
     assert sorted(mine.values()) == [0, 3]
     assert all(named.reads(tp.topic) or by_pattern.reads(tp.topic) for tp in ends)
     assert source.offsets.readable_ends([]) == {}
+
+
+def test_the_ends_of_logs_are_those_that_a_plan_sees(source: Source) -> None:
+    for _ in range(3):
+        source.produce(0, NOON)
+    named = KafkaSource(topics=(source.topic, "there-is-no-such-topic"))
+
+    ends = source.offsets.log_ends([named, named])
+
+    assert sorted((one.tp, one.log_start, one.last_stable) for one in ends) == [
+        (one.tp, one.log_start, one.last_stable) for one in source.partitions
+    ]
+    assert source.offsets.log_ends([]) == []
+
+
+@pytest.mark.server
+def test_a_topic_whose_settings_kafka_does_not_tell_has_no_retention(kafka_bootstrap: str, topic_name: str) -> None:
+    """A login without DescribeConfigs gets the same empty answer as a topic that was deleted meanwhile."""
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        topic = {"num_partitions": 1, "replication_factor": 1, "configs": {"retention.ms": "604800000"}}
+        admin.create_topics({topic_name: topic}, wait_for_metadata=True)
+
+        kept = retention(
+            [topic_name, "no-such-topic"], lambda name, *args, **options: getattr(admin, name)(*args, **options)
+        )
+
+    assert kept == {topic_name: Retention(cleanup_policy="delete", milliseconds=604_800_000, bytes=-1)}

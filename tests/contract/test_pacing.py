@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from epochline import FailureRate, FixedDelay, Settings
+from epochline import Endless, FailureRate, FixedDelay, NoRestart, Settings
 from epochline.config.resolve import resolve_settings
-from epochline.coordinator import PlanOutcome
+from epochline.coordinator import PlanOutcome, abort
+from epochline.declare.restart import RestartStrategy
 from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from tests.contract.clocks import Clock
-from tests.contract.worlds import World, epoch_of, orders, ranges
+from tests.contract.worlds import World, epoch_of, orders, ranges, run
 
 # The minimum pause
 
@@ -54,6 +55,54 @@ def test_a_run_goes_on_with_its_own_epoch_without_a_pause(clock: Clock) -> None:
 
     assert clock.world.plan("run-2", sleep=clock.sleep).outcome is PlanOutcome.RESUMED
     assert clock.slept == []
+
+
+# The interval of the schedule
+
+
+@pytest.mark.parametrize(("passed", "waited"), [(4, 6), (11, 0)])
+def test_a_scheduled_epoch_starts_an_interval_after_the_one_before(clock: Clock, passed: float, waited: float) -> None:
+    """K8: Airflow starts a run at each tick, and a run that was late is followed by the next one too soon."""
+    world = clock.world
+    world.pipeline = orders(schedule=timedelta(seconds=10))
+    world.to_committed("run-1")
+    world.kafka.produce("orders", 0, 3)
+    clock.let_pass(passed)
+
+    planned = world.plan("run-2", sleep=clock.sleep, scheduled=True)
+
+    assert planned.outcome is PlanOutcome.PLANNED
+    assert sum(clock.slept) <= waited
+    assert epoch_of(planned).planned_at - world.epoch(1).planned_at >= timedelta(seconds=10)
+
+
+def test_a_plan_does_not_wait_hours_for_its_interval_and_says_so(clock: Clock) -> None:
+    """K8: a wait holds a worker slot."""
+    world = clock.world
+    world.pipeline = orders(schedule=timedelta(days=1))
+    world.to_committed("run-1")
+    world.kafka.produce("orders", 0, 3)
+    clock.let_pass(3600)
+
+    planned = world.plan("run-2", sleep=clock.sleep, scheduled=True)
+
+    assert (planned.outcome, clock.slept) == (PlanOutcome.PLANNED, [])
+    assert [note for note in planned.notes if "after the one before, and the interval is 86400 s" in note]
+
+
+@pytest.mark.parametrize("declared", [{"schedule": timedelta(seconds=10)}, {"schedule": "@daily"}, {}])
+def test_a_run_that_a_person_starts_and_a_schedule_without_an_interval_wait_for_nothing(
+    clock: Clock, declared: dict[str, Any]
+) -> None:
+    """K8, U1."""
+    world = clock.world
+    world.pipeline = orders(**declared)
+    world.to_committed("run-1")
+    world.kafka.produce("orders", 0, 3)
+
+    planned = world.plan("run-2", sleep=clock.sleep, scheduled=declared.get("schedule") == "@daily")
+
+    assert (planned.outcome, clock.slept) == (PlanOutcome.PLANNED, [])
 
 
 # Failure rates
@@ -99,6 +148,161 @@ def test_attempts_that_were_sealed_are_no_failures(world: World) -> None:
 
     world.kafka.produce("orders", 0, 3)
     assert world.to_sealed("run-9").epoch is not None
+
+
+# Pipelines that stay down
+
+
+def fail(world: World, error: str, name: str = "run-1") -> None:
+    """Begin an attempt of epoch 1 that fails with this error."""
+    world.begin(1, name)
+    with world.ledger.transaction() as tx:
+        attempt = tx.attempts.live(tx.epochs.lock("orders", 1))
+        assert attempt is not None
+        tx.attempts.note_error(attempt, error)
+
+
+REFUSED = "RowsRefusedError: a NULL in its key"
+RAISED = "KeyError: 'city'"
+BAD = "BadRecordError: orders-0 offset 7: no JSON"
+
+
+@pytest.mark.parametrize("restart", [Endless(), FixedDelay(attempts=3), NoRestart()], ids=lambda one: one.kind)
+def test_rows_that_would_be_refused_again_stop_the_pipeline_at_once(world: World, restart: RestartStrategy) -> None:
+    """N1: no restart helps, whatever the strategy; somebody mends the table and resumes."""
+    world.pipeline = orders(settings=Settings(restart=restart))
+    world.plan()
+    fail(world, REFUSED)
+
+    world.abort()
+
+    assert paused(world) == f"epochline: epoch 1 failed, and a restart would fail again: {REFUSED}"
+    with pytest.raises(PipelinePausedError, match="a NULL in its key"):
+        world.plan("run-2")
+    resume(world)
+    assert world.plan("run-2").outcome is PlanOutcome.PLANNED
+
+
+def test_a_resume_after_the_last_restart_forgives_that_failure_where_none_is_tolerated(world: World) -> None:
+    """N1, K11: a second pause, for the failure that the resume had answered, would need a second resume."""
+    settings = Settings(restart=FixedDelay(attempts=1), tolerable_failures=0)
+    world.pipeline = orders(settings=settings, schedule=timedelta(minutes=1))
+    world.plan()
+    fail(world, RAISED)
+    fail(world, RAISED)
+    world.abort()
+    assert "is used up" in (paused(world) or "")
+
+    resume(world)
+
+    assert world.plan("run-2").outcome is PlanOutcome.PLANNED
+    assert paused(world) is None
+
+
+def test_code_that_raises_stops_the_pipeline_after_the_last_restart_only(world: World) -> None:
+    """N1: fixedDelay(2): three tries, then down. A run that is cleared after a resume has its restarts again."""
+    world.pipeline = orders(settings=Settings(restart=FixedDelay(attempts=2)), schedule=timedelta(minutes=1))
+    world.plan()
+    for tries in (1, 2, 3):
+        fail(world, RAISED)
+        assert (world.epoch(1).attempt, paused(world)) == (tries, None)
+    world.abort()
+    assert paused(world) == f"epochline: epoch 1 failed, and its restart strategy is used up: {RAISED}"
+
+    resume(world)
+    assert world.plan().outcome is PlanOutcome.REOPENED
+    fail(world, RAISED)
+    world.abort()  # by hand, before its restarts are used up
+    assert paused(world) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        (Settings(restart=Endless()), RAISED),
+        (Settings(restart=NoRestart()), RAISED),
+        (Settings(restart=FixedDelay(attempts=0)), BAD),
+        (Settings(restart=FixedDelay(attempts=0)), "SourceUnavailableError: Kafka does not answer"),
+        (Settings(restart=FixedDelay(attempts=0)), "JobLostError: killed by signal 9"),
+    ],
+    ids=["endless", "by hand", "a bad record, by hand", "a server", "a process"],
+)
+def test_a_failure_that_the_next_run_may_survive_stops_nothing(world: World, settings: Settings, error: str) -> None:
+    """N1, K11: servers and processes come back; a pipeline that only people start needs no stop."""
+    world.pipeline = orders(settings=settings)
+    world.plan()
+    fail(world, error)
+
+    world.abort()
+
+    assert paused(world) is None
+    assert world.plan("run-2").outcome is PlanOutcome.PLANNED
+
+
+@pytest.mark.parametrize(("restart", "error"), [(NoRestart(), RAISED), (Endless(), BAD)], ids=["raised", "bad"])
+def test_a_schedule_stays_down_where_no_restart_is_left(world: World, restart: RestartStrategy, error: str) -> None:
+    """N1, R3: nobody sees the next scheduled run fail in the same way."""
+    world.pipeline = orders(settings=Settings(restart=restart), schedule=timedelta(minutes=1))
+    world.plan()
+    fail(world, error)
+
+    world.abort()
+
+    assert paused(world) is not None
+
+
+def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(clock: Clock) -> None:
+    """N1, R2."""
+    world = clock.world
+    rate = FailureRate(max_failures=1, interval=300)
+    world.pipeline = orders(settings=Settings(restart=rate), schedule=timedelta(minutes=1))
+    world.plan()
+    for _ in range(2):
+        fail(world, RAISED)
+    with pytest.raises(RestartsExhaustedError):
+        world.begin(1)
+
+    world.abort()
+
+    assert paused(world) is not None
+
+
+def test_an_operator_who_ends_an_epoch_stops_nothing(world: World) -> None:
+    world.plan()
+    fail(world, REFUSED)
+
+    abort(world.ledger, "orders", 1, run(), reason="asked for", by_operator=True)
+
+    assert paused(world) is None
+
+
+def test_a_run_that_vanished_leaves_its_pipeline_down_all_the_same(clock: Clock) -> None:
+    """N1, INV-6: the next run settles what the lost one left, and stops as its teardown would have."""
+    world = clock.world
+    world.plan()
+    fail(world, REFUSED)
+    clock.let_pass(3600)
+
+    with pytest.raises(PipelinePausedError, match="a NULL in its key"):
+        world.plan("run-2")
+    assert world.epoch(1).state is EpochState.ABORTED
+
+
+# Reasons
+
+
+def test_the_first_reason_stays_first_and_is_written_once(world: World) -> None:
+    """U7: the teardown adds to what the failed attempt wrote, and replaces nothing."""
+    world.plan()
+    fail(world, RAISED)
+    with world.ledger.transaction() as tx:
+        attempt = tx.attempts.live(tx.epochs.lock("orders", 1))
+        assert attempt is not None
+        tx.attempts.note_error(attempt, RAISED)
+
+    abort(world.ledger, "orders", 1, run(), reason="teardown of the run")
+
+    assert world.epoch(1).error == f"{RAISED}; teardown of the run"
 
 
 # Settings of epochs
@@ -259,6 +463,46 @@ def test_deleted_a_sealed_epoch_of_a_cancelled_run_is_gone_and_its_range_is_read
 
 
 # Backpressure
+
+
+def limit_of(world: World, epoch_id: int) -> Mapping[str, Any]:
+    """The recorded limit with its origin, which the epoch's own row repeats."""
+    with world.ledger.transaction() as tx:
+        epoch = tx.epochs.lock("orders", epoch_id)
+        kept = tx.history.settings(epoch)["record_limit"]
+    assert kept["value"] == epoch.record_limit
+    return kept
+
+
+def test_an_epoch_keeps_the_place_that_decided_its_record_limit(clock: Clock) -> None:
+    """C10, B1: the default, the declaration, the target duration and the run itself, the last of which wins."""
+    world = clock.world
+    world.kafka.produce("orders", 0, 400)
+    world.to_committed("run-1", record_limit=4)
+    assert limit_of(world, 1) == {"value": 4, "from": "run"}
+    world.kafka.produce("orders", 0, 400)
+    source = world.pipeline.source.model_copy(update={"records_per_epoch": 100})
+    world.pipeline = orders(source=source)
+    planned = world.plan("run-2")
+    assert limit_of(world, 2) == {"value": 100, "from": "declaration"}
+    clock.let_pass(20)
+    world.finish(planned, "run-2")
+    world.pipeline = orders(source=source, settings=Settings(target_duration=10))
+    world.to_committed("run-3")
+    assert limit_of(world, 3)["from"] == "adapted to target_duration"
+    assert limit_of(world, 3)["value"] < 100
+    world.pipeline = orders()
+    world.plan("run-4")
+    assert limit_of(world, 4) == {"value": 1_000_000, "from": "default"}
+
+
+def test_an_epoch_that_is_tried_again_keeps_the_limit_of_its_ranges(world: World) -> None:
+    """INV-3: its ranges stay as they were planned, so the limit that made them does as well."""
+    world.plan(record_limit=4)
+    world.abort()
+
+    assert world.plan(record_limit=2).outcome is PlanOutcome.REOPENED
+    assert limit_of(world, 1) == {"value": 4, "from": "run"}
 
 
 def test_a_plan_reads_less_after_an_epoch_that_took_longer_than_its_target(clock: Clock) -> None:

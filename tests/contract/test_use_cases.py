@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import PlanOutcome, preview, renew
+from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline.coordinator import PlanOutcome, plan, preview, renew
+from epochline.coordinator.evidence import guarded_by_sinks_alone
 from epochline.declare.external import Files
 from epochline.errors import (
     DeclarationError,
@@ -204,6 +205,27 @@ def test_a_sealed_epoch_is_not_committed_while_the_mirror_shows_what_the_ledger_
 
     assert world.epoch(1).state is EpochState.PRE_COMMITTED
     assert world.kafka.mirrored("epochline.orders") == mirrored
+
+
+def test_without_a_mirror_no_group_is_written_or_read_and_every_plan_says_what_is_left_of_the_guard(
+    world: World,
+) -> None:
+    """N3: the mirror is off. What the group holds is no evidence, and stays as it is."""
+    source = KafkaSource(topics="orders", mirror=False)
+    world.pipeline = orders(source=source)
+    world.to_committed()
+    assert world.kafka.mirrored("epochline.orders") == {}
+    world.kafka.produce("orders", 0, 1)
+    world.kafka.mirror("epochline.orders", _heads(world), 1, 7, LOST)
+    others = dict(world.kafka.mirrored("epochline.orders"))
+
+    planned, again = world.plan("run-2"), world.plan("run-2")
+
+    said = "no consumer group is written: nothing outside the ledger shows"
+    assert [sum(note.startswith(said) for note in one.notes) for one in (planned, again)] == [1, 1]
+    assert world.kafka.mirrored("epochline.orders") == others
+    guarded = orders(source=source, sinks=[KafkaTopic(topic="out", value=Json(columns={"value": "text"}))])
+    assert guarded_by_sinks_alone(guarded)[0].endswith("only kafka:out can show whether the ledger went back in time")
 
 
 def test_a_mirror_of_the_sealed_attempt_lets_the_ledger_catch_up(world: World) -> None:
@@ -464,6 +486,16 @@ def test_a_moved_head_refuses_the_commit(world: World) -> None:
     with pytest.raises(HeadMovedError, match=r"orders-0\[0, 10\) does not start at the head"):
         world.commit(1)
     assert world.visible() == []
+
+
+def test_a_preview_and_a_plan_refuse_a_table_that_another_pipeline_writes(world: World) -> None:
+    world.plan()
+    other = world.pipeline.model_copy(update={"name": "other"})
+
+    with pytest.raises(TargetError, match="belongs to pipeline orders"):
+        preview(world.ledger, world.kafka, other)
+    with pytest.raises(TargetError, match="belongs to pipeline orders"):
+        plan(world.ledger, world.kafka, other, run("run-of-other"))
 
 
 def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:

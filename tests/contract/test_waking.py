@@ -38,7 +38,9 @@ class Watch:
     def due(self) -> int | None:
         """The newest epoch of the pipeline if it is due, 0 if it has none; None if it is not due."""
         interval = timedelta(seconds=self.interval)
-        watched = Watched(pipeline="orders", topics=self.world.pipeline.source, minimum_interval=interval)
+        source = self.world.pipeline.source
+        assert isinstance(source, KafkaSource)
+        watched = Watched(pipeline="orders", topics=source, minimum_interval=interval)
         return look(self.world.ledger, self.world.kafka, [watched], self.lookout).get("orders")
 
 
@@ -48,7 +50,7 @@ def watch(clock: Clock) -> Watch:
 
 
 def test_a_pipeline_that_was_never_planned_is_due_and_a_planned_one_only_when_records_wait(watch: Watch) -> None:
-    """K21: the first plan writes the origins."""
+    """K23: the first plan writes the origins."""
     assert watch.due == 0
 
     watch.world.to_committed()
@@ -60,7 +62,7 @@ def test_a_pipeline_that_was_never_planned_is_due_and_a_planned_one_only_when_re
 
 
 def test_the_interval_counts_from_the_last_commit_by_the_ledgers_clock(watch: Watch) -> None:
-    """K21."""
+    """K23."""
     watch.world.to_committed()
     watch.world.kafka.produce("orders", 0, 1)
 
@@ -72,7 +74,7 @@ def test_the_interval_counts_from_the_last_commit_by_the_ledgers_clock(watch: Wa
 
 
 def test_an_open_transaction_wakes_nobody_until_it_ends(watch: Watch) -> None:
-    """S10: its records are behind the last stable offset."""
+    """K23, S13: its records are behind the last stable offset."""
     watch.world.to_committed()
     watch.clock.let_pass(INTERVAL + 1)
     watch.world.kafka.change("orders", 0, high_watermark=12)
@@ -121,7 +123,7 @@ def test_what_an_operator_stopped_is_not_woken(watch: Watch, say: Callable[..., 
 
 
 def test_a_topic_that_was_made_again_or_truncated_is_due_so_that_a_plan_reports_it(watch: Watch) -> None:
-    """X10."""
+    """K23, INV-9."""
     watch.world.to_committed()
     watch.clock.let_pass(INTERVAL + 1)
     watch.world.kafka.change("orders", 0, high_watermark=7, last_stable=7)

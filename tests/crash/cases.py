@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline.declare.source import KafkaSource
+from epochline.declare.inputs import DeclaredSource
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.mirror import MirroredOffset
@@ -40,7 +40,7 @@ class AskedOnce(KafkaOffsets):
         super().__init__({"bootstrap.servers": line.bootstrap})
         self._view = super().look(line.pipeline.source)
 
-    def look(self, source: KafkaSource) -> SourceView:
+    def look(self, source: DeclaredSource) -> SourceView:
         return self._view
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:

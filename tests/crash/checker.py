@@ -6,11 +6,14 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, Protocol
 
+from epochline.config.epoch_files import epoch_folder
 from epochline.declare.external import Files
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
+from epochline.postgres.ledger.epoch_files import files_in
+from epochline.postgres.ledger.savepoint_file import read_description
 from epochline.protocol.offsets import chain_breaks
 from tests.crash.line import Line
 from tests.crash.reliability import BAR_SECONDS
@@ -66,6 +69,7 @@ def assert_exact(line: Line) -> None:
     """Target against input (I1), chain (I2), counts (I4), nothing left over (I6)."""
     assert_set(line)
     assert_state(line)
+    assert_epoch_file(line)
     assert_chain(line)
     assert_counts(line)
     assert_nothing_left_over(line)
@@ -112,6 +116,21 @@ def assert_state(line: Line) -> None:
             committed = "SELECT coalesce(sum(until_offset - start_offset), 0) FROM epochline.committed_ranges"
             ((offsets,),) = line.query(f"{committed} WHERE pipeline = %s AND start_offset IS NOT NULL", line.name)
             assert line.query(f"SELECT records FROM {sink.table}") == ([(offsets,)] if offsets else [])
+
+
+def assert_epoch_file(line: Line) -> None:
+    """C11: the newest committed epoch has its file, with the heads that the ledger has."""
+    declared = line.pipeline.settings.epoch_files
+    if declared is None:
+        return
+    folder = epoch_folder(declared, line.name)
+    newest, file = list(files_in(folder).items())[-1]
+    committed = "SELECT max(epoch_id) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
+    assert [(newest,)] == line.query(committed, line.name)
+    with file.open("rb") as source:
+        savepoint, _, _ = read_description(source)
+    assert {head.tp.partition: head.next_offset for head in savepoint.heads} == line.heads()
+    assert not [path for path in folder.iterdir() if path.name.startswith(".epoch-") and f"-{newest}." not in path.name]
 
 
 def assert_chain(line: Checked) -> None:

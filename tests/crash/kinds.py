@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import timed
 from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
-from epochline.declare.restart import FailureRate
+from epochline.declare.restart import FailureRate, NoRestart
 from epochline.declare.settings import Settings
 from epochline.declare.startup import FromGroup, FromTimestamp
 from epochline.protocol.epoch import Interval
@@ -33,6 +33,11 @@ def _with_state(name: str, _folder: Path) -> Declaration:
     columns = {"kind": "text", "records": "bigint"}
     state = StateTable(table=f"{name}_state", key="kind", columns=columns, keys="pipelines.word_count:words")
     return {"transform": "pipelines.word_count:count", "state": state}
+
+
+def _with_epoch_files(name: str, folder: Path) -> Declaration:
+    settings = Settings(epoch_files=str(folder / "epochs"), epoch_files_kept=2)
+    return {**_with_state(name, folder), "settings": settings}
 
 
 def _with_windows(name: str, _folder: Path) -> Declaration:
@@ -63,6 +68,26 @@ def _at_least_once(name: str, _folder: Path) -> Declaration:
     return {"sinks": [_table(name), KafkaTopic(topic=f"{name}-out", value=Text(), semantics="at_least_once")]}
 
 
+def _every_sink(semantics: Literal["exactly_once", "at_least_once"]) -> Declare:
+    """Each kind of sink, for one epoch: append, upsert, add, a topic, files."""
+
+    def declare(name: str, folder: Path) -> Declaration:
+        columns = {"value": "text"}
+        return {
+            "parse": "timed:count",
+            "record": timed.COUNTED,
+            "sinks": [
+                PostgresTable(table=name, columns=columns),
+                PostgresTable(table=f"{name}_upsert", mode="upsert", key="value", columns=columns),
+                PostgresTable(table=f"{name}_add", mode="add", key="value", columns=timed.COUNTED, measures="one"),
+                KafkaTopic(topic=f"{name}-out", value=Text(), semantics=semantics),
+                _files(name, folder),
+            ],
+        }
+
+    return declare
+
+
 def _table(name: str) -> PostgresTable:
     return PostgresTable(table=name, columns={"value": "text"})
 
@@ -76,13 +101,21 @@ KINDS: dict[str, Declare] = {
     "from a moment": _is(startup=FromTimestamp(timestamp=ALL_TIME.start)),
     "from the end": _is(startup="latest"),
     "from a group": _is(startup=FromGroup(group="nobody", reset="earliest")),
-    "paced": _is(settings=Settings(minimum_pause=timedelta(milliseconds=50), target_duration=timedelta(minutes=1))),
+    "paced": _is(
+        schedule=timedelta(milliseconds=200),
+        settings=Settings(minimum_pause=timedelta(milliseconds=50), target_duration=timedelta(minutes=1)),
+    ),
     "impatient": _is(settings=Settings(tolerable_failures=0)),
+    "tolerant": _is(settings=Settings(tolerable_failures=3)),
+    "without restarts": _is(wake_on_data=timedelta(seconds=5), settings=Settings(restart=NoRestart())),
     "with state": _with_state,
+    "with epoch files": _with_epoch_files,
     "with windows": _with_windows,
     "counting failures": _is(settings=Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))),
     "with files": _with_files,
     "with sinks": _with_sinks,
     "at least once": _at_least_once,
+    "every sink": _every_sink("exactly_once"),
+    "every sink at least once": _every_sink("at_least_once"),
 }
 """By name; every one but ``from the end`` reads all records."""

@@ -65,3 +65,31 @@ PARTLY = {
     " protocol reads the clock of a client, which is what is tested.",
 }
 """Rows with a test that covers less than the fault's whole description."""
+
+_PROTOCOL = ("coordinator", "ports", "postgres", "protocol")
+_WRITER = (*_PROTOCOL, "arrow", "spark")
+_JOB = (*_WRITER, "kafka", "sources")
+_SOURCE = (*_PROTOCOL, "kafka")
+_SINKS = (*_JOB, "sinks")
+
+SPEAKS_OF = {
+    **dict.fromkeys(("F1", "F19", "F20", "F21", "F22"), _SINKS),
+    **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
+    **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
+    **dict.fromkeys(("F9", "F10"), (*_PROTOCOL, "airflow")),
+    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
+    **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
+    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
+    **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
+    "F38": (*_SINKS, "operations"),
+    "F40": (*_SOURCE, "airflow"),
+}
+"""Folders of ``include/epochline`` whose code decides what comes of a fault."""
+
+
+def speaks_of(fault: str, test: str) -> tuple[str, ...]:
+    """The paths that a line of docs/reliability.md speaks of, as beginnings; the file of its test is one of them."""
+    file = test.partition("::")[0]
+    folders = {*SPEAKS_OF[fault], *(("airflow",) if file.startswith("tests/airflow/") else ())}
+    jobs = ("spark_jobs/pre_commit.py",) if "spark" in folders else ()
+    return (*(f"include/epochline/{folder}/" for folder in sorted(folders)), *jobs, file)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +17,7 @@ import timed
 from epochline import KafkaSource, PostgresTable, StateTable
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
-from epochline.failpoints import named
+from epochline.failpoints import named, watched
 from epochline.operations import ACTIONS
 from epochline.operations.action import Request
 from epochline.operations.epoch_action import EpochAction
@@ -34,6 +36,7 @@ from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
+from epochline_examples.split_commit import Semantics, SplitLedger
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line, spark_partition
 
@@ -45,6 +48,7 @@ class SharedTopic(Line):
         records: file with the pickled Arrow batch of each partition, by number.
         limit: most records in one epoch.
         kind: a name of `tests.crash.kinds.KINDS`.
+        semantics: how commits are split (`epochline_examples.split_commit`).
         options: of `Line`.
     """
 
@@ -52,6 +56,8 @@ class SharedTopic(Line):
     """Kafka under the first leader of every partition."""
     lost_token = ""
     sets_aside = True
+    unwatched: Any
+    """The ledger without failpoints."""
 
     def __init__(
         self,
@@ -62,8 +68,11 @@ class SharedTopic(Line):
         records: str,
         limit: int = 1000,
         kind: str = "plain",
+        semantics: Semantics = "exactly_once",
         **options: Any,
     ) -> None:
+        self.semantics = semantics
+        self.log = Path(records).with_name(f"{options['name']}.log")
         of_kind = KINDS[kind](options["name"], Path(records).parent)
         source = KafkaSource(topics=topic, records_per_epoch=limit, startup=of_kind.pop("startup", "earliest"))
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
@@ -95,7 +104,7 @@ class SharedTopic(Line):
             sys.modules["timed"] = timed
 
     def write(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
-        counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert"]
+        counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert" and sink.key != ("value",)]
         rest = {sink.table for sink in counted}
         rows_of_records = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in rest))
         self.write_parts(map(self.read, ranges), rows_of_records)
@@ -108,10 +117,10 @@ class SharedTopic(Line):
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
         """What the state holds, asked for as the job's executors do."""
         rows = StateReader(ticket=ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=self.via)
-        if self.pipeline.windows is None:
+        windows = self.pipeline.windowing
+        if windows is None:
             found = list(rows.read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})])))
         else:
-            windows = self.pipeline.windows
             reader = WindowReader(rows=rows, key=windows.key, lateness=windows.lateness)
             span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
@@ -160,7 +169,7 @@ class SharedTopic(Line):
     # The tasks, each by the name of the step.
 
     def step_plan(self, who: str) -> str:
-        return str(self.plan(who, writers=2).outcome)
+        return str(self.plan(who, writers=2, scheduled=True).outcome)
 
     def step_backfill(self, who: str) -> str:
         """The plan of a backfill run whose interval holds every record."""
@@ -210,12 +219,33 @@ class SharedTopic(Line):
     def step_commit(self, who: str) -> str:
         return str(self.commit(self.epoch_of(who)).outcome)
 
+    def step_split_commit(self, who: str) -> str:
+        """Commit and publish in the semantics of the case, the process killed where the environment says."""
+        split = SplitLedger(self.unwatched, self.semantics, self.log, passing)
+        self.ledger = watched(split)
+        epoch_id = self.epoch_of(who)
+        self.commit(epoch_id)
+        split.replay(self.pipeline)
+        return f"{len(self.publish())} shown"
+
     def step_publish(self, who: str) -> str:
         return f"{len(self.publish())} shown"
 
     def step_abort(self, who: str) -> str:
         self.abort(self.epoch_of(who), who)
         return "aborted"
+
+
+DIES = "EPOCHLINE_TEST_DIES"
+"""The place between two durable steps of a split commit at which the process kills itself."""
+
+
+def passing(place: str) -> None:
+    """Pass a place of a split commit."""
+    if isinstance(named._armed, Tracer):
+        named._armed.passing(place)
+    if os.environ.get(DIES) == place:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Tracer:
@@ -232,17 +262,20 @@ class Tracer:
             trace.write(f"{name}\n")
 
 
-def take_step(made_of: dict[str, Any], step: str, run: str, trace: str | None) -> Any:
+def take_step(folder: str, made_of: dict[str, Any], step: str, run: str, trace: str | None) -> Any:
     """One task of a run.
 
     Args:
+        folder: the task's work folder.
         made_of: arguments of `SharedTopic`.
         step: its name after ``step_``.
         run: the id of the run.
         trace: file for the names of all failpoints that the task passes, where none is to act.
     """
+    os.chdir(folder)
     if trace is not None:
         named._armed = Tracer(trace)  # type: ignore[assignment]
     line = SharedTopic(**made_of)
+    line.unwatched = line.ledger
     line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
     return getattr(line, f"step_{step}")(run)

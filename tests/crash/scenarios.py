@@ -188,6 +188,24 @@ def staging_refuses(line: SharedTopic) -> None:
     line.query(f'ALTER TABLE epochline_staging."{staging}" ADD CHECK (_offset <> 5)')
 
 
+def raised(line: SharedTopic) -> None:
+    """Code of the user raised an error."""
+    begun(line)
+    line.query("UPDATE epochline.attempt SET error = 'KeyError: city'")
+
+
+def target_drops_rows(line: SharedTopic) -> None:
+    """Since the seal, a trigger of the target drops rows."""
+    sealed(line)
+    line.query("CREATE FUNCTION drop_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    line.query(f"CREATE TRIGGER dropping BEFORE INSERT ON {line.name} FOR EACH ROW EXECUTE FUNCTION drop_row()")
+
+
+def commit_without_trigger(line: SharedTopic) -> None:
+    line.query("DROP FUNCTION drop_row CASCADE")
+    commit_one(line)
+
+
 def run_one(line: SharedTopic) -> None:
     """The run goes on, its finished tasks included: as after a clear from plan_epoch."""
     assert line.run(ONE) == "success"
@@ -252,6 +270,7 @@ SCENARIOS = {
     "plan with state": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with state"),
     "pre-commit with state": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with state"),
     "commit with state": Scenario(sealed, "commit", commit_one, kind="with state"),
+    "commit with an epoch file": Scenario(sealed, "commit", commit_one, kind="with epoch files"),
     "pre-commit with windows": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with windows"),
     "plan with windows": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with windows"),
     "plan with windows of an idle source": Scenario(idle, "plan", nothing_left, run=TWO, kind="with windows"),
@@ -281,6 +300,9 @@ SCENARIOS = {
     "plan after a pause": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="paced"),
     "pre-commit where failures count": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="counting failures"),
     "abort one too many": Scenario(staged, "abort", teardown_pause_and_resume, kind="impatient"),
+    "abort where code raised": Scenario(raised, "abort", teardown_pause_and_resume, kind="without restarts"),
+    "abort where failures count": Scenario(raised, "abort", teardown_and_clear, kind="counting failures"),
+    "commit to a target that drops rows": Scenario(target_drops_rows, "commit", commit_without_trigger),
     "abort": Scenario(staged, "abort", teardown_and_clear),
     "abort again": Scenario(aborted, "abort", teardown_and_clear),
     # A failpoint acts in the first scenario that passes it: those that need no broker come before those that do.

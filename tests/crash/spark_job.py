@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,9 +33,24 @@ SUBMITTED = "a driver"
 """The kind of a job on a cluster whose driver spark-submit starts; the other kind is `SERVER`."""
 
 
+@dataclass(frozen=True)
+class StagedFromSeveral:
+    """What the job of a pipeline with several sources is given: the ledger, and brokers by connection."""
+
+    name: str
+    via: str
+    kafkas: Mapping[str, str]
+
+
 @contextmanager
 def job(
-    line: Line, ticket: StagingTicket, folder: Path, master: str, *, server: str = "", **environment: str
+    line: Line | StagedFromSeveral,
+    ticket: StagingTicket,
+    folder: Path,
+    master: str,
+    *,
+    server: str = "",
+    **environment: str,
 ) -> Iterator[psutil.Popen]:
     """The job in a process of its own; what is left of it is ended with the block.
 
@@ -47,7 +64,11 @@ def job(
     """
     credentials = folder / "credentials.json"
     credentials.touch(mode=0o600)
-    servers = {"postgres": {"dsn": line.via}, "kafka": {"bootstrap.servers": line.kafka}}
+    servers: dict[str, Any] = {"postgres": {"dsn": line.via}}
+    if isinstance(line, Line):
+        servers["kafka"] = {"bootstrap.servers": line.kafka}
+    else:
+        servers |= {"kafka": None, "kafkas": {name: {"bootstrap.servers": one} for name, one in line.kafkas.items()}}
     if master == SERVER:
         servers["spark"] = {"server": server}
     credentials.write_text(json.dumps(servers))

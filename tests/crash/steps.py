@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any, Self
 
 from epochline.failpoints.named import NAMED, RECORD
 from tests.commands import kafka_connection
-from tests.crash.one_step import SharedTopic
+from tests.crash.one_step import DIES, SharedTopic
 from tests.processes.client import Forked, fork_server
 
 
 class Step(Forked):
-    """One task in its process."""
+    """One task in its process, with a work folder of its own that is empty when the task starts and when it ends."""
+
+    folder: Path
 
     def ended(self) -> Self:
         self.wait()
+        assert list(self.folder.iterdir()) == []
         return self
 
     def go_on(self) -> Self:
@@ -45,17 +49,20 @@ class Case(SharedTopic):
         super().__init__(**made_of)
         self._fired, self._made_of = fired, made_of
 
-    def start(self, step: str, run: str, *, failpoint: str = "", trace: Path | None = None) -> Step:
-        """Start a task."""
+    def start(self, step: str, run: str, *, failpoint: str = "", dies: str = "", trace: Path | None = None) -> Step:
+        """Start a task. ``dies`` is a place of a split commit."""
         environment = {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": self.dsn,
             "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(self.bootstrap),
             NAMED: failpoint,
             RECORD: str(self._fired),
+            DIES: dies,
         }
-        arguments = self._made_of, step, run, trace and str(trace)
+        folder = Path(tempfile.mkdtemp(prefix="task-", dir=self._fired.parent))
+        arguments = str(folder), self._made_of, step, run, trace and str(trace)
         process = fork_server.fork("tests.crash.one_step:take_step", *arguments, kind=Step, environment=environment)
         assert isinstance(process, Step)
+        process.folder = folder
         return process
 
     def take(self, step: str, run: str, **options: Any) -> Step:

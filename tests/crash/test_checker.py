@@ -1,4 +1,4 @@
-"""The suite's checker finds what it is there to find."""
+"""X13: exactly once is judged at the sink, and the suite's checker finds what it is there to find."""
 
 from __future__ import annotations
 

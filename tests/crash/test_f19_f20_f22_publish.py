@@ -24,7 +24,7 @@ TIME_OUT, STOP = 5.0, 10.0
 @pytest.mark.fault("F19")
 @pytest.mark.parametrize("place", [*map(slow, ("topic.fence", "topic.record@30", "topic.committed")), "topic.commit"])
 def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(place: str, server: Server, stream: Stream) -> None:
-    """P9, P11, I7: before the transaction, in the middle of its records, before its commit and after it."""
+    """P9, P11, I7, I9: before the transaction, in the middle of its records, before its commit and after it."""
     stream.publish()
     stream.commit()
     stream.commit()

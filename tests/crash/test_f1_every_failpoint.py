@@ -69,7 +69,8 @@ def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
 ) -> None:
     """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed.
 
-    Q3, Q4: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
+    Q3, Q4, X12: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
+    G10: each task has a process and an empty work folder of its own, and leaves nothing there.
     """
     scenario, _ = first_scenario(name, new_case)
 
@@ -94,7 +95,7 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
 
 PLACES = {
     "plan": ("intent.epochs.insert", "intent.commit.2"),
-    "recover a left epoch": ("recover.epochs.mark_aborted",),
+    "recover a left epoch": ("recover.commit.2",),
     "recover a sealed epoch": ("recover.commit.2",),
     "pre-commit again": ("begin.commit", "discard.attempts.drop_staging"),
     "pre-commit": (

@@ -37,7 +37,7 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_nothing_but_a_commit_moves_the_heads_and_the_consumer_group(line: Line) -> None:
-    """S5, S8, S12, S14, Q1: the last committed epoch stays the point of resumption, in the ledger and for Kafka.
+    """S3, S5, S8, S12, S14, X26, Q1: the last committed epoch stays the point of resumption, in the ledger and for Kafka.
 
     What Spark's consumers confirm: test_spark_one_pass.
     """
@@ -116,6 +116,17 @@ def test_a_commit_whose_mirror_finds_the_pipeline_locked_still_says_that_it_comm
 
     assert receipt.outcome is CommitOutcome.COMMITTED
     assert line.state() is EpochState.COMMITTED
+    assert_exact(line)
+
+
+def test_with_the_mirror_off_the_group_has_no_offsets_and_epochs_commit(new_line: NewLine) -> None:
+    """N3."""
+    line = new_line(name="unmirrored", source=KafkaSource(topics="unmirrored", mirror=False))
+    line.some(5, "first")
+
+    assert line.run() == "success"
+
+    assert line.source.mirrored(line.pipeline.consumer_group) == {}
     assert_exact(line)
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from epochline.config.epoch_files import epoch_folder
 from epochline.failpoints.named import KILLED
+from epochline.postgres.ledger.epoch_files import files_in
+from epochline.postgres.ledger.savepoint_file import read_description
 from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase, keep_records
-from tests.crash.checker import assert_exact
+from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
-from tests.crash.scenarios import ONE, sealed, tasks
+from tests.crash.scenarios import ONE, SOME, TWO, Act, planned, sealed, tasks
 from tests.crash.servers import Server, end_other_sessions
 from tests.crash.steps import Case
 
@@ -77,6 +80,31 @@ def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(new
     assert_exact(line)
 
 
+@pytest.mark.parametrize(
+    ("before", "step", "failpoint"),
+    [
+        (planned, "pre_commit", "write.copy"),
+        (sealed, "commit", "commit.chain.advance"),
+        (sealed, "commit", "commit.commit"),
+    ],
+)
+def test_three_tolerated_failures_and_then_a_kill_lose_and_double_nothing(
+    new_case: NewCase, before: Act, step: str, failpoint: str
+) -> None:
+    """N10: a tolerated failure leaves the next epoch nothing that a crash could count twice or skip."""
+    line = new_case(kind="tolerant")
+    for epoch_id, run in enumerate(("failed-1", "failed-2", "failed-3"), 1):
+        line.to_staged(who=run)
+        line.abort(epoch_id, run)
+    before(line)
+
+    assert line.take(step, ONE, failpoint=f"{failpoint}:exit").returncode == KILLED
+
+    tasks(ONE, *dict.fromkeys((step, "commit")))(line)
+    assert line.state(4) is EpochState.COMMITTED
+    recover(line)
+
+
 def test_a_stop_that_outlasts_the_time_out_of_a_transaction_delays_the_commit_and_loses_nothing(
     server: Server, new_case: NewCase
 ) -> None:
@@ -97,3 +125,24 @@ def test_a_stop_that_outlasts_the_time_out_of_a_transaction_delays_the_commit_an
     assert line.state() is EpochState.PRE_COMMITTED
     assert step.go_on().ended().said == "committed"
     assert_exact(line)
+
+
+def test_an_epoch_whose_process_died_before_its_file_gets_the_file_from_the_next_plan(new_case: NewCase) -> None:
+    """C11: killed -9 between the commit and the file; the next plan writes what that epoch left."""
+    line = new_case(sealed, kind="with epoch files", limit=SOME)
+    declared = line.pipeline.settings.epoch_files
+    assert declared is not None
+    folder = epoch_folder(declared, line.name)
+
+    assert line.take("commit", ONE, failpoint="commit.committed:exit").returncode == KILLED
+    assert (line.state(1), files_in(folder)) == (EpochState.COMMITTED, {})
+    heads = line.heads()
+    assert line.take("plan", TWO).said == "planned"
+
+    assert list(files_in(folder)) == [1]
+    with files_in(folder)[1].open("rb") as source:
+        savepoint, _, states = read_description(source)
+    assert {head.tp.partition: head.next_offset for head in savepoint.heads} == heads
+    assert [(state["state"], state["keys"]) for state in states] == [(f"{line.name}_state", 1)]
+    tasks(TWO, "pre_commit", "commit")(line)
+    recover(line)

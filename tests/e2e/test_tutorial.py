@@ -59,6 +59,16 @@ def test_each_order_is_there_once_and_the_line_that_is_no_order_is_kept(stack: S
     assert query(dsn, "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'orders'") == [(1,)]
 
 
+@pytest.mark.usefixtures("project")
+def test_an_upsert_keeps_the_newest_row_of_a_key_and_a_tombstone_deletes_its_row(stack: Stack) -> None:
+    """U2: the newest city comes from a nested object, and the tombstone's id from its key."""
+    dsn = stack.postgres.dsn()
+
+    assert query(dsn, "SELECT id, name, city FROM customers") == [(1, "Ada", "Paris")]
+    counts = "SELECT records_read, records_passed FROM epochline.epochs WHERE pipeline = 'customers'"
+    assert query(dsn, counts) == [(4, 4)]
+
+
 def test_a_parse_of_ones_own_is_tested_without_servers(project: Path) -> None:
     """A reader's pytest knows nothing of the options of this one."""
     path = f"{ROOT / 'include'}:{project / 'spark_jobs'}"

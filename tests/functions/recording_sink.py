@@ -25,6 +25,12 @@ class RecordingSink:
         if (self._folder / "mistaken").exists():
             raise OSError("the recording sink finds no library")
 
+    def preflight(self, pipeline: str) -> None:
+        if (self._folder / "down.preflight").exists():
+            raise SinkUnavailableError("the recording sink is down for a look.")
+        if (self._folder / "broken.preflight").exists():
+            raise SinkError(f"the recording sink refuses every epoch of {pipeline}.")
+
     def begin(self, attempt: SinkAttempt) -> None:
         self._called("begin", attempt)
 

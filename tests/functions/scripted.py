@@ -1,5 +1,6 @@
 """A parse that does what its records say: ``sleep 2`` sleeps two seconds, ``bad`` is an error, the rest are values.
 
+``raise`` raises an exception.
 ``wait NAME`` waits for a file of that name in the stack's home. A file ``forgive`` in the stack's home makes ``bad`` a value like any other.
 """
 
@@ -20,6 +21,8 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
             time.sleep(float(value.split()[1]))
         while value.startswith("wait ") and not (home / value.split()[1]).exists():
             time.sleep(0.1)
+        if value == "raise" and not (home / "forgive").exists():
+            raise KeyError("city")
     strict = not (home / "forgive").exists()
     errors = ["the record says that it is bad" if value == "bad" and strict else None for value in values]
     return pa.RecordBatch.from_arrays(

@@ -1,4 +1,4 @@
-"""A parse of the crash suite's records that gives each a time."""
+"""Parses of the crash suite's records: one gives each a time, the other a one to add."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 RECORD = {"value": "text", "at": "timestamptz"}
+COUNTED = {"value": "text", "one": "bigint"}
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -24,4 +25,13 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array(values, pa.string()), batch.column("timestamp"), pa.array(errors, pa.string())],
         names=["value", "at", "_error"],
+    )
+
+
+def count(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The value as text, an error if it is not text, and 1."""
+    parsed = parse(batch)
+    ones = pa.array([1] * batch.num_rows, pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [parsed.column("value"), ones, parsed.column("_error")], names=["value", "one", "_error"]
     )

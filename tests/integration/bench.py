@@ -104,6 +104,10 @@ class Bench:
         seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
         return planned
 
+    def commit_staged(self, planned: Plan, *rows: Row) -> CommitResult:
+        seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
+        return self.commit(planned)
+
     def commit(self, planned: Plan) -> CommitResult:
         return commit(self.ledger, self.kafka, "orders", epoch_of(planned).epoch_id)
 

@@ -12,6 +12,7 @@ from tests.integration.bench import bench
 from tests.integration.logins import as_superuser, login
 from tests.integration.people import call, fed, people_topic, planned
 from tests.integration.secure_kafka import SecureKafka
+from tests.integration.stores import S3, Hdfs, Store, started
 
 __all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned"]
 
@@ -31,3 +32,19 @@ def secure_kafka() -> Iterator[SecureKafka]:
         yield broker
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """HDFS of one NameNode and one DataNode."""
+    store = Hdfs(tmp_path_factory.mktemp("hdfs"))
+    store.format()
+    with started(store):
+        yield store
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An S3 server with conditional PUT."""
+    with started(S3(tmp_path_factory.mktemp("s3"))) as store:
+        yield store

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -83,8 +85,10 @@ def read_visitors(path: str) -> list[str]:
 
 
 def ledger(folder: str) -> Path:
-    """Stands for the ledger of a sink's folder: there the committable of an epoch is kept."""
-    return Path(f"{folder} ledger")
+    """Stands for the ledger of a sink's folder: there the committable of an epoch is kept, on a disk even of a store."""
+    return (
+        Path(tempfile.gettempdir(), f"ledger {quote(folder, safe='')}") if "://" in folder else Path(f"{folder} ledger")
+    )
 
 
 def keep(committable: Committable, folder: str) -> None:
@@ -97,10 +101,11 @@ def kept(folder: str) -> Committable:
 
 
 def main(step: str, folder: str) -> None:
-    """Take a step of epoch 2: ``whole`` (begin to commit), ``commit`` what is kept, or ``abort`` (begin, write, abort)."""
+    """Take a step of epoch 2: ``whole`` (preflight to commit), ``commit`` what is kept, or ``abort`` (begin, write, abort)."""
     sink = sink_at(folder)
     attempt = attempt_of(2, token="0f3c8a52-one")
     if step == "whole":
+        sink.preflight(attempt.pipeline)
         committable = sealed(sink, attempt)
         keep(committable, folder)
         sink.commit(committable)

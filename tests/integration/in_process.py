@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from epochline import Pipeline, coordinator
+from epochline import CustomSource, Pipeline, coordinator
 from epochline.arrow.cast.source import record_batch
+from epochline.config.connections import Connection
 from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanRequest, Published
 from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
@@ -23,6 +24,7 @@ from epochline.protocol.epoch import Counts, Epoch, EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
+from epochline.sources.reading import SourceReader
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
@@ -162,6 +164,17 @@ def from_kafka(bootstrap: str) -> Read:
 
     def read(one: PlannedRange) -> Iterable[pa.RecordBatch]:
         with RecordReader({"bootstrap.servers": bootstrap}).session() as session:
+            for columns in session.read(one.tp.topic, one.tp.partition, one.range):
+                yield record_batch(one.tp.topic, one.tp.partition, columns)
+
+    return read
+
+
+def from_source(declared: CustomSource, connection: Connection | None = None) -> Read:
+    """Records of a source of a user's own."""
+
+    def read(one: PlannedRange) -> Iterable[pa.RecordBatch]:
+        with SourceReader(declared.spec, 7, connection).session() as session:
             for columns in session.read(one.tp.topic, one.tp.partition, one.range):
                 yield record_batch(one.tp.topic, one.tp.partition, columns)
 

@@ -21,6 +21,7 @@ from epochline.local import credentials
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK, Ports, is_listening
+from tests.ports import choose_ports
 
 USER = "epochline"
 PASSWORD = 'canary "Zq9d1fxW\\secret"; = #1'
@@ -93,8 +94,8 @@ class SecureKafka:
         self._home = Home(home)
         self._home.create()
         credentials.ensure(self._home)
+        choose_ports(self._home)
         ports = Ports(self._home)
-        ports.settle(set())
         folder = home / "certificates"
         folder.mkdir(mode=0o700)
         self.certificates = make_certificates(folder)

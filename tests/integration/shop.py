@@ -13,7 +13,7 @@ from typing import Any
 from epochline.config.discovery import find
 from tests.integration.in_process import InProcess
 
-DECLARED = find("cdc_orders", Path(__file__).parents[2] / "dags")
+DECLARED = find("cdc_orders", Path(__file__).parents[2] / "dags" / "examples")
 
 Order = tuple[str | None, Decimal | None, str | None, datetime]
 Record = tuple[bytes | None, bytes | None]
@@ -65,6 +65,6 @@ class Shop:
         return json.dumps(wrapped if self.rng.random() < 0.5 else content).encode()
 
 
-def orders_in(it: InProcess, table: str = "orders") -> dict[int, Order]:
+def orders_in(it: InProcess, table: str = "examples.orders") -> dict[int, Order]:
     rows = it.sql(f"SELECT id, customer, amount, status, placed_at FROM {table}")
     return {key: (customer, amount, status, at.astimezone(UTC)) for key, customer, amount, status, at in rows}

@@ -106,6 +106,15 @@ class Folder:
         return len(self._unshown())
 
     def spoil(self, world: World, ticket: StagingTicket) -> None:
+        self.clean_up()
+
+    @property
+    def takes_late_files(self) -> bool:
+        """Whether a task can write into the folder of an attempt that ended, which only a disk refuses."""
+        return not self._path.startswith("/")
+
+    def clean_up(self) -> None:
+        """Remove the files that no manifest entry names, as the page on files allows."""
         store, _ = fsspec.url_to_fs(self._path)
         for file in self._unshown():
             store.rm_file(fsspec.url_to_fs(file)[1])

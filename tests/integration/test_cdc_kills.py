@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from epochline import KafkaSource
 from tests.integration.shop import DECLARED, Record, Shop, orders_in
 from tests.integration.sinks_world import World, in_process, new_topics, producer_to
@@ -15,6 +17,7 @@ KILLS = (
 PARTITIONS = 3
 
 
+@pytest.mark.slow  # test_cdc_orders kills attempts too, without Kafka and processes of their own
 def test_the_target_is_the_source_table_after_every_killed_epoch(postgres_dsn: str, kafka_bootstrap: str) -> None:
     """A process dies at each step in turn; keys move between partitions; the connector repeats its last records."""
     (topic,) = new_topics(kafka_bootstrap, partitions=PARTITIONS, names=("cdc",))

@@ -1,21 +1,19 @@
-"""Look-ups as a pipeline (E9): declared as shipped, with records of Kafka and cities in PostgreSQL."""
+"""Look-ups as a pipeline (E9): declared as shipped, with records of Kafka and cities in Redis."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from psycopg2.extensions import parse_dsn
+import redis
 
 from epochline import KafkaSource
-from epochline.cli.examples import _Run
 from epochline.config.discovery import find
-from epochline.errors import LookupUnavailableError
-from epochline.local.credentials import JOB
-from epochline.local.stack import Stack
+from epochline.errors import ConfigurationError, LookupUnavailableError
 from epochline_examples.programs import PROGRAMS
+from epochline_examples.redis_server import CITIES, HASH, redis_server
 from epochline_examples.steps import Look
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess
@@ -24,7 +22,8 @@ from tests.integration.sinks_world import in_process
 
 ROOT = Path(__file__).parents[2]
 Patch = pytest.MonkeyPatch
-IDS = [b"%d" % number for number in range(1, 10)]
+IDS = [one.encode() for one in CITIES]
+LINES = [f"{one}>>>{city}" for one, city in CITIES.items()]
 
 
 @pytest.fixture
@@ -33,17 +32,19 @@ def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
 
 
 @pytest.fixture
-def program(postgres_dsn: str, kafka_bootstrap: str, topic: Topic, tmp_path: Path, monkeypatch: Patch) -> InProcess:
+def url(monkeypatch: Patch) -> Iterator[str]:
+    with redis_server() as one:
+        monkeypatch.setenv("REDIS_URL", one)
+        yield one
+
+
+@pytest.fixture
+def program(url: str, postgres_dsn: str, kafka_bootstrap: str, topic: Topic) -> InProcess:
     """The shipped declaration, reading a topic of the test's own."""
-    services = tmp_path / "pg_service.conf"
-    settings = "".join(f"{key}={value}\n" for key, value in parse_dsn(postgres_dsn).items())
-    services.write_text(f"[{city_lookup.SERVICE}]\n{settings}")
-    monkeypatch.setenv("PGSERVICEFILE", str(services))
-    declared = find("city_lookup", ROOT / "dags")
+    declared = find("city_lookup", ROOT / "dags" / "examples")
     pipeline = declared.model_copy(update={"name": f"city.{topic}", "source": KafkaSource(topics=topic.name)})
     one = in_process(postgres_dsn, kafka_bootstrap, pipeline)
     one.create()
-    one.sql((ROOT / "include" / "epochline_examples" / "city_lookup.sql").read_text())
     return one
 
 
@@ -55,58 +56,56 @@ def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(program: InProcess
 
     look = PROGRAMS["city_lookup"].result
     assert isinstance(look, Look)
-    assert tuple(program.sql(look.query.replace("city_of_id", "city_of_id WHERE city IS NOT NULL"))) == look.expected
-    assert program.sql("SELECT id FROM city_of_id WHERE city IS NULL") == [("10",)]
+    assert [line for (line,) in look.expected] == LINES
+    assert tuple(program.sql(look.query.replace("city_of_id", "city_of_id WHERE line IS NOT NULL"))) == look.expected
+    assert program.sql("SELECT id FROM examples.city_of_id WHERE line IS NULL") == [("10",)]
     reason = "is not a number of up to 18 digits"
     assert program.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY 1') == [(10, reason), (11, reason)]
 
 
 def test_a_look_up_that_takes_too_long_sets_one_record_aside_and_the_epoch_commits(
-    program: InProcess, topic: Topic
+    program: InProcess, topic: Topic, monkeypatch: Patch
 ) -> None:
-    """E9b: the city of 5 takes longer than the declared second; the other eight arrive."""
-    program.sql(
-        "ALTER TABLE city RENAME TO cities; CREATE VIEW city AS SELECT id, name FROM cities"
-        " WHERE CASE id WHEN '5' THEN pg_sleep(60) IS NOT NULL ELSE true END"
-    )
+    """E9b: the look-up of 5 waits at the server for longer than the declared second; the other eight lines arrive."""
+    # The shipped functions are asked; one key is made slow where it is sent to the server.
+    quick = city_lookup.LINES._fetch
+
+    async def slow(client: redis.asyncio.Redis, key: str) -> str | None:
+        if key == "5":
+            await client.blpop(["gate"], timeout=60)
+        return await quick(client, key)
+
+    monkeypatch.setattr(city_lookup.LINES, "_fetch", slow)
     produce(topic.servers, topic.name, IDS)
 
     program.epoch()
 
-    assert program.sql("SELECT string_agg(id, '' ORDER BY id), count(city) FROM city_of_id") == [("12346789", 8)]
-    reason = "the look-up of city timed out after 1 s"
+    lines = [line for (line,) in program.sql("SELECT line FROM examples.city_of_id ORDER BY id")]
+    assert lines == [line for line in LINES if not line.startswith("5")]
+    reason = "the look-up of line timed out after 1 s"
     assert program.sql('SELECT "offset", reason FROM epochline.quarantine') == [(4, reason)]
 
 
-def test_an_epoch_whose_cities_cannot_be_reached_fails_retryably_and_sets_nothing_aside(
-    program: InProcess, topic: Topic, monkeypatch: Patch
+@pytest.mark.parametrize("address", ["unix:///nowhere", None], ids=["down", "not named"])
+def test_an_epoch_whose_cities_cannot_be_reached_fails_and_sets_nothing_aside(
+    program: InProcess, topic: Topic, monkeypatch: Patch, address: str | None
 ) -> None:
-    """INV-9: no record is to blame for a store that is down, or for a service that nobody named."""
+    """INV-9: no record is to blame for a store that is down, or that nobody named."""
     produce(topic.servers, topic.name, [b"1"])
     planned, run = program.planned()
     ticket = program.begun(planned, run)
-    monkeypatch.setenv("PGSERVICEFILE", str(ROOT / "nowhere"))
+    monkeypatch.setattr(city_lookup.LINES, "_client", None)
+    monkeypatch.setenv("REDIS_URL", address or "")
 
-    with pytest.raises(LookupUnavailableError) as caught:
+    with pytest.raises(LookupUnavailableError if address else ConfigurationError) as caught:
         program.stage(planned, ticket)
 
-    assert caught.value.retryable
+    assert caught.value.retryable == bool(address)
 
 
-def test_the_program_of_the_command_line_finds_its_cities_with_the_login_of_jobs(
-    stack: Stack, kafka_bootstrap: str, monkeypatch: Patch
-) -> None:
-    """SEC-2: the password is in one file that its owner alone reads; the login may read the cities, and no more."""
-    monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home.root))
-    run = _Run(PROGRAMS["city_lookup"])
-    run._prepare()
-    services = run._environment()["PGSERVICEFILE"]
-    monkeypatch.setenv("PGSERVICEFILE", services)
+def test_the_redis_of_the_program_holds_the_cities_and_ends_with_it() -> None:
+    with redis_server() as url, closing(redis.Redis.from_url(url, decode_responses=True)) as client:
+        assert client.hgetall(HASH) == CITIES
 
-    parsed = city_lookup.parse(pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"9"], pa.binary())}))
-
-    assert parsed.column("city").to_pylist() == ["beijing", "chongqing"]
-    assert Path(services).stat().st_mode & 0o777 == 0o600
-    with closing(city_lookup._connect()) as session, session.cursor() as cursor:
-        cursor.execute("SELECT session_user, has_table_privilege('city', 'INSERT, UPDATE, DELETE')")
-        assert cursor.fetchone() == (JOB, False)
+    with closing(redis.Redis.from_url(url)) as client, pytest.raises(redis.ConnectionError):
+        client.ping()

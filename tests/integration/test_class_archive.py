@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,22 @@ def test_a_machine_without_an_archive_gives_no_option(monkeypatch: pytest.Monkey
     monkeypatch.setenv("EPOCHLINE_CACHE", str(tmp_path))
 
     assert class_options() == ""
+
+
+def test_jars_that_were_installed_again_have_an_archive_of_their_own(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Java refuses an archive of jars with another time; the file's name must not say that it fits."""
+    again = tmp_path / "spark"
+    shutil.copytree(spark_home() / "jars", again / "jars", copy_function=os.symlink)
+    monkeypatch.setattr(class_archive, "spark_home", lambda: again)
+    same = class_archive._archive()
+    jar = next((again / "jars").glob("spark-core*.jar"))
+    content = jar.resolve()
+    jar.unlink()
+    shutil.copyfile(content, jar)
+
+    assert class_archive._archive() != same
 
 
 def test_an_archive_is_not_made_again(archive: Path) -> None:

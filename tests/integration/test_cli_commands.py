@@ -5,17 +5,23 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from psycopg2.extensions import parse_dsn
 
 from epochline.local.stack import Stack
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import as_connection, query
-from tests.integration.people import Patch, declare
+from tests.integration.bench import LINEAGE
+from tests.integration.logins import Login, user
+from tests.integration.people import DECLARED, Patch, declare
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -> None:
@@ -28,6 +34,20 @@ def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
 
 
+def test_migrate_knows_the_login_of_the_pages_by_its_connection(
+    call: Call, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SEC-6: an installation of one's own needs no SQL that the pages have to ask for."""
+    pages = login("epochline_reader")
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_READER", pages)
+
+    left = json.loads(call("migrate", "--json")[1])["left_to_a_dba"]
+
+    grant = f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;'
+    assert list(left.values()) == [[grant]]
+    assert grant in call("migrate")[1]
+
+
 def test_migrate_names_a_broken_declaration_and_makes_the_other_targets(call: Call, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
 
@@ -36,6 +56,54 @@ def test_migrate_names_a_broken_declaration_and_makes_the_other_targets(call: Ca
     assert code == 2
     assert "people: made people" in out
     assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in err
+    code, out, err = call("janitor")
+    assert (code, out) == (1, "epochline_postgres: 0 left-over stagings dropped\n")
+    assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in err
+
+
+def test_a_table_that_another_program_made_is_refused_by_migrate_and_plan_and_stops_no_other_pipeline(
+    call: Call, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """The second record of a key would have stopped the pipeline, long after the first rows were written."""
+    query(postgres_dsn, f"CREATE TABLE public.people (id bigint PRIMARY KEY{LINEAGE})")
+    other = DECLARED.format(topic="others", columns={"id": "bigint"}).replace("people", "others")
+    (tmp_path / "others.py").write_text(other)
+
+    code, out, err = call("migrate")
+    found = json.loads(call("migrate", "--json")[1])
+    planned = call("plan", "people")
+
+    assert code == 1
+    assert "others: made others" in out
+    assert "refused: people: target people has a unique key that the declaration does not know: people_pkey (id)" in err
+    assert list(found["refused"]) == ["people"]
+    assert planned[0] == 1
+    assert "leave out `columns`, which declares a table that exists" in planned[2]
+
+
+def test_an_enabled_example_has_its_tables_in_a_schema_of_their_own_and_nothing_is_made_before(
+    call: Call, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "dags", project / "dags")
+    monkeypatch.setenv("EPOCHLINE_PROJECT", str(project))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(project / "dags"))
+    monkeypatch.syspath_prepend(ROOT / "spark_jobs")
+
+    assert call("migrate")[0] == 0
+    assert query(postgres_dsn, "SELECT to_regnamespace('examples')") == [(None,)]
+
+    code, out, _ = call("examples", "enable", "word_count", "cdc_orders")
+
+    assert code == 0
+    assert "next: feed topic word_count; `epochline plan word_count`" in out
+    rights = (
+        "SELECT tablename, has_schema_privilege('epochline_owner', 'examples', 'USAGE')"
+        " AND has_table_privilege('epochline_owner', format('examples.%I', tablename), 'SELECT, INSERT')"
+        " FROM pg_tables WHERE schemaname = 'examples' ORDER BY tablename"
+    )
+    assert query(postgres_dsn, rights) == [("orders", True), ("t_wordcount", True), ("word_count", True)]
+    assert query(postgres_dsn, "SELECT to_regclass('public.orders')") == [(None,)]
 
 
 def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
@@ -72,19 +140,21 @@ def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
     assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
 
 
-def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call: Call, fed: str, tmp_path: Path) -> None:
+def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipelines(
+    call: Call, fed: str, tmp_path: Path
+) -> None:
     (tmp_path / "absent.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
         "    sinks=[PostgresTable(table='absent', columns={'value': 'text'})]))\n"
     )
 
-    code, out, err = call("lag")
+    code, out, _ = call("lag", "--fail-above", 1000)
 
-    assert code == 1
+    assert code == 3
     assert "people: 150 records behind" in out
-    assert "absent: cannot be asked" in err
-    assert "no_such_topic" in err
+    assert "absent: stands. Kafka has no topic no_such_topic." in out
+    assert "To go on, run `epochline plan absent`\n" in out
 
 
 def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
@@ -107,7 +177,9 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
     assert code == 0
     assert "[0, 50)" in out
     assert one["start_seconds"] > 0
-    assert "phases: start " in out
+    assert "phases: plan " in out
+    assert one["settings"]["record_limit"] == {"value": 100, "from": "declaration"}
+    assert "settings: record_limit 100 (declaration)" in out
     assert (one["longest_latency_seconds"], one["shortest_latency_seconds"]) == (None, None)
     assert call("ledger", "people", "--epoch", 9)[0] == 1
 

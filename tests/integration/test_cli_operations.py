@@ -106,7 +106,7 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     call: Call, planned: Epoch, postgres_dsn: str
 ) -> None:
     declared = discovery.find("people")
-    mirror(ledger_of(declared), offsets_of(declared), "people")
+    mirror(ledger_of(declared), offsets_of(declared), declared)
     assert offsets_of(declared).mirrored(declared.consumer_group)
     reason = ("--reason", "nobody reads it", "--yes")
     unfinished = call("drop", "people", *reason)

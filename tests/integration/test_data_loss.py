@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from epochline import KafkaSource
+from epochline.cli import database
+from epochline.cli.standing import overview_of, standing_of
 from epochline.coordinator import Plan, PlanOutcome, abort
-from epochline.errors import DataLossError
+from epochline.errors import DataLossError, way_on
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.protocol.offsets import OffsetRange
@@ -80,7 +82,14 @@ def shown(planned: Plan) -> list[str]:
     return [str(one).split("-")[-1] for one in planned.ranges]
 
 
-def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topic: Topic) -> None:
+def states(world: World, dsn: str) -> tuple[dict[int, str], str | None]:
+    """What `epochline lag` shows: the state of each partition, and the command that goes on."""
+    with database.session(dsn) as ledger:
+        standing = standing_of(world.pipeline, overview_of(world.pipeline, ledger), ledger, world.kafka)
+    return {row["partition"]: row["state"] for row in standing.partitions}, way_on(standing.reason or "")
+
+
+def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topic: Topic, postgres_dsn: str) -> None:
     """The error counts the lost offsets per partition and in all."""
     for partition in (0, 1):
         topic.produce(partition, 3)
@@ -93,26 +102,33 @@ def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topi
     with pytest.raises(DataLossError, match=f"{lost}.*9 offsets in all"):
         world.plan("r2")
     assert world.heads() == {0: 3, 1: 3}
+    deleted = "unread records deleted"
+    assert states(world, postgres_dsn) == ({0: deleted, 1: deleted}, "declare-loss orders --reason …")
 
 
-def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(read: World, topic: Topic) -> None:
+def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(
+    read: World, topic: Topic, postgres_dsn: str
+) -> None:
     """The advice to create the topic would be wrong for a topic that was read."""
     topic.delete_records({0: 3})
     assert read.plan("r2").outcome is PlanOutcome.NOTHING_TO_READ
+    assert states(read, postgres_dsn) == ({0: "goes on", 1: "goes on"}, None)
 
     topic.delete()
     with pytest.raises(DataLossError, match=f"no longer has the partitions {topic}-0, committed up to offset 3"):
         read.plan("r3")
+    adopt = f"adopt-topic orders {topic} --reason …"
+    assert states(read, postgres_dsn) == ({0: "topic gone", 1: "topic gone"}, adopt)
 
 
 @pytest.mark.parametrize(
     ("partitions", "said"),
     [
-        (1, "made again with fewer: `epochline adopt-topic orders {topic}`"),
+        (1, "made again with fewer.*`epochline adopt-topic orders {topic} --reason …`$"),
         (
             2,
             r"offset 3 of partition 0; offset 0 of partition 1 now means another record\. 3 offsets of the old topic"
-            r" were committed;.*which holds 30 offsets in 2 partitions",
+            r" were committed;.*The new topic holds 30 offsets in 2 partitions",
         ),
     ],
     ids=["fewer partitions", "as many partitions"],
@@ -145,7 +161,7 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
         world.seal(ticket, "r1")
 
     abort(world.ledger, "orders", 1, run("r1"), reason="teardown")
-    with pytest.raises(DataLossError, match=f"`epochline adopt-topic orders {topic}`"):
+    with pytest.raises(DataLossError, match=f"`epochline adopt-topic orders {topic} --reason …`$"):
         world.plan("r2")
     assert world.heads() == {0: 0, 1: 0}
 
@@ -160,10 +176,35 @@ def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
     said = r"its offsets, 3 of them .*, belong to Kafka cluster the old one, .*--cluster"
     with pytest.raises(DataLossError, match=said):
         read.plan("r2")
+    other = "another cluster"
+    assert states(read, postgres_dsn) == ({0: other, 1: other}, "adopt-topic orders --cluster --reason …")
+
+
+def test_lag_names_a_ledger_that_does_not_know_what_the_consumer_group_shows(
+    read: World, topic: Topic, new_database: Callable[[], str]
+) -> None:
+    """INV-8."""
+    older = new_database()
+
+    behind = "ledger behind"
+    assert states(world_of(older, topic), older) == ({0: behind, 1: behind}, "accept-ledger orders --reason …")
+
+
+def test_lag_names_a_pipeline_whose_epochs_keep_aborting(read: World, topic: Topic, postgres_dsn: str) -> None:
+    topic.produce(0, 2)
+    for number in range(3):
+        assert states(read, postgres_dsn) == ({0: "goes on", 1: "goes on"}, None)
+        epoch = epoch_of(read.plan(f"a{number}"))
+        abort(read.ledger, "orders", epoch.epoch_id, run(f"a{number}"), reason="a test says so")
+
+    keeps = "keeps aborting"
+    assert states(read, postgres_dsn) == ({0: keeps, 1: keeps}, "run orders")
+    read.to_committed("again")
+    assert states(read, postgres_dsn) == ({0: "goes on", 1: "goes on"}, None)
 
 
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
-    world: World, stack: Stack, topic: Topic
+    world: World, stack: Stack, topic: Topic, postgres_dsn: str
 ) -> None:
     """I11: one broker cannot lose an election, so the ledger is made to say that it had read further.
 
@@ -188,6 +229,8 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
     said = f"{topic}-0 is committed up to offset 8, but the records of leader epoch .* now end at 5 .*"
     with pytest.raises(DataLossError, match=f"{said}: 3 offsets that were read have been truncated"):
         world.plan("r3")
+    adopt = f"adopt-topic orders {topic} --reason …"
+    assert states(world, postgres_dsn) == ({0: "log truncated", 1: "stands"}, adopt)
 
 
 def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read_once_it_ends(

@@ -116,4 +116,4 @@ def test_the_producer_sends_twenty_values_in_order_without_a_key(
 
 def test_producer_and_pipeline_have_one_topic_between_them() -> None:
     """X1: with a topic each, the consumer never got what the producer sent."""
-    assert find("raw_value", ROOT / "dags").source.topics == (TOPIC,)
+    assert find("raw_value", ROOT / "dags" / "examples").source.topics == (TOPIC,)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from kafka import KafkaProducer
+from confluent_kafka import Producer
+from kafka.partitioner import murmur2
 from typer.testing import CliRunner, Result
 
 from epochline.cli import feed as feed_cli
 from epochline.cli import stack as stack_cli
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
 from epochline.kafka.feed import FeedReport, feed
+from epochline.kafka.feed_lines import Partitioner, json_record
 from epochline.local.stack import Stack
-from tests.integration.kafka_topics import read_topic
+from tests.integration.kafka_topics import make_topic, read_topic
+from tests.ports import choose_ports
 
 Cli = Callable[..., Result]
 Fed = Callable[..., FeedReport]
@@ -30,6 +35,7 @@ Fed = Callable[..., FeedReport]
 def stack() -> Iterator[Stack]:
     folder = Path(tempfile.mkdtemp(prefix="ep-feed-", dir="/tmp"))
     stack = Stack(folder / "home")
+    choose_ports(stack.home)
     try:
         stack.up(("kafka",), report=lambda _line: None)
         yield stack
@@ -139,15 +145,116 @@ def test_the_rate_is_kept(fed: Fed) -> None:
 def test_the_producer_is_idempotent_and_waits_for_all_replicas(fed: Fed, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
 
-    def recorded(**config: Any) -> KafkaProducer:
+    def recorded(config: dict[str, Any]) -> Producer:
         made.append(config)
-        return KafkaProducer(**config)
+        return Producer(config)
 
-    monkeypatch.setattr("epochline.kafka.feed.KafkaProducer", recorded)
+    monkeypatch.setattr("epochline.kafka.client.Producer", recorded)
 
     fed(b"x\n")
 
-    assert [(config["acks"], config["enable_idempotence"]) for config in made] == [("all", True)]
+    assert [(config["acks"], config["enable.idempotence"]) for config in made] == [("all", True)]
+
+
+def jsonl(*records: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def test_a_json_line_is_a_record_with_key_headers_time_and_partition(fed: Fed, servers: str, topic_name: str) -> None:
+    """Another client than the one that sent reads all of it; null is a tombstone, and {} has no key."""
+    report = fed(
+        jsonl(
+            {
+                "key": "k",
+                "value": {"id": 7},
+                "headers": [["by", "me"], ["by", None]],
+                "partition": 2,
+                "timestamp": "2026-03-01T12:00:00+01:00",
+            },
+            {"key": "k", "value": None, "partition": 2},
+            {"value": "plain", "partition": 1},
+        ),
+        partitions=3,
+        read=json_record,
+    )
+
+    keyless, first, tombstone = read_topic(servers, topic_name)
+    assert (first.key, first.value, first.timestamp) == (b"k", b'{"id": 7}', 1772362800000)
+    assert first.headers == [("by", b"me"), ("by", None)]
+    assert (tombstone.key, tombstone.value, tombstone.headers) == (b"k", None, [])
+    assert (keyless.key, keyless.value) == (None, b"plain")
+    assert (report.records, report.payload) == ({0: 0, 1: 1, 2: 2}, len('{"id": 7}plain'))
+
+
+KEYS = [f"key {number}".encode() for number in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "expected"),
+    [
+        (Partitioner.MURMUR2, lambda number, key: (murmur2(key) & 0x7FFFFFFF) % 3),
+        (Partitioner.CONSISTENT, lambda number, key: zlib.crc32(key) % 3),
+        (Partitioner.ROUND_ROBIN, lambda number, key: number % 3),
+    ],
+    ids=[one.value for one in (Partitioner.MURMUR2, Partitioner.CONSISTENT, Partitioner.ROUND_ROBIN)],
+)
+def test_the_partitioner_chooses_by_key_as_the_clients_of_that_name_do(
+    fed: Fed, servers: str, topic_name: str, partitioner: Partitioner, expected: Callable[[int, bytes], int]
+) -> None:
+    """The oracles are kafka-python's hash and zlib's; records without a key go in turn, whatever the partitioner."""
+    lines = jsonl(*({"key": key.decode(), "value": None} for key in KEYS), *({"value": n} for n in range(40, 43)))
+
+    fed(lines, partitions=3, read=json_record, partitioner=partitioner)
+
+    found = read_topic(servers, topic_name)
+    assert {one.key: one.partition for one in found if one.key is not None} == {
+        key: expected(number, key) for number, key in enumerate(KEYS)
+    }
+    assert {int(one.value): one.partition for one in found if one.key is None} == {40: 1, 41: 2, 42: 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b'{"key": "k"}\n', "line 3 of .* has no value"),
+        (b'{"value": 1, "partition": 2}\n', "line 3 of .* is for partition 2, but topic-.* has 2, counted from 0"),
+    ],
+    ids=["no record", "no such partition"],
+)
+def test_a_wrong_line_of_a_file_is_refused_before_anything_is_sent_and_of_a_stream_when_it_comes(
+    cli: Cli, servers: str, topic_name: str, file: Path, wrong: bytes, said: str
+) -> None:
+    content = jsonl({"value": "a"}, {"value": "b"}) + wrong + jsonl({"value": "c"})
+    file.write_bytes(content)
+    command = ("--topic", topic_name, "--partitions", 2, "--from-jsonl")
+    assert cli("feed", "-", *command, input=b"").exit_code == 0  # makes the topic
+
+    of_file = cli("feed", file, *command)
+    after_file = _read(servers, topic_name)
+    of_stream = cli("feed", "-", *command, input=content)
+
+    assert isinstance(of_file.exception, ConfigurationError)
+    assert re.search(f"{said}.* Nothing was sent", str(of_file.exception))
+    assert after_file == {}
+    assert isinstance(of_stream.exception, ConfigurationError)
+    assert re.search(f"{said}.* Kafka has the 2 lines before it", str(of_stream.exception))
+    assert _read(servers, topic_name) == {0: [b"a"], 1: [b"b"]}
+
+
+def test_a_partitioner_without_keys_is_wrong_use(cli: Cli, file: Path) -> None:
+    result = cli("feed", file, "--topic", "t", "--partitioner", "murmur2")
+
+    assert result.exit_code == 2
+    assert "--from-jsonl" in result.output
+
+
+def test_a_record_that_kafka_refuses_is_named_with_what_is_stored(fed: Fed, servers: str, topic_name: str) -> None:
+    make_topic(servers, topic_name, 1, **{"max.message.bytes": "1000"})
+
+    with pytest.raises(SourceError, match=r"refused.*Raise max.message.bytes.* Kafka has the first 0 lines") as refused:
+        fed(b"x" * 5000 + b"\n")
+
+    assert not refused.value.retryable
 
 
 def test_a_broker_that_does_not_answer_is_retryable_and_a_bad_name_or_file_is_not(

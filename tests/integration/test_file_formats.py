@@ -130,7 +130,7 @@ def test_json_gives_the_parser_what_was_written(tmp_path: Path) -> None:
     assert len(lines) == MOST + 1
 
     kinds = {name: column_type(kind) for name, kind in columns.items()}
-    columns_read, problems = JsonReader(kinds).read(pa.array(lines))
+    columns_read, problems = JsonReader(kinds, {name: (name,) for name in kinds}).read(pa.array(lines))
 
     assert problems == {}
     for (name, kind), column in zip(kinds.items(), columns_read, strict=True):

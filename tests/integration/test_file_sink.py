@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import pickle
@@ -47,6 +48,7 @@ from tests.integration.file_epochs import (
     stage,
     write_part,
 )
+from tests.integration.stores import Store
 from tests.processes.client import Forked, fork_server
 from tests.reading import rows_of_files
 
@@ -56,8 +58,8 @@ EPOCHS = range(1, 26)
 
 
 def failpoints_of_the_sink() -> list[str]:
-    text = (Path(sinks.__file__).parent / "files.py").read_text()
-    calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)]
+    modules = [Path(sinks.__file__).parent / name for name in ("store_probe.py", "files.py")]
+    calls = [one for path in modules for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)]
     return sorted(ast.literal_eval(one.args[0]) for one in calls if ast.unparse(one.func) == "failpoint")
 
 
@@ -79,10 +81,26 @@ def memory() -> Iterator[str]:
         del MemoryFileSystem.store[path]
 
 
-@pytest.fixture(params=["disk", "memory"])
+STORES = [pytest.param(store, marks=pytest.mark.long) for store in ("hdfs", "s3")]
+"""Real servers, of tests/integration/stores.py."""
+
+
+def folder_in(request: pytest.FixtureRequest) -> str:
+    place: str | Store = request.getfixturevalue(request.param)
+    return place if isinstance(place, str) else place.new_url()
+
+
+@pytest.fixture(params=["disk", *STORES])
+def shared(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A folder that another process sees as well."""
+    folder = folder_in(request)
+    yield folder
+    ledger(folder).unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["disk", "memory", *STORES])
 def path(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(request.param)
-    return found
+    return folder_in(request)
 
 
 @pytest.fixture
@@ -93,7 +111,7 @@ def sink(path: str) -> FileSink:
 def left(path: str) -> list[str]:
     """Every file of a folder that no entry of the manifest names, entries apart, and empty folders of attempts."""
     shown = {file for epoch in committed_files(path) for file in epoch.files}
-    store, root = fsspec.url_to_fs(path)
+    store, root = fsspec.url_to_fs(path, use_listings_cache=False)
     there = {path.removesuffix(root) + one for one in store.find(root)}
     there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
@@ -263,61 +281,63 @@ def test_a_seal_names_the_file_that_is_missing_or_cut(sink: FileSink, path: str)
 @pytest.mark.parametrize("failpoint", [name for name in failpoints_of_the_sink() if name != "files.abort"])
 @pytest.mark.parametrize("times", [1, 2], ids=["recovered", "recovered twice"])
 def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
-    failpoint: str, times: int, disk: str
+    failpoint: str, times: int, shared: str
 ) -> None:
     """Q5, INV-6: also between the rename and the manifest nothing is written twice. What was sealed is committed."""
-    committed(sink_at(disk), attempt_of(1))
-    kill("whole", disk, failpoint)
-    assert read_visitors(disk) in (all_visitors(1), all_visitors(1, 2))
-    assert_only_whole_folders(disk)
+    committed(sink_at(shared), attempt_of(1))
+    kill("whole", shared, failpoint)
+    assert read_visitors(shared) in (all_visitors(1), all_visitors(1, 2))
+    assert_only_whole_folders(shared)
 
     for _ in range(times):
-        sink = sink_at(disk)
-        if ledger(disk).exists():
-            sink.recover_and_commit(kept(disk))
+        sink = sink_at(shared)
+        if ledger(shared).exists():
+            sink.recover_and_commit(kept(shared))
         else:
             sink.recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
             committable = sealed(sink, attempt_of(2, 2))
-            keep(committable, disk)
+            keep(committable, shared)
             sink.commit(committable)
 
-    assert read_visitors(disk) == all_visitors(1, 2)
-    assert left(disk) == []
-    committed(sink_at(disk), attempt_of(3))
-    assert read_visitors(disk) == all_visitors(1, 2, 3)
+    assert read_visitors(shared) == all_visitors(1, 2)
+    assert left(shared) == []
+    committed(sink_at(shared), attempt_of(3))
+    assert read_visitors(shared) == all_visitors(1, 2, 3)
 
 
-def test_a_killed_abort_is_made_good_by_the_next_one(disk: str) -> None:
+def test_a_killed_abort_is_made_good_by_the_next_one(shared: str) -> None:
     """I6, INV-7."""
-    kill("abort", disk, "files.abort")
-    assert left(disk) != []
+    kill("abort", shared, "files.abort")
+    assert left(shared) != []
 
-    sink_at(disk).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
+    sink_at(shared).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
 
-    assert left(disk) == []
-    assert read_visitors(disk) == []
+    assert left(shared) == []
+    assert read_visitors(shared) == []
 
 
 @pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
-def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(failpoint: str, disk: str) -> None:
+def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
+    failpoint: str, shared: str
+) -> None:
     """INV-5: two commit the same epoch, and a third one comes after it."""
-    sink = sink_at(disk)
+    sink = sink_at(shared)
     committable = sealed(sink, attempt_of(2))
-    keep(committable, disk)
-    with process("commit", disk, f"{failpoint}:stop") as zombie:
+    keep(committable, shared)
+    with process("commit", shared, f"{failpoint}:stop") as zombie:
         zombie.until_stopped()
         sink.recover_and_commit(committable)
         committed(sink, attempt_of(3))
-        before = list(committed_files(disk))
+        before = list(committed_files(shared))
 
         zombie.send_signal(signal.SIGCONT)
         _, said = zombie.communicate()
 
     assert zombie.returncode == 0, said
-    assert list(committed_files(disk)) == before
-    assert read_visitors(disk) == all_visitors(2, 3)
-    assert left(disk) == []
-    assert_only_whole_folders(disk)
+    assert list(committed_files(shared)) == before
+    assert read_visitors(shared) == all_visitors(2, 3)
+    assert left(shared) == []
+    assert_only_whole_folders(shared)
 
 
 def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: Patch) -> None:
@@ -354,14 +374,72 @@ def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(memory: str, 
     assert read_visitors(memory) == all_visitors(1)
 
 
+def first_is_lost(self: MemoryFileSystem, path: str, value: bytes, mode: str = "") -> None:
+    self.open(path, "wb", data=value)
+
+
+def condition_is_unknown(*args: Any, **options: Any) -> None:
+    raise OSError(errno.ENOSYS, "A header you provided implies functionality that is not implemented.")
+
+
+def nothing_is_listed(self: MemoryFileSystem, path: str, detail: bool = True, **options: Any) -> list[str]:
+    return []
+
+
+STORES_REFUSED = {
+    "overwrites a file in spite of If-None-Match": ("pipe_file", first_is_lost),
+    "does not know If-None-Match": ("pipe_file", condition_is_unknown),
+    "does not list a new file at once": ("ls", nothing_is_listed),
+}
+
+
+@pytest.mark.parametrize(("said", "broken"), STORES_REFUSED.items(), ids=STORES_REFUSED)
+def test_a_store_that_could_show_an_epoch_twice_is_refused_before_anything_is_planned(
+    said: str, broken: tuple[str, Any], memory: str, monkeypatch: Patch
+) -> None:
+    """Q5: what is not promised there is refused by the plan, not only documented."""
+    sink = sink_at(memory)
+    sink.preflight("visits")
+    assert left(memory) == []
+
+    monkeypatch.setattr(MemoryFileSystem, *broken)
+    with pytest.raises(SinkError, match=f"files:{memory}: the store {said}.*Nothing was planned") as refused:
+        sink.preflight("visits")
+
+    assert not refused.value.retryable
+
+
+def test_of_two_attempts_that_show_one_epoch_at_once_the_first_entry_stays(memory: str, monkeypatch: Patch) -> None:
+    """F38, INV-5: a publisher of a ledger that went back looked at the manifest before the other one wrote its entry."""
+    late, first = (sealed(sink_at(memory), attempt_of(1, number)) for number in (1, 2))
+    put = MemoryFileSystem.pipe_file
+
+    def overtaken(self: MemoryFileSystem, *args: Any, **options: Any) -> None:
+        with monkeypatch.context() as undisturbed:
+            undisturbed.setattr(MemoryFileSystem, "pipe_file", put)
+            sink_at(memory).commit(first)
+        put(self, *args, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", overtaken)
+    with pytest.raises(SinkAheadError, match="already shows epoch 1, by attempt 2"):
+        sink_at(memory).commit(late)
+
+    assert read_visitors(memory) == all_visitors(1)
+    (entry,) = committed_files(memory)
+    assert all("/e1_a2_" in file for file in entry.files)
+
+
 def test_a_folder_that_cannot_be_and_a_store_without_a_driver_are_refused_for_good(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="NotADirectoryError") as said:
         sink_at(str(tmp_path / "file" / "visits")).begin(ATTEMPT)
     assert not said.value.retryable
 
-    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
-        sink_at("nosuch://bucket/visits")
+    stored = replace(
+        Files(path="/data/visits", columns=COLUMNS).spec, path="nosuch://b/visits", name="files:nosuch://b/visits"
+    )
+    with pytest.raises(SinkError, match=r"files:nosuch://b/visits.*Install fsspec's driver"):
+        FileSink(stored)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])

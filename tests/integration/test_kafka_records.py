@@ -14,7 +14,7 @@ import pytest
 from kafka import KafkaProducer
 
 from epochline.arrow.cast.source import record_batch
-from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.records import Columns, RecordReader
 from epochline.protocol.offsets import OffsetRange
 from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, transactional_producer
@@ -148,7 +148,7 @@ def test_offsets_that_retention_removed_are_data_loss(topic: Topic) -> None:
     send(topic, [b"x"] * 20)
     delete_records(topic.servers, topic.name, {0: 10})
 
-    with pytest.raises(DataLossError, match=rf"{topic}-0\[5, 20\): Kafka no longer has these offsets"):
+    with pytest.raises(RecordsGoneError, match=rf"{topic}-0\[5, 20\): Kafka no longer has these offsets"):
         read(topic, 5, 20)
 
 
@@ -159,7 +159,7 @@ def test_a_log_that_ends_before_the_range_is_data_loss_and_no_shorter_range(
     """F26, INV-9."""
     send(topic, [b"x"] * 20)
 
-    with pytest.raises(DataLossError, match="the log ends at offset 20"):
+    with pytest.raises(RecordsGoneError, match="the log ends at offset 20"):
         read(topic, start, until, patience=1)
 
 

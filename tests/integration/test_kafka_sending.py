@@ -140,7 +140,7 @@ def test_a_sender_killed_after_its_commit_is_known_by_its_marker(topic: Out) -> 
 
 
 def test_one_sender_sends_epoch_after_epoch_in_order(topic: Out) -> None:
-    """P12: one epoch, one transaction."""
+    """P12, X20: one epoch, one transaction, and no record of it is left unsent."""
     with topic.fenced() as sender:
         for epoch in (1, 2, 3):
             sender.send(topic.name, records(2_500, epoch), topic.key, marker(epoch).body())
@@ -241,6 +241,7 @@ def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(topic: Out) 
 
 
 def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out) -> None:
+    """X20: no transaction is committed without the answer for each of its records."""
     narrow = Out(topic.settings, f"{topic.name}-narrow")
     make_topic(topic.settings, narrow.name, 1, **{"max.message.bytes": "1000"})
 

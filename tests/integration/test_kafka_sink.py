@@ -53,7 +53,7 @@ def commit(world: World, *values: str | None, keys: Sequence[str] = ()) -> None:
 
 
 def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: World) -> None:
-    """P9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
+    """P9, N9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
     world.produce("a", "b", "c")
     world.it.sealed()
     assert world.seen() == world.seen("read_uncommitted") == []
@@ -86,7 +86,7 @@ def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_
 
 
 def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(new: NewWorld) -> None:
-    """One Kafka transaction per epoch (P12); a key's records stay in their order."""
+    """I9: one Kafka transaction per epoch (P12); a key's records stay in their order."""
     keyed = KafkaTopic(topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"})
     world = new(keyed, table=False, parse=Json(columns={"k": "text", "n": "bigint"}))
     for numbers in (range(60), range(60, 120), range(120, 180)):

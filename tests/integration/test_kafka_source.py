@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,10 +15,12 @@ from epochline.coordinator import Plan, PlanOutcome, PlanRequest, plan
 from epochline.errors import BeforeOriginError, SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
+from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.offsets import Head
 from tests.integration.kafka_topics import Topic, admin_of
+from tests.kafka_log import Said, log_of_kafka
 
 
 @pytest.fixture
@@ -166,3 +169,25 @@ def test_all_questions_of_a_block_are_asked_with_one_client(
 
     assert seen == [3, 3, 3]
     assert len(clients) == 2
+
+
+def test_a_client_says_each_line_once_while_the_broker_is_away(
+    source: KafkaOffsets, stack: Stack, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says that Kafka does not answer; kafka-python repeats some lines ten times a second."""
+    monkeypatch.setattr("epochline.kafka.source._PATIENCE_SECONDS", 3)
+    every = Said()
+    with log_of_kafka() as said, source.one_client():
+        logging.getLogger("kafka").addHandler(every)
+        source.look(KafkaSource(topics=topic.name))
+        stack.kafka.stop()
+        try:
+            for _ in range(2):
+                with pytest.raises(SourceUnavailableError):
+                    source.look(KafkaSource(topics=topic.name))
+        finally:
+            stack.kafka.start()  # On the port that it had, which `up` may give away.
+            stack.kafka.wait()
+    lines = [(one.name, one.getMessage()) for one in said.records if one.name.startswith("kafka")]
+    assert sorted(set(lines)) == sorted(lines)
+    assert 0 < len(lines) < len(every.records) / 2

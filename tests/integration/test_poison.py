@@ -389,7 +389,7 @@ def test_a_row_of_two_hundred_columns_is_a_row(dsn: str) -> None:
 
 @pytest.mark.fault("F30")
 def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: str, recovery: Recovery) -> None:
-    """F30: the writer holds a batch at a time, whatever the partition holds; the other partitions hold nothing."""
+    """B2, F30: the writer holds a batch at a time, whatever the partition holds; the other partitions hold nothing."""
     total, at_once = 1_000_000, 10_000
     one = world(dsn, [], PostgresTable(table="m", columns={"value": "text"}), parse=Text())
     for partition, count in ((1, total), (2, 0)):

@@ -136,7 +136,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
         ({"mode": "upsert", "key": "k"}, {}, "does not keep each epoch's rows apart .mode upsert"),
         ({"mode": "add", "key": "k", "measures": "v"}, {}, "does not keep each epoch's rows apart .mode add"),
         ({"lineage": False}, {}, "only rows of append targets with lineage"),
-        ({}, {"log_start": 2}, "Kafka no longer holds"),
+        ({}, {"log_start": 2}, "The source no longer holds"),
     ],
     ids=["upsert", "add", "no lineage", "retention"],
 )

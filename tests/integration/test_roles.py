@@ -31,9 +31,10 @@ from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
 from tests.databases import sqlalchemy_url
 from tests.integration.logins import AsSuperuser, Login, execute, superuser, user
+from tests.ports import choose_ports
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
-ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
+ROLES = ("epochline_owner", "epochline_writer", "epochline_reader", "epochline_inspector")
 
 
 def at(dsn: str, database: str) -> str:
@@ -201,6 +202,45 @@ def test_a_reader_sees_every_view_and_nothing_else(world: World, reader: str, as
         execute(reader, "CREATE TABLE public.mine (a int)")
 
 
+def test_a_reader_that_may_inspect_sees_bytes_only_after_it_took_the_role(
+    world: World, reader: str, as_superuser: AsSuperuser
+) -> None:
+    """SEC-6: the pages' login reads bytes in the transactions for operators, and in no other."""
+    look = "SELECT key, value, headers, reason FROM epochline.quarantine"
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(reader, "SET ROLE epochline_inspector")
+
+    as_superuser(f"GRANT epochline_inspector TO {user(reader)} WITH INHERIT FALSE")
+
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(reader, look)
+    assert execute(reader, "SET ROLE epochline_inspector", look) == []
+    for change in ("DELETE FROM epochline.quarantined_record", "SELECT * FROM epochline.quarantined_record"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            execute(reader, "SET ROLE epochline_inspector", change)
+
+
+def test_a_migration_lets_the_pages_login_inspect_or_names_the_statement_and_no_other_reader(
+    stack: Stack, postgres_dsn: str, login: Login
+) -> None:
+    """SEC-6: an installation that is older than the inspector's role gets it with the next `epochline migrate`."""
+    pages, other = login("epochline_reader"), login("epochline_reader")
+    stranger = login()
+
+    left = arrange_roles(sqlalchemy_url(postgres_dsn), viewer=user(pages))
+    assert left == [f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;']
+    assert arrange_roles(sqlalchemy_url(superuser(stack, postgres_dsn)), viewer=user(pages)) == []
+
+    assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=user(pages)) == []
+    assert execute(pages, "SET ROLE epochline_inspector", "SELECT value FROM epochline.quarantine") == []
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(pages, "SELECT value FROM epochline.quarantine")
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(other, "SET ROLE epochline_inspector")
+    for unknown in (user(stranger), "no such login"):
+        assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=unknown) == []
+
+
 @pytest.mark.parametrize("name", ["epochline_job", "epochline_viewer"])
 def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stack: Stack, name: str) -> None:
     with pytest.raises(errors.InsufficientPrivilege):
@@ -222,9 +262,14 @@ def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_ru
         f"CREATE ROLE {database}_owner NOLOGIN;",
         f"CREATE ROLE {database}_writer NOLOGIN;",
         f"CREATE ROLE {database}_reader NOLOGIN;",
+        f"CREATE ROLE {database}_inspector NOLOGIN;",
         f"GRANT {database}_writer TO {database}_owner;",
+        f"GRANT {database}_reader TO {database}_inspector;",
         f"GRANT {database}_owner TO {user(plain)};",
-        *(f"GRANT CONNECT ON DATABASE {database} TO {database}_{role};" for role in ("owner", "writer", "reader")),
+        *(
+            f"GRANT CONNECT ON DATABASE {database} TO {database}_{role};"
+            for role in ("owner", "writer", "reader", "inspector")
+        ),
         f"GRANT TEMPORARY ON DATABASE {database} TO {database}_owner;",
     ]
     execute(superuser(stack, dsn), *left)
@@ -250,7 +295,7 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(arrange, urls)) == [[], []]
     roles = f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{prefix}%' AND NOT rolcanlogin"
-    assert execute(stack.postgres.superuser_dsn, roles) == [(3,)]
+    assert execute(stack.postgres.superuser_dsn, roles) == [(4,)]
     for database in databases:
         execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
     drop_roles(stack, prefix)
@@ -328,9 +373,9 @@ def test_an_attempt_begins_where_no_role_was_ever_made(
 def bare_server() -> Iterator[Postgres]:
     """A server that nothing has been made in."""
     one = Stack(Path(tempfile.mkdtemp(prefix="epochline-tests-")))
+    choose_ports(one.home)
     with one.home.lock():
         credentials.ensure(one.home)
-        one._ports.settle(set())
         one.postgres.start()
         try:
             one.postgres.daemon.wait_ready(one.postgres.health, 60)

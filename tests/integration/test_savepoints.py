@@ -225,7 +225,7 @@ OTHER_LOG = TopicPartition(topic="orders", partition=0, topic_id="another")
             "would go on at offset 2, but its log holds .3, 4. now; what is undone could not be read", id="retention",
         ),
         pytest.param(
-            {}, lambda it: it.kafka.change("orders", 0, tp=OTHER_LOG), "Kafka no longer has orders-0 as it was then",
+            {}, lambda it: it.kafka.change("orders", 0, tp=OTHER_LOG), "the source no longer has orders-0 as it was then",
             id="a topic made again",
         ),
         # Its targets were given free.

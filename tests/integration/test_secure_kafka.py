@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
@@ -16,6 +17,7 @@ from epochline.errors import SourceAuthenticationError
 from epochline.kafka.records import RecordReader
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.offsets import OffsetRange
+from tests.commands import caller
 from tests.contract.worlds import orders, postgres_world
 from tests.integration.kafka_topics import Topic
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
@@ -53,6 +55,25 @@ def test_planning_the_mirror_and_the_audit_go_through_one_connection(
     assert read["offset"] == [0, 1, 2]
     assert PASSWORD not in caplog.text
     assert "Zq9d1fxW" not in caplog.text
+
+
+def test_feed_sends_lines_with_the_login_and_the_certificates_of_the_connection(
+    secure_kafka: SecureKafka, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """SEC-4: the topic is made and filled; the password is in no line of the command."""
+    held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(held))
+    file = tmp_path / "lines"
+    file.write_text("one\ntwo\n")
+
+    code, out, err = caller(monkeypatch, capsys)("feed", file, "--topic", topic_name, "--partitions", "1")
+
+    assert (code, "2 records" in out) == (0, True)
+    assert PASSWORD not in out + err
+    with RecordReader(settings(secure_kafka)).session() as session:
+        [read] = session.read(topic_name, 0, OffsetRange(start=0, until=2))
+    assert read["value"] == [b"one", b"two"]
 
 
 def test_scram_is_spoken_too(secure_kafka: SecureKafka, topic: str) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,15 +18,31 @@ from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.protocol.sink import Sink
 from tests.integration.in_process import InProcess
-from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, RUN, Kind, kind_of, write_sink_of_the_page
+from tests.integration.sink_kinds import (
+    ALL,
+    BRIEF,
+    FOLLOWING,
+    IN_PROCESSES,
+    RUN,
+    Folder,
+    Kind,
+    kind_of,
+    write_sink_of_the_page,
+)
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
 
-every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
+STORES: list[Any] = [pytest.param(store, marks=pytest.mark.long) for store in ("hdfs", "s3")]
+"""Files on real servers, of tests/integration/stores.py."""
+
+every_kind = pytest.mark.parametrize("line", [*ALL, *STORES], indirect=True)
 every_kind_in_processes = pytest.mark.parametrize(
     "line",
     # The processes of an upsert target are those of an append one, those of an own sink are those of files.
-    [pytest.param(kind, marks=pytest.mark.slow) if kind in ("upsert", "own") else kind for kind in IN_PROCESSES],
+    [
+        *(pytest.param(kind, marks=pytest.mark.slow) if kind in ("upsert", "own") else kind for kind in IN_PROCESSES),
+        *STORES,
+    ],
     indirect=True,
 )
 
@@ -94,7 +111,8 @@ def line(
     write_sink_of_the_page(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
-    kind = kind_of(request.param, tmp_path)
+    in_a_store = request.param in ("hdfs", "s3")
+    kind = Folder(request.getfixturevalue(request.param).new_url()) if in_a_store else kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
     world.task, world.path = RUN, (tmp_path,)
     return Line(world, kind)
@@ -252,7 +270,7 @@ def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(li
 
 @pytest.mark.parametrize(
     "line",
-    ["topic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in IN_PROCESSES if kind in FOLLOWING[1:])],
+    ["topic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in IN_PROCESSES if kind in FOLLOWING[1:]), *STORES],
     indirect=True,
 )
 def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(line: Line) -> None:
@@ -316,6 +334,9 @@ def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) ->
 
     assert zombie.returncode == 1, said
     assert "was fenced" in said or "was sealed or aborted" in said or "It was removed" in said
+    if isinstance(line.kind, Folder) and line.kind.takes_late_files:
+        assert line.read() == sorted(line.produced)
+        line.kind.clean_up()
     line.assert_settled()
     line.produce()
     line.next_run()

@@ -96,6 +96,24 @@ def everywhere(*lines: str) -> dict[str, list[str]]:
     return {sink: sorted(lines) for sink in ("table", "topic", "files", "recording")}
 
 
+def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four) -> None:
+    """P4, Q5: its `SinkError` stops the plan; if it is down, the plan says so and goes on."""
+    four.world.produce("a")
+    four.switch("broken.preflight")
+    with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
+        four.world.it.planned()
+    assert four.world.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
+
+    four.switch("broken.preflight", on=False)
+    four.switch("down.preflight")
+    planned, _ = four.world.it.planned()
+
+    assert [
+        note for note in planned.notes if note.startswith(f"{RECORDING} is down, and shows this epoch when it is back")
+    ]
+    assert four.calls() == []
+
+
 # The order of the calls.
 
 
@@ -213,7 +231,7 @@ def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_onc
     names = {"'visits'": f"'{it.pipeline.name}'", "kafka:visits": topic, "files:/data/visits": files}
     for name, ours in names.items():
         asked = [query.replace(name, ours) for query in asked]
-    waiting, rate, take = asked
+    waiting, rate, take, repeats = asked
     four.epoch("a", "b")
 
     assert [row[:4] for row in it.sql(waiting)] == [(sink, "DUE", 1, 1) for sink in (files, topic, RECORDING)]
@@ -225,6 +243,7 @@ def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_onc
     ((epoch_id, rows, _, per_second),) = it.sql(rate)
     assert (epoch_id, rows) == (1, 2)
     assert per_second > 0
+    assert it.sql(repeats) == []  # no table of this pipeline is named `orders`
     assert [it.sql(take), it.sql(take)] == [[(1,)], [(None,)]]
 
 

@@ -12,8 +12,10 @@ from epochline import PostgresTable
 from epochline.coordinator import PlanOutcome, plan, seal
 from epochline.errors import SealRefusedError, StagingLostError, TargetError
 from epochline.protocol.epoch import CommitOutcome, EpochState
+from tests.contract.worlds import run
 from tests.databases import holding
-from tests.integration.bench import KV, Bench, NewBench, Row
+from tests.integration.bench import KV, LINEAGE, Bench, NewBench, Row
+from tests.integration.logins import AsSuperuser, Login, user
 
 VERSIONED = {"k": "text", "version": "integer", "v": "integer"}
 UPSERT = {"mode": "upsert", "key": "k"}
@@ -335,6 +337,10 @@ UNFIT = {
     "float measure": ("CREATE TABLE t (k text PRIMARY KEY, v real)", ADD, "measure v real: only integer and numeric columns add exactly"),
     "text measure": ("CREATE TABLE t (k text PRIMARY KEY, v text)", ADD, "measure v text: only integer and numeric columns add exactly"),
     "type that cannot be carried": ("CREATE TABLE t (k text, v money)", {"lineage": False}, "column v: unsupported type 'money'"),
+    "unknown key": (f"{PLAIN}{LINEAGE}, PRIMARY KEY (k))", {"columns": KV}, r"declaration does not know: t_pkey \(k\).*leave out `columns`"),
+    "unknown key for some rows": (f"{PLAIN}{LINEAGE}); CREATE UNIQUE INDEX some_rows ON t (k) WHERE v > 0", {"columns": KV}, r"some_rows \(k\)"),
+    "unknown deferred key": (f"{PLAIN}{LINEAGE}, CONSTRAINT c UNIQUE (k, _epoch) {DEFERRED})", {"columns": KV}, r"c \(k, _epoch\)"),
+    "unknown key of an expression": (f"{PLAIN}{LINEAGE}); CREATE UNIQUE INDEX low ON t (lower(k))", {"columns": KV}, "low"),
     "view": ("CREATE VIEW t AS SELECT 'a'::text AS k, 1 AS v", {"lineage": False}, "t: is not a table"),
 }  # fmt: skip
 
@@ -345,6 +351,41 @@ def test_a_target_that_does_not_fit_is_refused_at_the_plan_with_the_fix(
 ) -> None:
     with pytest.raises(TargetError, match=said):
         bench(existing=table, **sink).plan(kv("a", 1))
+
+
+KEYS_THAT_NO_RECORD_BREAKS = {
+    "filled by the database": "id bigserial PRIMARY KEY",
+    "the record's position": "UNIQUE (_topic, _partition, _offset, _row)",
+}
+
+
+@pytest.mark.parametrize("key", KEYS_THAT_NO_RECORD_BREAKS.values(), ids=KEYS_THAT_NO_RECORD_BREAKS)
+def test_a_key_that_no_record_can_break_is_no_reason_to_refuse_a_table(bench: NewBench, key: str) -> None:
+    one = bench(existing=f"{PLAIN}{LINEAGE}, {key})", columns=KV)
+
+    one.epoch(kv("a", 1), kv("a", 1))
+
+    assert one.rows() == [("a", 1), ("a", 1)]
+
+
+def test_a_table_of_another_programs_role_is_written_only_if_it_is_declared_without_columns(
+    bench: NewBench, login: Login, as_superuser: AsSuperuser
+) -> None:
+    """Neither migrate nor a plan takes it for a table that Epochline made."""
+    shop = user(login())
+    table = f"{PLAIN}{LINEAGE}); INSERT INTO t VALUES ('of the shop', 1)"
+    one = bench(existing=table)
+    as_superuser(f"ALTER TABLE public.t OWNER TO {shop}", f"GRANT ALL ON public.t TO {user(one.dsn)}")
+    made = one.pipeline.model_copy(update={"sinks": (PostgresTable(table="t", columns=KV),)})
+
+    with pytest.raises(TargetError, match=f"orders: target t belongs to the role {shop}.*leave out `columns`"):
+        plan(one.ledger, one.kafka, made, run("run-0"))
+    with pytest.raises(TargetError, match=f"belongs to the role {shop}"), one.ledger.transaction() as tx:
+        tx.targets.create(made)
+    assert one.sql("SELECT count(*) FROM epochline.epoch") == [(0,)]
+
+    one.epoch(kv("a", 1))
+    assert one.rows() == [("a", 1), ("of the shop", 1)]
 
 
 def test_an_existing_target_altered_since_the_plan_says_what_it_was_and_is(bench: NewBench) -> None:
@@ -455,10 +496,10 @@ def test_tables_are_made_as_declared_with_lineage_and_order_columns(bench: NewBe
 
 
 def test_making_tables_again_makes_and_alters_nothing(bench: NewBench) -> None:
-    one = bench(existing="CREATE TABLE t (k text)", columns=KV)
+    one = bench(existing=f"CREATE TABLE t (k text, v int, note text{LINEAGE})", columns=KV)
     assert one.made == []
 
     with one.ledger.transaction() as tx:
         assert tx.targets.create(one.pipeline) == []
 
-    assert one.sql("SELECT count(*) FROM information_schema.columns WHERE table_name = 't'") == [(1,)]
+    assert one.sql("SELECT count(*) FROM information_schema.columns WHERE table_name = 't'") == [(8,)]

@@ -77,7 +77,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
-    """INV-2, P2."""
+    """INV-2, P2, X5."""
     world.to_sealed()
     with holding(world.dsn, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") as before:
         before.execute(BOTH)
@@ -133,7 +133,7 @@ def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: T
         assert states == ["PLANNED"]
         assert isinstance(refused[0], PlanChangedError)
         assert refused[0].retryable
-        assert "another run planned or committed while this one asked Kafka" in str(refused[0])
+        assert "another run planned or committed while this one asked the source" in str(refused[0])
     else:
         assert states == ["ABORTED", "PLANNED"]
     assert len(planned) + len(refused) == 2

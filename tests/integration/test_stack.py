@@ -180,6 +180,23 @@ def test_up_again_at_once_changes_nothing(stack: Stack) -> None:
     assert state() == before
 
 
+def test_up_says_which_part_runs_and_which_one_it_starts(stack: Stack) -> None:
+    """After a kill of the broker alone."""
+    said: list[str] = []
+    broker = stack.kafka.pid
+    assert broker is not None
+    os.kill(broker, signal.SIGKILL)
+    wait_until(lambda: stack.status().kafka.state is State.CRASHED)
+
+    stack.up(BOTH, said.append)
+
+    lines = [" ".join(line.split()) for line in said]
+    assert f"kafka starting on port {stack.kafka.port}" in lines
+    assert f"postgres runs on port {stack.postgres.port}" in lines
+    assert not [line for line in lines if line.startswith("postgres starting")]
+    assert [line.split()[0] for line in lines if "is ready" in line] == ["postgres", "kafka"]
+
+
 @pytest.mark.parametrize("part", BOTH)
 def test_a_killed_part_is_shown_and_repaired_with_its_data(stack: Stack, part: str, tmp_path: Path) -> None:
     query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 7 AS n")

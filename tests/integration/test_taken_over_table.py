@@ -44,6 +44,6 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
         new.epoch()
 
     assert new.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'two'") == [(0,)]
-    new.sql(str(refused.value).partition("every record: ")[2])
+    new.sql(refused.value.said.partition("every record: ")[2])
     new.epoch()
     assert new.sql("SELECT k, v FROM t ORDER BY k") == [("a", 100), ("b", 100), ("c", 1)]

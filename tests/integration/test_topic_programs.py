@@ -12,10 +12,11 @@ import two_step_run
 from epochline import Json, KafkaTopic
 from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome
+from epochline.errors import TargetCodeError
 from tests.integration.kafka_topics import read_topic
 from tests.integration.sinks_world import World, in_process, new_topics, new_world, producer_to, values
 
-DAGS = Path(__file__).parents[2] / "dags"
+DAGS = Path(__file__).parents[2] / "dags" / "examples"
 Made = Callable[..., World]
 KeyAndValue = tuple[bytes | None, bytes | None]
 
@@ -107,7 +108,7 @@ class TestSinkComparison:
     def sums(world: World) -> dict[str, int]:
         """What each sink's ``indicate`` sums up to."""
         ((rows, sums),) = world.it.sql(
-            "SELECT (SELECT sum(indicate) FROM test_two_step), (SELECT sum(indicate) FROM test_two_step_compare)"
+            "SELECT (SELECT sum(indicate) FROM examples.test_two_step), (SELECT sum(indicate) FROM examples.test_two_step_compare)"
         )
         topic = sum(json.loads(one.value or "")["indicate"] for one in world.seen())
         return {"step": int(rows), "compare": int(sums), "kafka": topic}
@@ -142,12 +143,34 @@ class TestSinkComparison:
         assert (len(records), len({one["uuid"] for one in records})) == (30, 30)
         assert len(sent) == 40  # hidden, not de-duplicated: epoch 2 was sent twice
         assert {one.value for one in sent} == {one.value for one in shown}, "X23: sent again with the ids that they had"
-        rows = set(world.it.sql("SELECT key1, key2, key3, indicate FROM test_two_step"))
+        rows = set(world.it.sql("SELECT key1, key2, key3, indicate FROM examples.test_two_step"))
         assert rows == {(one["key1"], one["key2"], one["key3"], one["indicate"]) for one in records}
         assert {key3 for _, _, key3, _ in rows} == {"c0", "c1"}, "X8: the third key, not the second"
-        assert set(world.it.sql("SELECT DISTINCT key2, key3 FROM test_two_step_compare")) == {
+        assert set(world.it.sql("SELECT DISTINCT key2, key3 FROM examples.test_two_step_compare")) == {
             (key2, key3) for _, key2, key3, _ in rows
         }
+
+    def test_the_shipped_fault_throws_at_the_twelfth_row_since_the_last_restart(self, shipped: Made) -> None:
+        """The literal counter as a trigger: of ten rows in an epoch the second throws, and the next attempt passes."""
+        world = shipped("sink_comparison")
+        fault = (DAGS.parents[1] / "include" / "epochline_examples" / "sink_comparison_fault.sql").read_text()
+        world.it.sql(fault.replace("'sink_comparison'", f"'{world.it.pipeline.name}'"))
+        for epoch in (1, 2, 3):
+            world.produce(*self.tuples(epoch))
+            planned, run = world.it.planned()
+            if epoch > 1:
+                with pytest.raises(TargetCodeError, match="compare test exception"):
+                    world.it.staged_and_sealed(planned, run)
+                with world.it.ledger.transaction() as tx:
+                    attempt = tx.attempts.live(tx.epochs.lock(world.it.pipeline.name, epoch))
+                    assert attempt is not None
+                    tx.attempts.note_error(attempt, "compare test exception.")
+                assert self.sums(world) == self.expected(*range(1, epoch))
+            world.it.staged_and_sealed(planned, run)
+            world.it.commit(planned)
+            world.it.publish()
+
+        assert self.sums(world) == self.expected(1, 2, 3)
 
     def test_rows_of_one_slot_are_summed_up_and_nothing_of_them_is_lost(self, shipped: Made) -> None:
         """Equal keys at one time, in one epoch and in two, make one row."""
@@ -160,7 +183,9 @@ class TestSinkComparison:
             assert producer.flush(30) == 0
             world.it.epoch()
 
-        assert world.it.sql("SELECT key1, key2, key3, indicate FROM test_two_step_compare") == [("a", "b", "c", 25)]
+        assert world.it.sql("SELECT key1, key2, key3, indicate FROM examples.test_two_step_compare") == [
+            ("a", "b", "c", 25)
+        ]
 
     def test_rows_of_the_next_epoch_never_land_in_the_one_that_is_pending(self, shipped: Made) -> None:
         """X9: while epoch 2 is staged and sealed, epoch 1 is published; each sink shows epoch 1 and nothing else."""
@@ -194,7 +219,7 @@ class TestReadOn:
     def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> World:
         """The topic of the counting pipeline, as that declares it, with counts that are made here."""
         (topic,) = find("ip_count_topic", DAGS).topics
-        parse = Json(columns=topic.value.record)
+        parse = Json(columns=topic.record)
         sink = topic.model_copy(update={"aggregated": False})
         return new_world(postgres_dsn, kafka_bootstrap, sink, table=False, parse=parse)
 
@@ -205,7 +230,9 @@ class TestReadOn:
         return json.dumps({"ip": ip, "window_start": start, "window_end": end, "count": count})
 
     def rows(self, world: World) -> dict[tuple[str, str], int]:
-        found = world.it.sql("SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'SS'), count FROM ip_count_read_on")
+        found = world.it.sql(
+            "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'SS'), count FROM examples.ip_count_read_on"
+        )
         return {(ip, second): count for ip, second, count in found}
 
     def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: World) -> None:

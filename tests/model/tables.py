@@ -87,7 +87,7 @@ def freeze(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if isinstance(value, Pipeline):
-        return value.name, value.source.startup
+        return value.name, value.inputs[""].source.startup
     if isinstance(value, BaseException):
         return type(value).__name__, str(value)
     if is_dataclass(kind):

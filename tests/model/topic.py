@@ -212,7 +212,9 @@ def _committed_as(session: Session, pipeline: str, sink: str, epoch_id: int, tok
 def _rows_of(session: Session, outbox: Outbox, epoch_id: int) -> Sequence[Any]:
     def read(rows: Rows, _: FakeKafka) -> tuple[Any, ...]:
         held: Any = rows.targets[outbox.table]
-        return tuple((None, f"{partition}@{at}".encode(), (), None) for partition, at, of in held if of == epoch_id)
+        return tuple(
+            (None, f"{partition}@{at}".encode(), (), None, None) for partition, at, of in held if of == epoch_id
+        )
 
     return session.read(read)
 

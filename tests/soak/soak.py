@@ -26,6 +26,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.airflow.rest import call
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, make_topic
+from tests.ports import choose_ports
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
@@ -81,6 +82,7 @@ class Soak:
 
     def run(self) -> Result:
         """Everything, from an empty home to the verdict."""
+        choose_ports(self._stack.home)
         self._stack.up(parts=("postgres", "kafka", "airflow") if self._with_airflow else ("postgres", "kafka"))
         self._prepare()
         seats = self._start_workers()

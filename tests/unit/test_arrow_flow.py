@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +20,15 @@ from epochline.arrow.cast.contract import BatchContractError
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.arrow.stage.rows import ValueDoesNotFitError, cast_rows
+from epochline.declare.aggregation import Windowed
+from epochline.declare.event_time import EventTime
 from epochline.declare.parsers import Json, Text
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.specs import TableSpec
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
+from epochline.declare.windows import Tumbling
 from epochline.errors import BadRecordError, EpochlineError
 from epochline.protocol.staging_tables import staged_tables
 from tests.unit.flows import COLUMNS, flow, records
@@ -254,6 +258,144 @@ def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(fun
     assert done.quarantine.num_rows == 0
 
 
+WINDOWS = Windowed(
+    time=EventTime(column="at"), window=Tumbling(size=60), key="city", aggregates={"n": "count(*)"}, into="hits"
+)
+HITS = PostgresTable(
+    table="hits", mode="upsert", key=("city", "window_start"), aggregated=True,
+    columns={"city": "text", "window_start": "timestamptz", "window_end": "timestamptz", "n": "bigint"},
+)  # fmt: skip
+HIT = {"city": "text", "at": "timestamptz"}
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_a_deletion_is_counted_in_no_window_and_the_reason_says_so(functions: Functions) -> None:
+    """INV-9: whether or not its columns would place it in a window, it is quarantined and names the deletion."""
+    functions(parse=returning(city=["a", "b", None, None], at=[NOON] * 4, _deleted=[None, True, True, False]))
+
+    rows, kept, counts = flow(HITS, parse="user_code:parse", record=HIT, windows=WINDOWS).parse_only(
+        records(b"1", b"2", b"3", b"4")
+    )
+
+    deletion = "the parse marked the record with _deleted, and a deletion cannot be counted in a window."
+    assert rows.column("city").to_pylist() == ["a"]
+    assert kept.column("offset").to_pylist() == [101, 102, 103]
+    reasons = list(map(str, kept.column("reason").to_pylist()))
+    assert [reason.startswith(deletion) for reason in reasons] == [True, True, False]
+    assert reasons[2] == "city is NULL, so the record belongs to no window"
+    assert (counts["t", 0].passed, counts["t", 0].quarantined) == (1, 3)
+
+
+def test_a_deletion_that_a_transform_would_not_see_is_quarantined(functions: Functions) -> None:
+    """INV-9: the mark is no column of the record, so the transform would take the row for an insert."""
+    functions(parse=returning(city=["a", "b", "c"], at=[NOON] * 3, _deleted=[None, True, False]))
+    sink = PostgresTable(table="hits", mode="upsert", key="city", columns=HIT)
+
+    rows, kept, counts = flow(sink, parse="user_code:parse", record=HIT, transform="user_code:parse").parse_only(
+        records(b"1", b"2", b"3")
+    )
+
+    assert rows.column("city").to_pylist() == ["a", "c"]
+    assert kept.column("offset").to_pylist() == [101]
+    assert "which does not reach the transform" in str(kept.column("reason")[0])
+    assert (counts["t", 0].passed, counts["t", 0].quarantined) == (2, 1)
+
+
+def test_a_tombstone_is_counted_in_no_window_although_its_key_gives_a_time() -> None:
+    value = b'{"city": "a", "at": "2026-03-01T12:00:00Z"}'
+
+    rows, kept, _ = flow(HITS, parse=Json(columns=HIT), windows=WINDOWS).parse_only(
+        records(value, None, None, b"{}", keys=[None, b'{"city": "b"}', value, None])
+    )
+
+    assert rows.column("_offset").to_pylist() == [100]
+    assert [str(reason).partition(".")[0] for reason in kept.column("reason").to_pylist()] == [
+        "the record has no value, and a deletion cannot be counted in a window",
+        "the record has no value, and a deletion cannot be counted in a window",
+        "at is NULL, so the record belongs to no window",
+    ]
+
+
+def test_a_function_may_make_a_row_of_a_record_without_a_value_for_a_window(functions: Functions) -> None:
+    functions(parse=returning(city=["a", "b"], at=[NOON, None]))
+
+    rows, kept, _ = flow(HITS, parse="user_code:parse", record=HIT, windows=WINDOWS).parse_only(records(None, None))
+
+    assert rows.column("_offset").to_pylist() == [100]
+    (reason,) = kept.column("reason").to_pylist()
+    assert str(reason).startswith("the record has no value, and a deletion cannot be counted in a window")
+
+
+def test_policy_fail_names_the_deletion_that_a_window_cannot_count(functions: Functions) -> None:
+    functions(parse=returning(city=["a"], at=[NOON], _deleted=[True]))
+
+    with pytest.raises(BadRecordError, match=r"t-0 offset 100: .*a deletion cannot be counted in a window"):
+        flow(HITS, parse="user_code:parse", record=HIT, windows=WINDOWS, bad_records="fail").parse_only(records(b"1"))
+
+
+def newest_of(functions: Functions, kind: str, **columns: Any) -> tuple[float | None, list[Any]]:
+    """Seconds after noon that the partition's newest event time counts as, and why records are bad."""
+    functions(parse=returning(**columns))
+    windows = WINDOWS.model_copy(
+        update={"time": EventTime(column="at", out_of_orderness=timedelta(seconds=10), punctuation="mark")}
+    )
+    rows = len(columns["at"])
+    made = flow(HITS, parse="user_code:parse", record={**HIT, "mark": kind}, windows=windows)
+    _, kept, counts = made.parse_only(records(*[b""] * rows))
+    newest = counts["t", 0].newest
+    return (None if newest is None else (newest - NOON).total_seconds()), kept.column("reason").to_pylist()
+
+
+def after_noon(*seconds: float | None) -> pa.Array[Any]:
+    moments = [None if one is None else NOON + timedelta(seconds=one) for one in seconds]
+    return pa.array(moments, pa.timestamp("us", "UTC"))
+
+
+def test_a_carried_watermark_counts_as_a_record_that_is_newer_by_the_disorder(functions: Functions) -> None:
+    """N6: the watermark of a partition is its newest time less the disorder, and at least what a record carried."""
+    city, at = ["a", "b", "c"], after_noon(1, 30, 2)
+    none = pa.nulls(3, pa.bool_())
+
+    assert newest_of(functions, "timestamptz", city=city, at=at, mark=after_noon(None, None, None)) == (30, [])
+    assert newest_of(functions, "timestamptz", city=city, at=at, mark=after_noon(25, None, 5)) == (35, [])
+    assert newest_of(functions, "timestamptz", city=city, at=at, mark=after_noon(15, None, 5)) == (30, [])
+    assert newest_of(functions, "boolean", city=city, at=at, mark=none) == (30, [])
+    assert newest_of(functions, "boolean", city=city, at=at, mark=[True, None, False]) == (30, [])
+    assert newest_of(functions, "boolean", city=city, at=at, mark=[True, True, False]) == (40, [])
+
+
+def test_a_skipped_record_may_carry_a_watermark_and_its_own_time_does_not_count(functions: Functions) -> None:
+    city, at, skip = ["a", None], after_noon(1, 50), [None, True]
+    marks = pa.array([None, True], pa.bool_())
+
+    assert newest_of(functions, "boolean", city=city, at=at, _skip=skip, mark=[None, False]) == (1, [])
+    assert newest_of(functions, "boolean", city=city, at=at, _skip=skip, mark=marks) == (60, [])
+    assert newest_of(
+        functions, "timestamptz", city=city, at=after_noon(1, None), _skip=skip, mark=after_noon(None, 9)
+    ) == (19, [])
+    assert newest_of(functions, "timestamptz", city=[None], at=after_noon(None), _skip=[True], mark=after_noon(9)) == (
+        19,
+        [],
+    )
+
+
+def test_a_skipped_record_whose_watermark_is_no_time_is_bad(functions: Functions) -> None:
+    """INV-9: a watermark is not lost silently."""
+    late, (reason,) = newest_of(functions, "timestamptz", city=[None], at=after_noon(5), _skip=[True], mark=["soon"])
+    assert (late, reason) == (None, "mark: 'soon' does not fit timestamp with time zone")
+
+    late, (reason,) = newest_of(functions, "boolean", city=[None], at=after_noon(None), _skip=[True], mark=[True])
+    assert (late, reason) == (None, "mark is true, but at is NULL: the record carries no watermark")
+
+
+def test_a_watermark_at_the_end_of_time_is_one(functions: Functions) -> None:
+    last = pa.array([datetime(9999, 12, 30, 23, 59, 59, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+
+    newest, _ = newest_of(functions, "timestamptz", city=["a"], at=after_noon(5), mark=last)
+
+    assert newest == (datetime(9999, 12, 31, tzinfo=UTC) - NOON).total_seconds()
+
+
 def test_a_row_that_a_boolean_of_the_parse_calls_deleted_is_sent_without_a_value(functions: Functions) -> None:
     functions(parse=returning(id=[1, 2, 3, 4], name=[None] * 4, _deleted=[None, True, False, False]))
     topic = KafkaTopic(topic="out", value=Json(columns=NAMED), key="id")
@@ -333,6 +475,16 @@ def test_a_select_gives_its_sink_other_columns(functions: Functions) -> None:
     assert done.quarantine.column("reason").to_pylist() == ["a: NULL in the key column client"]
     with pytest.raises(BatchContractError, match="select user_code:short of s"):
         flow(short).process(records(doc(id=4), doc(id=5)))
+
+
+@pytest.mark.parametrize("kind", ["smallint", "bigint", "numeric(3,2)", "numeric(12,2)", "numeric(50,3)", "numeric"])
+def test_a_measure_without_a_value_counts_as_zero(kind: str) -> None:
+    columns = {"name": "text", "amount": kind}
+    add = PostgresTable(table="a", mode="add", key="name", measures="amount", columns=columns)
+
+    done = flow(add, parse=Json(columns=columns)).process(records(doc(name="x", amount=2), doc(name="y")))
+
+    assert [Decimal(row["amount"]) for row in done.rows["a"].to_pylist()] == [2, 0]
 
 
 def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: Functions) -> None:

@@ -77,6 +77,91 @@ def test_good_json_is_read_all_at_once() -> None:
     assert rows[999] == dict.fromkeys([*COLUMNS, "_error"]) | {"i": 999, "t": "n999", "f": 333.0, "n": Decimal("24.75")}
 
 
+NESTED = Json(
+    columns={"i": "bigint", "city": "text", "as_text": "text", "lat": "double precision", "n": "numeric(4,2)"},
+    paths={
+        "city": "$.a.city", "as_text": "$.a.city", "lat": '$.a["b c"].lat', "n": "$.a['b c'].n",
+    },
+)  # fmt: skip
+INNER = st.dictionaries(st.sampled_from(["lat", "n", "x"]), SCALARS)
+OUTER = st.dictionaries(st.sampled_from(["city", "b c", "x"]), INNER | SCALARS | st.lists(INNER, max_size=2))
+NESTED_DOCUMENTS = st.dictionaries(st.sampled_from(["i", "a", "x"]), OUTER | SCALARS | st.lists(OUTER, max_size=2)).map(
+    lambda document: json.dumps(document).encode()
+)
+NESTED_ODD = st.sampled_from(
+    [b'{"a":{}}', b'{"a":null}', b'{"a":{"b c":null}}', b'{"a":{"city":"x"},"a":{}}', b'{"a":{"city":"x","city":"y"}}',
+     b'{"a":{"b c":{"lat":1,"lat":2}}}', b'{"a":{"city":1}}', b'{"a":{"b c":[]}}', b'{"a":"{}"}',
+     b'{"a":{"city":"\\u0000"}}', b'{"a":{"b c":{"n":1.505,"x":{"city":1}}}}', b'{"a.city":"x"}', b'{"a":{"a":{"city":1}}}']
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(NESTED_DOCUMENTS | NESTED_ODD | ODD, max_size=8))
+def test_nested_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> None:
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
+        at_once = parse(NESTED, values)
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
+        one_by_one = parse(NESTED, values)
+
+    assert repr(at_once) == repr(one_by_one)
+
+
+ADDRESS = Json(
+    columns={"id": "bigint", "city": "text", "lat": "double precision"},
+    paths={"city": "$.address.city", "lat": "$.address.geo.lat"},
+)
+
+
+def test_good_nested_json_is_read_all_at_once_and_null_where_an_object_is_missing() -> None:
+    full = b'{"id": 1, "address": {"city": "Bern", "zip": 3000, "geo": {"lat": 46.9, "lon": 7.4}}, "city": "other"}'
+    values = [full, b'{"id": 2, "address": {"city": "Ulm"}}', b'{"id": 3, "address": null}', b'{"id": 4}'] * 100
+    with mock.patch.object(json_values.JsonReader, "read_each", side_effect=AssertionError):
+        rows = parse(ADDRESS, values)
+
+    assert [tuple(row.values()) for row in rows[:4]] == [
+        (1, "Bern", 46.9, None), (2, "Ulm", None, None), (3, None, None, None), (4, None, None, None),
+    ]  # fmt: skip
+    assert rows == rows[:4] * 100
+
+
+@pytest.mark.parametrize("others", [0, 700])
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"address": 5}', "city: 5 at $.address is not an object"),
+        (b'{"address": [{"city": "Bern"}]}', 'city: [{"city":"Bern"}] at $.address is not an object'),
+        (b'{"address": {"geo": "46.9"}}', 'lat: "46.9" at $.address.geo is not an object'),
+        (b'{"address": {"city": 5}}', "city: 5 does not fit text (not a text in quotes)"),
+    ],
+)
+def test_what_is_no_object_on_a_path_is_that_records_error(value: bytes, reason: str, others: int) -> None:
+    good = [b'{"id": 1, "address": {"city": "Bern"}}'] * others
+
+    rows = parse(ADDRESS, [*good, value, *good])
+
+    assert [row["city"] for row in rows] == [*["Bern"] * others, None, *["Bern"] * others]
+    assert [printable(row["_error"]) for row in rows if row["_error"]] == [reason]
+
+
+def test_an_object_and_a_member_of_it_are_two_columns() -> None:
+    parser = Json(
+        columns={"address": "jsonb", "city": "text", "price": "numeric"},
+        paths={"city": "$.address.city", "price": "$.item.price"},
+    )
+
+    rows = parse(parser, [b'{"address": {"city": "Bern", "no": 1.50}, "item": {"price": 1.10}}', b'{"address": []}'])
+
+    assert rows[0] == {"address": '{"city":"Bern","no":1.50}', "city": "Bern", "price": "1.10", "_error": None}
+    assert printable(rows[1]["_error"]) == "city: [] at $.address is not an object"
+
+
+def test_a_json_tombstone_takes_a_nested_column_from_its_key_by_the_same_path() -> None:
+    rows = parse(ADDRESS, [None, None], [b'{"id": 7, "address": {"city": "Bern"}}', b'{"address": 1}'])
+
+    assert [(row["id"], row["city"]) for row in rows] == [(7, "Bern"), (None, None)]
+    assert printable(rows[1]["_error"]) == "key: city: 1 at $.address is not an object"
+
+
 def test_nested_members_of_json_columns_keep_their_text() -> None:
     value = b'{"j": {"a": [1, 2.50, "\xc3\xa4\\n", null, true], "b": 1e2}, "n": 1.10, "k": "text"}'
 

@@ -48,6 +48,14 @@ def test_an_error_names_the_record_and_never_shows_its_value(bad: str, kind: str
     assert CANARY not in shown
 
 
+@pytest.mark.parametrize("value", [json.dumps(CANARY), json.dumps([CANARY]), json.dumps({"d": {CANARY: CANARY}})])
+def test_the_same_holds_for_what_a_path_meets(value: str) -> None:
+    shown = refusal("text", f'{{"c": {value}}}'.encode(), Json(columns={"c": "text"}, paths={"c": "$.c.d"}))
+
+    assert "t-0 offset 100" in shown
+    assert CANARY not in shown
+
+
 @pytest.mark.parametrize("kind", ["integer", "numeric(5,2)", "date", "interval", "uuid", "inet", "jsonb", "boolean"])
 @pytest.mark.parametrize("value", [CANARY.encode(), b"\xff" + CANARY.encode()], ids=["text", "no text"])
 def test_the_same_holds_for_texts_that_a_regex_took_apart(kind: str, value: bytes) -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from bench import footprint
 from bench.chart import SECTION, bars, ratios, with_chart
 from bench.quick import RATIOS, RECIPE, STATEFUL, STORED, compared
 from bench.report import write_section
@@ -37,6 +38,32 @@ def test_every_chart_of_the_page_is_drawn_from_the_table_beside_it(bench: str, t
 
 def test_every_chart_belongs_to_a_table_of_the_page() -> None:
     assert {f"bench.{path.stem}" for path in (PAGE.parent / "charts").iterdir()} <= set(SECTIONS)
+
+
+def test_the_page_has_the_price_of_exactly_once_and_what_an_outbox_holds() -> None:
+    """N8, N9: each ratio is to the same sinks without the ledger."""
+    section = SECTIONS["bench.price"]
+
+    ratio = dict(re.findall(r"^\| (\w[\w ]+ once, [\w ]+) \| ([\d.]+) \|", section, re.MULTILINE))
+    for sinks in ("a table", "a table and a topic"):
+        assert ratio[f"at least once, {sinks}"] == "1.00"
+        assert float(ratio[f"exactly once, {sinks}"]) > 1
+    assert re.search(r"the outbox holds \d+ bytes per record; afterwards it is empty", section)
+
+
+def test_the_table_of_memory_is_made_of_what_was_measured() -> None:
+    """B2: nobody has edited the page, and ten million records take no more memory than a million."""
+    stored = json.loads(footprint.STORED.read_text())
+    [section] = [one[2] for one in SECTION.finditer((ROOT / "docs" / "memory.md").read_text())]
+
+    assert section.strip() == footprint.rendered(stored)
+    for where in (footprint.DRIVER, footprint.SERVER):
+        worker = {
+            one["records"]: one[footprint.LARGEST]
+            for one in stored["peaks"]
+            if (one["where"], one["bytes"]) == (where, 100)
+        }
+        assert worker[10_000_000] < 1.2 * worker[1_000_000]
 
 
 def test_a_bench_writes_its_table_and_the_chart_beside_it(tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from epochline import Pipeline
 from epochline.cli import migrate
 from epochline.config import discovery
 from epochline.errors import DeclarationError
+from epochline.local.stack import Stack
+from tests.commands import caller
+from tests.declaring import declare
 
 GOOD = """from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -45,13 +50,64 @@ def test_a_name_that_is_declared_twice_is_no_pipeline(tmp_path: Path) -> None:
         discovery.find("same", tmp_path)
 
 
+def made(found: Mapping[str, Pipeline]) -> migrate.CreatedTargets:
+    """What a server without tables answers."""
+    return migrate.CreatedTargets(made={name: [name] for name in found}, refused={})
+
+
+def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare(tmp_path, "one", "rows")
+    declare(tmp_path, "two", "rows")
+    declare(tmp_path, "good", "good")
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(migrate, "create_targets", made)
+    said: list[str] = []
+
+    migrate.create_declared(said.append)
+
+    assert said == ["good: made good"]
+    assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [(("status",), 3), (("up", "kafka"), 0), (("up", "spark"), 0)],
+    ids=["status", "up kafka", "up spark"],
+)
+def test_a_command_on_the_stack_names_a_broken_declaration(
+    command: tuple[str, ...], expected: int, no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(Stack, "up", lambda stack, parts, **options: None)
+
+    code, _, err = caller(monkeypatch, capsys)(*command)
+
+    assert code == expected
+    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in err
+
+
+def test_a_folder_of_declarations_that_is_missing_does_not_hide_the_stack(
+    no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "none"))
+
+    code, out, err = caller(monkeypatch, capsys)("status")
+
+    assert (code, "stopped" in out) == (3, True)
+    assert f"warning: there is no folder {tmp_path / 'none'}" in err
+
+
 def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
     (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", lambda found: {name: [name] for name in found})
+    monkeypatch.setattr(migrate, "create_targets", made)
     said: list[str] = []
 
     migrate.create_declared(said.append)

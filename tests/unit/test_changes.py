@@ -37,6 +37,8 @@ def topic(semantics: Literal["exactly_once", "at_least_once"] = "exactly_once") 
 
 PLAIN, NARROW, OTHERS = stored(), stored(narrow("people")), stored(narrow("others"))
 UPSERT = stored(upsert("id"))
+TIMED = stored(PostgresTable(table="people", columns=COLUMNS, insert_time="inserted_at"))
+UNIQUE = stored(PostgresTable(table="people", columns=COLUMNS, key="id", repeats="skip"))
 LIMITED = KafkaSource(topics="people", records_per_epoch=7)
 AT_LEAST_ONCE, EXACTLY_ONCE = stored(topic("at_least_once")), stored(topic())
 
@@ -66,6 +68,8 @@ def test_two_sinks_of_other_names_have_other_transactional_ids() -> None:
         pytest.param(NARROW, PLAIN, "sinks.people.columns.name", Effect.MIGRATION, id="column added"),
         pytest.param(PLAIN, OTHERS, "sinks.others", Effect.MIGRATION, id="table added"),
         pytest.param(UPSERT, stored(upsert("name")), "sinks.people.key", Effect.REFUSED, id="key"),
+        pytest.param(PLAIN, UNIQUE, "sinks.people.key", Effect.MIGRATION, id="unique key of an append target"),
+        pytest.param(PLAIN, TIMED, "sinks.people.insert_time", Effect.MIGRATION, id="insert time"),
         pytest.param(PLAIN, UPSERT, "sinks.people.mode", Effect.REFUSED, id="mode"),
     ],
 )

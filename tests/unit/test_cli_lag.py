@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,16 @@ from typer.testing import CliRunner, Result
 from epochline import cli
 from epochline.cli import connections, database
 from epochline.declare.source import KafkaSource
-from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
+from epochline.errors import (
+    EpochlineError,
+    LedgerError,
+    LedgerUnavailableError,
+    SourceUnavailableError,
+    TopicMissingError,
+    way_on,
+)
+from epochline.protocol.mirror import MirroredOffset
+from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.planning import SourceView
 from tests.unit.partitions import tp, view
 
@@ -29,6 +39,8 @@ for name in {names}:
 """
 
 NOTHING_DECIDED = dict.fromkeys(f"{what}_{part}" for what in ("paused", "dropped") for part in ("at", "by", "reason"))
+OVERVIEW = NOTHING_DECIDED | dict.fromkeys(("epoch_id", "state", "approval", "last_commit", "lease_expired"))
+KNOWN = {"cluster_id": "c", "last_epoch_id": 1, "aborted_epoch": 7, "aborted_error": "Spark failed: no space left."}
 
 
 class Servers:
@@ -41,6 +53,12 @@ class Servers:
         self.refused: dict[str, EpochlineError] = {}
         self.standing: dict[str, dict[str, Any]] = {}
         self.heads: dict[str, dict[str, Any]] = {}
+        self.missing: set[str] = set()
+        self.cluster = "c"
+        self.leader_epoch = 3
+        self.ends: int | None = 9
+        self.aborts = 0
+        self.group: dict[tuple[str, int], MirroredOffset] = {}
 
     @contextmanager
     def open(self, server: str, _where: str) -> Iterator[Servers]:
@@ -50,17 +68,32 @@ class Servers:
         yield self
         self.closed.append(server)
 
-    def ask(self, opened: Servers, name: str, *, pipeline: str) -> list[dict[str, Any]]:
+    def ask(self, opened: Servers, name: str, *, pipeline: str, **_given: str) -> list[dict[str, Any]]:
         if pipeline in self.refused:
             raise self.refused[pipeline]
-        if name == "pipeline_status":
-            return [NOTHING_DECIDED | self.standing.get(pipeline, {})]
+        if name == "pipeline_overview":
+            return [OVERVIEW | KNOWN | self.standing.get(pipeline, {})]
+        if name == "aborts":
+            return [{"in_a_row": self.aborts if pipeline == "second" else 0, "ever": 9}]
+        if name == "knows_token":
+            return [{"known": False}]
         head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4}
-        return [head | {"epoch_id": 1, "seconds": 2.0} | self.heads.get(pipeline, {})]
+        return [head | {"epoch_id": 1, "leader_epoch": 3, "seconds": 2.0} | self.heads.get(pipeline, {})]
 
     def look(self, source: KafkaSource) -> SourceView:
-        (topic,) = source.topics
-        return SourceView(cluster_id="c", partitions=[view(tp(number, topic, "one"), 3, 9) for number in (0, 1)])
+        gone = self.missing.intersection(source.topics)
+        if gone:
+            raise TopicMissingError(f"Kafka has no topic {', '.join(gone)}.", gone, self.cluster)
+        there = [view(tp(number, topic, "one"), 3, 9) for topic in source.topics for number in (0, 1)]
+        return SourceView(
+            cluster_id=self.cluster, partitions=[replace(one, leader_epoch=self.leader_epoch) for one in there]
+        )
+
+    def leader_epoch_ends(self, epochs: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return {tp: self.ends if tp.topic == "second" else 9 for tp in epochs}
+
+    def mirrored(self, group: str) -> dict[tuple[str, int], MirroredOffset]:
+        return self.group if group.endswith("second") else {}
 
 
 @pytest.fixture
@@ -148,6 +181,95 @@ def test_a_pipeline_that_stands_has_its_own_word_and_fails_whatever_its_lag(
     assert goes_on in shown.output
     assert "first: 14 records behind" in shown.output
     assert [row["state"] for row in rows if row["partition"] == 0] == ["goes on", state, "goes on"]
+
+
+STALE = MirroredOffset(offset=4, generation=1, epoch_id=8, token="a token")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "states", "goes_on"),
+    [
+        ({"cluster": "elsewhere"}, {("second", 0): "another cluster"}, "adopt-topic second --cluster --reason …"),
+        (
+            {"missing": {"second"}},
+            {("second", 0): "topic gone"},
+            "adopt-topic second second --reason …",
+        ),
+        (
+            {"leader_epoch": 4, "ends": 2},
+            {("second", 0): "log truncated", ("second", 1): "stands"},
+            "adopt-topic second second --reason …",
+        ),
+        (
+            {"leader_epoch": 4, "ends": None},
+            {("second", 0): "log truncated", ("second", 1): "stands"},
+            "adopt-topic second second --reason …",
+        ),
+        (
+            {"group": {("second", 0): STALE}},
+            dict.fromkeys((("second", 0), ("second", 1)), "ledger behind"),
+            "accept-ledger second --reason …",
+        ),
+        ({"aborts": 3}, dict.fromkeys((("second", 0), ("second", 1)), "keeps aborting"), "run second"),
+    ],
+    ids=["another cluster", "topic gone", "truncated and grown", "a log of other leaders", "ledger behind", "aborting"],
+)
+def test_a_pipeline_that_its_next_plan_would_refuse_stands_and_names_the_command_that_goes_on(
+    servers: Servers, kafka: dict[str, Any], states: dict[tuple[str, int], str], goes_on: str
+) -> None:
+    for name, value in kafka.items():
+        setattr(servers, name, value)
+
+    shown = lag("--fail-above", "1000")
+    rows = [row for row in json.loads(lag("--json").output) if row["pipeline"] == "second"]
+
+    assert shown.exit_code == 3
+    assert {(row["topic"], row["partition"]): row["state"] for row in rows} == states
+    assert {way_on(row["reason"]) for row in rows} == {goes_on}
+    assert rows[0]["head"] == 4
+    assert "\nthird: " in shown.output
+
+
+def test_two_aborts_in_a_row_are_no_reason_to_wake_anybody(servers: Servers) -> None:
+    servers.aborts = 2
+
+    assert lag("--fail-above", "1000").exit_code == 0
+
+
+def test_a_declared_topic_that_never_existed_stands_with_a_row_of_its_own(servers: Servers) -> None:
+    servers.missing = {"second"}
+    servers.heads["second"] = {"topic": "first"}
+
+    shown = lag("--fail-above", "1000")
+    rows = [row for row in json.loads(lag("--json").output) if row["pipeline"] == "second"]
+
+    assert shown.exit_code == 3
+    assert [(row["topic"], row["partition"], row["head"], row["lag"], row["state"]) for row in rows] == [
+        ("second", None, None, None, "topic missing")
+    ]
+    assert "second: stands. Kafka has no topic second. To go on, run `epochline plan second`" in shown.output
+
+
+def test_a_stopped_pipeline_ends_with_the_command_that_its_reason_names(servers: Servers) -> None:
+    """To resume a pipeline whose ledger went back would only stop it again."""
+    goes_on = "To go on, run `epochline accept-ledger second --reason …`"
+    reason = f"the ledger went back. {goes_on}"
+    servers.standing["second"] = {"paused_at": "2026-11-24", "paused_by": "epochline", "paused_reason": reason}
+
+    said = next(line for line in lag().output.splitlines() if line.startswith("second: stands. Stopped by epochline"))
+    assert said.endswith(goes_on)
+    assert "resume" not in said
+
+
+def test_an_epoch_that_nobody_stages_is_no_pipeline_that_goes_on(servers: Servers) -> None:
+    """U4: its run was marked failed while its DAG was paused."""
+    servers.standing["second"] = {"epoch_id": 7, "state": "PLANNED", "lease_expired": True}
+
+    shown = lag("second", "--fail-above", "1000")
+
+    assert shown.exit_code == 3
+    assert "second: stands. Epoch 7 is planned, nobody stages it, and its lease has expired." in shown.output
+    assert "`epochline abort second 7 --reason …`" in shown.output
 
 
 def test_a_broken_declaration_is_named_and_the_other_pipelines_are_shown(servers: Servers, tmp_path: Path) -> None:

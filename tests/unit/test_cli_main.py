@@ -22,7 +22,13 @@ def called(no_stack: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     return caller(monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("command", [*(name for name in NAMES if name != "examples"), "examples run"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(name for name in NAMES if name != "examples"),
+        *(f"examples {name}" for name in ("run", "list", "enable", "disable")),
+    ],
+)
 def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
     shown = CliRunner().invoke(cli.app, [*command.split(), "--help"])
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from epochline.cli import connections
 from epochline.cli import trigger as module
+from epochline.local.airflow_api import DagState
 from tests.commands import Call, caller
 
 EPOCH = {
@@ -25,13 +27,13 @@ class Airflow:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    def is_paused(self, dag: str) -> bool:
-        return True
+    def dag(self, dag: str) -> DagState:
+        return DagState(paused=True, next_run=None, max_active_runs=1)
 
     def pause(self, dag: str, paused: bool) -> None:
         self.done.append("unpaused")
 
-    def trigger(self, dag: str, conf: dict[str, Any], note: str | None) -> str:
+    def trigger(self, dag: str, conf: dict[str, Any], note: str | None, run_id: str) -> str:
         return "manual__1"
 
     def run_state(self, dag: str, run: str) -> str:
@@ -61,11 +63,16 @@ def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
     """U1: unpausing a DAG may start a run of its schedule first."""
     api, asked = Airflow(), []
 
-    def ask(pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
+    def ask(ledger: str, pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
         asked.append((query, list(api.done), values.get("epoch_id")))
-        return {"newest_epoch_id": {"epoch_id": 6}, "epoch_of_run": own, "epoch_committed_after": after}[query]
+        answers: dict[str, dict[str, Any] | None] = {
+            "pipeline_overview": {"paused_at": None}, "newest_epoch_id": {"epoch_id": 6}, "epoch_of_run": own,
+            "epoch_committed_after": after,
+        }  # fmt: skip
+        return answers[query]
 
     monkeypatch.setattr(module, "stack_api", lambda: api)
+    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
     monkeypatch.setattr(module, "_ask", ask)
 
     code, out, _ = call()
@@ -75,5 +82,22 @@ def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
     assert said in " ".join(out.split())
     told = json.loads(as_json)["epoch"]
     assert (told and told["run_id"]) == ((own or after or {}).get("run_id"))
-    assert asked[0] == ("newest_epoch_id", [], None), "asked after the DAG was unpaused"
+    assert ("newest_epoch_id", [], None) in asked, "asked after the DAG was unpaused"
     assert ("epoch_committed_after", ["unpaused"], 6) in asked or own is not None
+
+
+def test_ctrl_c_says_that_the_run_goes_on_and_how_to_follow_it(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Airflow):
+        def run_state(self, dag: str, run: str) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "stack_api", Interrupted)
+    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
+    monkeypatch.setattr(module, "_ask", lambda ledger, pipeline, query: {"epoch_id": 6, "paused_at": None})
+
+    code, out, err = call()
+
+    assert (code, out) == (130, "")
+    assert err.endswith(
+        "run manual__1 goes on in Airflow; `epochline logs orders --follow` follows its epoch\ninterrupted\n"
+    )

@@ -27,12 +27,12 @@ def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, 
 
 ONE, TWO = [head(tp(), 5)], [head(tp(0), 5), head(tp(1), 6)]
 FEWER = (
-    r"orders-1, committed up to offset 6 \(6 offsets were committed\)\..*with fewer: `epochline adopt-topic p orders`"
-    r" continues with the new one, which holds 10 offsets in 1 partition\."
+    r"orders-1, committed up to offset 6 \(6 offsets were committed\)\..*with fewer\. The new one holds 10"
+    r" offsets in 1 partition\..*`epochline adopt-topic p orders --reason …`$"
 )
 VOID = (
     r"offset 5 of partition 0; offset 6 of partition 1 now means another record\. 11 offsets of the old topic were"
-    r" committed;.*which holds 20 offsets in 2 partitions\."
+    r" committed;.*The new topic holds 20 offsets in 2 partitions\."
 )
 
 
@@ -44,7 +44,7 @@ VOID = (
         (ONE, [view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of"),
         (ONE, [view(tp(), 0, 3)], "ends at 3: 2 offsets that were read have been truncated"),
         (TWO, [view(tp(0))], FEWER),
-        (TWO, [], r"orders-0, .* 5; orders-1, .* 6 \(11 offsets were .*or remove it from the declaration"),
+        (TWO, [], r"orders-0, .* 5; orders-1, .* 6 \(11 offsets were .*Remove the topic from the declaration"),
         (TWO, [view(tp(number, topic_id="other")) for number in range(2)], VOID),
     ],
     ids=["partition gone", "made again", "retention", "truncated", "fewer partitions", "both gone", "void heads"],
@@ -75,7 +75,7 @@ def test_the_first_ten_partitions_are_named_with_their_offsets_and_the_sum_of_al
     assert "orders-2: offsets [5, 9), 4 of them" in said
     assert "orders-1" not in said
     assert "(6 offsets in all)" in said
-    assert "`epochline declare-loss p`" in said
+    assert "`epochline declare-loss p --reason …`" in said
     heads = [head(tp(number), 5) for number in range(30)]
     with pytest.raises(DataLossError, match=r"orders-9: .*and 20 more partitions \(60 offsets in all\)"):
         check_same_log("p", heads, [view(tp(number), 7, 10) for number in range(30)])
@@ -96,7 +96,7 @@ def test_a_new_leader_that_has_all_that_was_read_is_no_loss(end: int) -> None:
         (
             8,
             "orders-0 is committed up to offset 10, but the records of leader epoch 3 now end at 8 .*: 2 offsets that"
-            " were read have been truncated.*`epochline adopt-topic p orders`",
+            " were read have been truncated.*`epochline adopt-topic p orders --reason …`",
         ),
         (None, "its log no longer has leader epoch 3 or a later one: offsets that were read"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.matrix import FAULTS
+from tests.requirements import all_tests, defined
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -22,9 +23,6 @@ MADE = re.compile(r"^`([\w./-]+)`:$", re.MULTILINE)
 """A file that the reader of a page writes."""
 
 MODULE = re.compile(r"\b(epochline(?:_examples)?(?:\.[a-z_]+){2,}(?:\.[A-Z]\w+)?)\b")
-
-DEFINED = re.compile(r"^- \*\*([A-Z]+-?\d+[a-z]?)\*\*", re.MULTILINE)
-CITED = re.compile(r'"""((?:[A-Z]{1,3}-?\d+[a-z]?(?:, |; | to ))*[A-Z]{1,3}-?\d+[a-z]?)[:.]')
 
 
 def slugs(page: Path) -> set[str]:
@@ -59,14 +57,9 @@ def test_what_a_page_names_exists(page: Path) -> None:
 
 def test_the_requirements_that_tests_cite_are_defined() -> None:
     """A test's docstring begins with the ids of what it shows."""
-    defined = {*DEFINED.findall((ROOT / "docs" / "requirements.md").read_text()), *FAULTS}
+    known = {*defined((ROOT / "docs" / "requirements.md").read_text()), *FAULTS, "UTF-8"}
 
-    cited = {
-        id_: file.name
-        for file in (ROOT / "tests").rglob("*.py")
-        for ids in CITED.findall(file.read_text())
-        for id_ in re.findall(r"[A-Z]+-?\d+[a-z]?", ids)
-    }
+    cited = {id_: test.path for test in all_tests() for id_ in test.cites}
 
     assert len(cited) > 100
-    assert {id_: file for id_, file in cited.items() if id_ not in defined} == {}
+    assert {id_: path for id_, path in cited.items() if id_ not in known} == {}

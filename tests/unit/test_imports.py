@@ -40,9 +40,9 @@ from contextlib import contextmanager, nullcontext
 from epochline.cli import database
 
 
-def use_a_ledger(*rows):
+def use_a_ledger(*rows, **answers):
     database.session = lambda dsn: nullcontext()
-    database.ask = lambda opened, name, **values: [defaultdict(lambda: None, row) for row in rows]
+    database.ask = lambda opened, name, **values: [defaultdict(lambda: None, one) for one in answers.get(name, rows)]
 
 
 def use_a_kafka():
@@ -54,6 +54,7 @@ def use_a_kafka():
     one = PartitionView(tp=tp, log_start=0, last_stable=9, high_watermark=9)
     KafkaOffsets.one_client = lambda source: nullcontext()
     KafkaOffsets.look = lambda source, wanted: SourceView(cluster_id="c", partitions=(one,))
+    KafkaOffsets.mirrored = lambda source, group: {}
 """
 
 
@@ -165,6 +166,7 @@ def test_help_imports_no_driver_and_no_pydantic(environment: Environment, option
 
 
 LEDGER = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
+NO_EPOCH = SERVERS + "\nuse_a_ledger(pipeline_overview=[{}], aborts=[{'in_a_row': 0}])\nuse_a_kafka()"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ LEDGER = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 
     [
         (("ledger",), LEDGER, "plain", {"psycopg2"}),
         (("ledger", "plain"), LEDGER, "plain", {"psycopg2"}),
-        (("lag",), SERVERS + "\nuse_a_ledger()\nuse_a_kafka()", "plain: 9 records behind", {"psycopg2", "kafka"}),
+        (("lag",), NO_EPOCH, "plain: 9 records behind", {"psycopg2", "kafka"}),
         (("status",), "", "stopped", {"psycopg2"}),
     ],
     ids=["ledger", "ledger of one pipeline", "lag", "status of a stack without a Kafka"],
@@ -237,7 +239,9 @@ class Events:
 
 def execute(task, who, epoch=None):
     context = {
-        "ti": SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {}),
+        "ti": SimpleNamespace(
+            dag_id="orders", run_id=who, get_task_states=lambda **asked: {}, xcom_push=lambda key, value: None
+        ),
         "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
         "inlet_events": Events(), "outlet_events": Events(),
     }

@@ -35,7 +35,7 @@ def batch(*values: bytes | None, first: int = 0) -> pa.RecordBatch:
 )
 def test_the_program_s_own_parse_takes_every_line(name: str, program: str) -> None:
     """E5b, E8, E11."""
-    pipeline = find(program, ROOT / "dags")
+    pipeline = find(program, ROOT / "dags" / "examples")
     assert isinstance(pipeline.parse, str)
     lines = [line.encode() for line in itertools.islice(PRODUCERS[name](), 20)]
 

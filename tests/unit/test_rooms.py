@@ -11,7 +11,7 @@ import pytest
 from tests.rooms import Rooms, rooms_of
 
 MOST_ROOMS = 30
-MOST_ARROWS = 120
+MOST_ARROWS = 134
 
 Made = Callable[[dict[str, str]], Rooms]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from epochline.config.connections import Connection
 from epochline.errors import (
     ConfigurationError,
     EpochFencedError,
@@ -35,9 +37,26 @@ def test_a_private_file_is_read_and_shows_no_secret(tmp_path: Path, registries: 
     assert "hidden" not in repr(credentials)
 
 
+def test_only_an_explicit_null_says_that_a_pipeline_reads_no_kafka(tmp_path: Path) -> None:
+    """N2."""
+    assert read_credentials(credentials_file(tmp_path, json.dumps(_GOOD | {"kafka": None}))).kafka == {}
+
+
+def test_a_source_of_a_users_own_gets_its_connection_and_shows_no_secret(tmp_path: Path) -> None:
+    """N2."""
+    held = Connection(where="shop", host="h", port=1, schema="d", login="me", password="hidden", extra={"a": "b"})
+
+    credentials = read_credentials(credentials_file(tmp_path, json.dumps(_GOOD | {"sources": {"shop": asdict(held)}})))
+
+    assert credentials.source_connections == {"shop": held}
+    assert "hidden" not in repr(credentials)
+
+
 @pytest.mark.parametrize(
     ("content", "mode", "message"),
     [
+        (json.dumps(_GOOD | {"sources": {"shop": {"where": "shop", "hidden": "x"}}}), 0o600, "fields of a connection"),
+        (json.dumps(_GOOD | {"sources": {"shop": "hidden"}}), 0o600, "fields of a connection"),
         (json.dumps(_GOOD | {"registries": {"one": {"login": "hidden"}}}), 0o600, "url"),
         (json.dumps(_GOOD | {"registries": {"one": {"url": "http://h", "hidden": "x"}}}), 0o600, "url"),
         (json.dumps(_GOOD | {"registries": ["hidden"]}), 0o600, "url"),
@@ -48,7 +67,7 @@ def test_a_private_file_is_read_and_shows_no_secret(tmp_path: Path, registries: 
         (json.dumps(["hidden"]), 0o600, "dsn"),
     ],
     ids=[
-        "registry without url", "registry with a stranger", "no registries", "readable by others", "no JSON", "bad DSN",
+        "source with a stranger", "no connection", "registry without url", "registry with a stranger", "no registries", "readable by others", "no JSON", "bad DSN",
         "no servers", "no object",
     ],
 )  # fmt: skip

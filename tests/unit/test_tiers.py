@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.tiers import group
+from tests.tiers import group, seconds_for
 
 
 @pytest.mark.parametrize(
@@ -23,3 +25,7 @@ from tests.tiers import group
 )
 def test_tests_share_a_process_with_those_that_need_the_same_servers(path: str, named: str) -> None:
     assert group(path) == named
+
+
+def test_a_test_of_a_pipelines_author_next_to_the_folders_has_a_time_out() -> None:
+    assert seconds_for(Path("test_orders.py")) == seconds_for(Path("unit/test_tiers.py")) == 120

@@ -29,6 +29,7 @@ RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 
 
+CHANGES = {**HITS, "added": "boolean"}
 KEY = ("ip", "window_start")
 LATE = PostgresTable(table="late", columns={"who": "text"})
 
@@ -56,6 +57,17 @@ def pipeline(declared: Windowed | None = None, sinks: Any = None, **changed: Any
 
 def into_topic(**changed: Any) -> Pipeline:
     return pipeline(windows(into="kafka:hits"), topic(**changed))
+
+
+def changed(**given: Any) -> Pipeline:
+    """A table that gets each correction as two rows."""
+    fields = {"table": "hits", "columns": CHANGES, "aggregated": True}
+    return pipeline(windows(retractions="added"), PostgresTable(**fields | given))
+
+
+def changed_topic(**given: Any) -> Pipeline:
+    fields = {"value": Json(columns=CHANGES), "order_by": "added"}
+    return pipeline(windows(into="kafka:hits", retractions="added"), topic(**fields | given))
 
 
 def test_open_windows_are_state_next_to_the_results() -> None:
@@ -104,6 +116,23 @@ def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
             "window_end is text; it must be timestamptz",
         ),
         (lambda: into_topic(topic="elsewhere"), "kafka:hits is not among the sinks"),
+        (
+            lambda: pipeline(windows(time=EventTime(column="at", punctuation="when"))),
+            "when is not a column of the record",
+        ),
+        (lambda: pipeline(windows(time=EventTime(column="at", punctuation="ip"))), "ip is text; name a timestamptz"),
+        (
+            lambda: pipeline(windows(time=EventTime(column="at", punctuation="at"))),
+            "not the column of the record's time",
+        ),
+        (lambda: windows(retractions="hits"), "hits would be two columns of the result"),
+        (lambda: pipeline(windows(retractions="added")), "must be of mode 'append' without a key"),
+        (lambda: changed(key=KEY, repeats="refuse"), "must be of mode 'append' without a key"),
+        (lambda: changed(columns=HITS), "exactly: added, hits, ip, window_end, window_start"),
+        (lambda: changed(columns={**CHANGES, "added": "text"}), "added is text; it must be boolean"),
+        (lambda: changed_topic(order_by=()), "needs order_by='added'"),
+        (lambda: changed_topic(key=()), "needs a key of ip, window_start, or of some of these"),
+        (lambda: changed_topic(key=("ip", "window_end")), "needs a key of ip, window_start, or of some of these"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Callable[[], object], said: str) -> None:
@@ -118,6 +147,7 @@ def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
     first, later = pipeline(), pipeline(windows(lateness=9))
     assert effects(first, pipeline(windows(window=Tumbling(size=6)))) == {"windows.window": Effect.REFUSED}
     assert effects(first, pipeline(windows(window=Session(gap=6)))) == {"windows.window": Effect.REFUSED}
+    assert effects(into_topic(), changed_topic())["windows.retractions"] == Effect.REFUSED
     assert effects(first, later) == {"windows.lateness": Effect.REFUSED}
     assert effects(later, first) == {"windows.lateness": Effect.NEXT_EPOCH}
     assert effects(first, pipeline(windows(window=Tumbling(size=6), into="h6"), sink(table="h6"))) == {
@@ -140,3 +170,32 @@ def test_results_may_go_into_a_topic_and_open_windows_stay_in_a_table(name: str,
     (state,) = declared.states
     assert (state.table, state.key, state.columns) == (table, KEY, topic().record)
     assert Pipeline.from_stored(declared.stored()) == declared
+
+
+@pytest.mark.parametrize("make", [changed, changed_topic])
+def test_an_open_window_has_no_flag_of_a_correction(make: Callable[[], Pipeline]) -> None:
+    """N5: the flag belongs to a row that was given out."""
+    declared = make()
+
+    (state,) = declared.states
+    assert set(state.columns or {}) == set(HITS)
+    assert Pipeline.from_stored(declared.stored()) == declared
+    assert "retractions" not in pipeline().stored()
+
+
+def test_disorder_is_not_changed_while_carried_watermarks_are_kept_with_it() -> None:
+    """N6: a smaller one would move the watermark beyond what a record carried."""
+
+    def declared(**time: Any) -> dict[str, Any]:
+        event_time = EventTime(**{"column": "at", "out_of_orderness": 9} | time)
+        windowed = windows(time=event_time).model_dump(mode="json")
+        return {"windows": windowed}
+
+    def effect(before: dict[str, Any], now: dict[str, Any]) -> list[Effect]:
+        return [one.effect for one in changes(before, now)]
+
+    marked = declared(punctuation="mark")
+    assert effect(marked, declared(punctuation="mark", out_of_orderness=3)) == [Effect.REFUSED]
+    assert effect(marked, declared()) == [Effect.REFUSED], "or a second change would find no mark to refuse it for"
+    assert effect(marked, declared(punctuation="other")) == effect(declared(), marked) == [Effect.NEXT_EPOCH]
+    assert effect(declared(), declared(out_of_orderness=3)) == [Effect.NEXT_EPOCH]

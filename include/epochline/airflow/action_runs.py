@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from epochline.operations import Subject
 
 
+SAID = "said"
+"""Key of the XCom in which the task of an action leaves what it said, for the page that started the run."""
+
+
+def dag_of_action(name: str) -> str:
+    """The id of the DAG that carries out an action."""
+    return f"epochline_{name.replace('-', '_')}"
+
+
 def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
     """The plan of a run whose conf names an action; None for every other run.
 

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from airflow.sdk import Asset, AssetAlias
 
 from epochline.airflow.connections import run_of
+from epochline.declare.names import sink_uri
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import AnnouncedReceipt, Ledger
 
@@ -36,7 +36,7 @@ def sink_asset(pipeline: str, sink: str) -> Asset:
         sink: as ``epochline.receipts`` names it: ``orders`` (a table), ``kafka:topic``, ``files:/path``. Characters
             that a path may not hold are percent-encoded.
     """
-    return Asset(f"epochline://{pipeline}/{quote(sink, safe=':')}")
+    return Asset(sink_uri(pipeline, sink))
 
 
 def events_of(pipeline: Pipeline) -> AssetAlias:

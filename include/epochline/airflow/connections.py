@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import Connection as AirflowConnection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from epochline.config.connections import SPARK_CONNECT, Connection, Connections, spark_writers
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochlineError
+from epochline.errors import ConfigurationError, EpochlineError, recorded
 from epochline.protocol.epoch import Interval, Run
 from epochline.sinks.adapters import Adapters
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
 def epochline_errors() -> Iterator[None]:
-    """Turn our errors into Airflow's, so that Airflow retries a task only if a retry helps."""
+    """Turn our errors into Airflow's, so that Airflow retries a task only if a retry helps.
+
+    A failure is logged in one line first; Airflow's traceback comes below. An error of ours says all that there is to
+    say, so its traceback is only shown if it has a cause.
+    """
     try:
         yield
     except EpochlineError as error:
         message = f"{type(error).__name__}: {error}"
-        if error.retryable:
-            raise AirflowException(message) from error
-        raise AirflowFailException(message) from error
+        log.error("%s", _one_line(message))
+        kind = AirflowException if error.retryable else AirflowFailException
+        raise kind(message) from (error if error.__cause__ is not None else None)
+    except AirflowSkipException:
+        raise
+    except AirflowException as error:
+        log.error("%s", _one_line(str(error)))
+        raise
+    except (Exception, AirflowTaskTimeout) as error:
+        log.error("%s", recorded(error))
+        raise
+
+
+def _one_line(text: str) -> str:
+    """A text without line breaks."""
+    return " ".join(text.split())
 
 
 def run_of(context: Mapping[str, Any]) -> Run:
@@ -51,6 +71,11 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
             " runs an interval."
         )
     return Interval(start=start, until=until)
+
+
+def is_scheduled(context: Mapping[str, Any]) -> bool:
+    """Whether the schedule started the run: its epoch then keeps the interval (K8). A person's run starts at once."""
+    return bool(context["dag_run"].run_type == "scheduled")
 
 
 def _look_up(connection_id: str) -> Connection:

@@ -7,12 +7,8 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
-from epochline.airflow.operators import (
-    AbortEpochOperator,
-    CommitEpochOperator,
-    PlanEpochOperator,
-    PreCommitOperator,
-)
+from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator
+from epochline.airflow.pre_commit import PreCommitOperator
 from epochline.airflow.publishing import PublishOperator
 from epochline.airflow.settings import PLAN_PATIENCE, PUBLISH_PATIENCE, params, settings_of_dag
 from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
@@ -24,10 +20,17 @@ _DOC = """
 Reads **{source}**, writes **{sinks}**. `plan_epoch` writes the offset range to the ledger, `pre_commit` stages exactly
 that range with Spark and seals it, `commit_epoch` makes it visible together with the offsets, in one transaction.{publish}
 
+XCom `outcome` of `commit_epoch` and `abort_epoch`, or of `plan_epoch` if no epoch was planned, says in one line what
+came of the run: *committed*, *aborted*, *pre-committed* or *no epoch*, with rows, reason and what to do. The tab *Epoch*
+of the run begins with it.
+
 | What you see | What it means | What to do |
 |---|---|---|
+| run green, outcome "committed" | the rows are visible, and the offsets moved with them | nothing |
 | run skipped | nothing to read | nothing |
-| run red, `abort_epoch` failed: "was aborted" | staging is discarded, no offset moved | read the log of the task that failed; clear the run from `plan_epoch` to try the same range again, or let the next run take it |
+| run red, `abort_epoch` failed: "was aborted" | staging is discarded, no offset moved | the log of `abort_epoch` says why; clear the run from `plan_epoch` to try the same range again, or let the next run take it |
+| run red, `abort_epoch`: "The pipeline is paused" | the next run would fail again: a target refuses the rows, or the restarts are used up | mend what the log names, then `epochline resume {name} --reason …` |
+| `pre_commit` red, `abort_epoch` without a colour | the run was marked failed while the DAG was paused, and no teardown starts; the epoch stays PLANNED | unpause the DAG: `abort_epoch` runs, and the next run reads the range again |
 | run red, "is pre-committed and was left so" | all rows are staged and sealed | nothing: the next run commits them; or clear `commit_epoch` |
 | `plan_epoch`: "is being staged by run …" | another run holds the pipeline's epoch | wait; this run tries again by itself |
 | you clear a committed run | its receipt is shown | nothing is written twice |
@@ -81,7 +84,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
         tags=list(pipeline.tags),
         doc_md=_DOC.format(
             name=pipeline.name,
-            source=", ".join(pipeline.source.topics) or f"topics that match {pipeline.source.pattern}",
+            source=pipeline.source.described,
             sinks=", ".join(
                 f"{sink.table} ({sink.mode})" if isinstance(sink, PostgresTable) else str(sink)
                 for sink in pipeline.sinks

@@ -1,37 +1,56 @@
-"""Operators' actions as DAGs: one per row of `epochline.operations.ACTIONS`, and one for the janitor.
+"""Operators' actions as DAGs: one per row of `epochline.operations.DAG_ACTIONS`, and two with a schedule.
 
 A run without *confirm* logs the preview and is skipped. Some actions are epochs. The action's DAG then starts runs of
 the pipeline's own DAG, whose conf names the action; those runs plan, stage and commit the epochs.
+A run that a page started has the state of the ledger that the page showed in *expected*, and does nothing if the state
+is another one now.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, BaseOperator, Param
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.action_runs import actor_of, subject_of
-from epochline.airflow.connections import epochline_errors, ledger_at, run_of
+from epochline.airflow.action_runs import SAID, actor_of, dag_of_action, subject_of
+from epochline.airflow.acts import ACTS
+from epochline.airflow.connections import epochline_errors, ledger_at, opened_offsets, postgres_dsn, run_of
+from epochline.airflow.dag_file import airflow_dags_folder
+from epochline.airflow.reading import snapshot
 from epochline.airflow.settings import ACTION
-from epochline.config.discovery import dags_folder, find, find_all
-from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Request, tidy
+from epochline.config.discovery import find, look
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import EpochlineError, StalePreviewError
+from epochline.operations import (
+    DAG_ACTIONS,
+    Action,
+    ActionPreview,
+    DirectAction,
+    EpochAction,
+    Request,
+    refresh_log_ends,
+    tidy,
+)
+from epochline.operations.dag_runs import Retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+
 _TAGS = ["epochline", "operations"]
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _MOST_STEPS = 1000
+_LONGEST_NOTE = 500
 
 
 def operation_dags() -> dict[str, DAG]:
     """The manual DAGs, by their ids: ``epochline_abort``, ``epochline_requeue`` and so on."""
-    return {dag.dag_id: dag for dag in map(_dag_of, ACTIONS.values())}
+    return {dag.dag_id: dag for dag in map(_dag_of, DAG_ACTIONS.values())}
 
 
 def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
@@ -44,10 +63,24 @@ def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
     return dag
 
 
+def log_ends_dag(schedule: timedelta = timedelta(minutes=5)) -> DAG:
+    """The scheduled DAG that asks Kafka where the logs of all declared pipelines end, for the pages.
+
+    It runs from the start, also where new DAGs are paused: it reads, and changes nothing that a pipeline decides by.
+    """
+    with DAG(
+        dag_id="epochline_log_ends", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
+        is_paused_upon_creation=False,
+        doc_md="Stores where logs end and how long Kafka keeps them. The pages show both with their age.",
+    ) as dag:  # fmt: skip
+        LogEndsOperator(task_id="ask", execution_timeout=timedelta(minutes=4))
+    return dag
+
+
 class ActionOperator(BaseOperator):
     """Log what an action would do; with *confirm*, do it.
 
-    :param action: its name in `epochline.operations.ACTIONS`.
+    :param action: its name in `epochline.operations.DAG_ACTIONS`.
     :return: for an action whose work is epochs, the conf of each run to start.
     """
 
@@ -56,18 +89,32 @@ class ActionOperator(BaseOperator):
         self.action = action
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Preview, then act."""
-        params, action = dict(context["params"]), ACTIONS[self.action]
+        """Preview, then act. What is said goes to the log, and to the page that started the run."""
+        said: list[str] = []
+        try:
+            return self._act(context, said)
+        except Exception as error:
+            said.append(str(error))
+            raise
+        finally:
+            context["ti"].xcom_push(key=SAID, value="\n".join(said))
+
+    def _act(self, context: Context, said: list[str]) -> list[dict[str, Any]]:
+        params, action = dict(context["params"]), DAG_ACTIONS[self.action]
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
+        expected = params.pop("expected", None)
         with epochline_errors():
             request = Request(actor=actor_of(context), reason=reason)
+            self.log.info("%s of %s, asked for by %s", action.name, pipeline, request)
             parameters = action.parse(params)
-            subject = subject_of(find(pipeline, _dags_folder()))
+            declared = find(pipeline, airflow_dags_folder())
+            subject = subject_of(declared)
             previewed = action.preview(subject, parameters)
-            for line in previewed.lines:
-                self.log.info(line)
+            self._say(said, previewed.lines)
             if previewed.refusal is not None:
                 raise AirflowFailException(f"{previewed.refusal} Nothing was changed.")
+            if expected is not None:
+                _refuse_a_stale_preview(declared, action, parameters, expected, previewed)
             if not confirmed:
                 raise AirflowSkipException("Not confirmed: nothing was changed. Trigger the DAG again with confirm.")
             if isinstance(action, EpochAction):
@@ -75,38 +122,88 @@ class ActionOperator(BaseOperator):
                     "name": action.name, "parameters": parameters.model_dump(exclude_none=True), "actor": request.actor,
                     "reason": request.reason,
                 }  # fmt: skip
-                return [{ACTION: conf_of_run}] * min(previewed.epochs, _MOST_STEPS)
+                runs = min(previewed.epochs, _MOST_STEPS)
+                self.log.info(
+                    "%s: the next task starts %d runs of %s, which plan the epochs", action.name, runs, pipeline
+                )
+                return [{ACTION: conf_of_run}] * runs
             if isinstance(action, DirectAction):
-                for line in action.act(subject, parameters, request).lines:
-                    self.log.info(line)
-        return []
+                self._say(said, action.act(subject, parameters, request).lines)
+        return [{"note": f"retry by {request}"[:_LONGEST_NOTE]}] if isinstance(action, Retry) else []
+
+    def _say(self, said: list[str], lines: Sequence[str]) -> None:
+        said.extend(lines)
+        for line in lines:
+            self.log.info(line)
 
 
 class JanitorOperator(BaseOperator):
-    """Tidy each database that a declared pipeline names."""
+    """Tidy each database that a declared pipeline names. A broken declaration hides no other."""
 
     def execute(self, context: Context) -> None:
-        """Tidy, and log what was found."""
+        """Tidy, and log what was found and which declarations are broken."""
         with epochline_errors():
-            for connection in sorted({one.postgres_connection for one in find_all(_dags_folder()).values()}):
+            declared = look(airflow_dags_folder())
+            for error in declared.broken:
+                self.log.error("broken declaration: %s", " ".join(str(error).split()))
+            for connection in sorted({one.postgres_connection for one in declared.pipelines.values()}):
                 tidied = tidy(ledger_at(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
 
 
-def _dags_folder() -> Path:
-    """The folder that EPOCHLINE_DAGS names; if it is not set, Airflow's own DAGs folder."""
-    return dags_folder(Path(conf.get("core", "dags_folder")))
+def _refuse_a_stale_preview(
+    declared: Pipeline, action: Action[Any, Any], parameters: Any, expected: Any, previewed: ActionPreview
+) -> None:
+    """Refuse to do something else than what a page showed.
+
+    Raises:
+        StalePreviewError: the ledger, or for a loss Kafka, is in another state than when the page was read.
+    """
+    given = parameters.model_dump(mode="json", exclude_defaults=True)
+    with snapshot(postgres_dsn(declared.postgres_connection)) as ledger:
+        act = ACTS.get(action.name)
+        state = None if act is None else act.foresee(ledger, declared.name, given).state
+    lost = previewed.after.get("lost", expected.get("lost"))
+    if state != expected or lost != expected.get("lost"):
+        raise StalePreviewError(
+            f"{declared.name}: the state has changed since the page was read. Nothing was changed. Open the page of the"
+            " action again, and read the new preview."
+        )
+
+
+class LogEndsOperator(BaseOperator):
+    """Store where the logs of all declared pipelines end. A Kafka or ledger that does not answer hides no other."""
+
+    def execute(self, context: Context) -> None:
+        """Ask each Kafka once for all pipelines that share it and a ledger; fail at the end if one did not answer."""
+        declared = look(airflow_dags_folder()).pipelines.values()
+        by_servers: defaultdict[tuple[str, str], list[Pipeline]] = defaultdict(list)
+        for one in declared:
+            for kafka in {source.connection for source in one.kafka_sources.values()}:
+                by_servers[kafka, one.postgres_connection].append(one)
+        failed: list[EpochlineError] = []
+        for (kafka, postgres), pipelines in by_servers.items():
+            try:
+                with opened_offsets(kafka) as source:
+                    partitions = refresh_log_ends(ledger_at(postgres), source, pipelines, kafka)
+                self.log.info("%s, %s: %d partitions of %d pipelines", kafka, postgres, partitions, len(pipelines))
+            except EpochlineError as error:
+                self.log.warning("%s, %s: %s", kafka, postgres, error)
+                failed.append(error)
+        with epochline_errors():
+            if failed:
+                raise failed[0]
 
 
 def _dag_of(action: Action[Any, Any]) -> DAG:
     with DAG(
-        dag_id=f"epochline_{action.name.replace('-', '_')}", schedule=None, start_date=_BEGIN, catchup=False,
-        max_active_runs=1, tags=_TAGS, doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.",
-        params=_params(action),
+        dag_id=dag_of_action(action.name), schedule=None, start_date=_BEGIN, catchup=False, max_active_runs=1,
+        tags=_TAGS, doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.", params=_params(action),
+        is_paused_upon_creation=False,
     ) as dag:  # fmt: skip
         act = ActionOperator(task_id="act", action=action.name, execution_timeout=timedelta(minutes=15), retries=0)
-        if isinstance(action, EpochAction):
+        if isinstance(action, EpochAction | Retry):
             # Airflow does not render mapped values again: a reason with braces in it stays text.
             TriggerDagRunOperator.partial(task_id="run", trigger_dag_id="{{ params.pipeline }}").expand(conf=act.output)
     return dag
@@ -117,7 +214,11 @@ def _params(action: Action[Any, Any]) -> dict[str, Param]:
         "pipeline": Param(type="string", minLength=1, title="Pipeline"),
         "reason": Param(type="string", minLength=1, title="Reason", description="Why; kept in the ledger."),
         "confirm": Param(False, type="boolean", title="Confirm", description="Without it only the preview is logged."),
-    }
+        "expected": Param(
+            None, type=["null", "object"], title="Expected",
+            description="The state that a page showed; the run does nothing if it has changed.",
+        ),
+    }  # fmt: skip
     for name, schema in action.parameters.model_json_schema().get("properties", {}).items():
         kinds = [one["type"] for one in schema.get("anyOf", [schema])]
         limits = {

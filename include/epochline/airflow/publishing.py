@@ -33,20 +33,23 @@ class PublishOperator(BaseOperator):
         """
         from epochline.coordinator import publish
 
+        name = self.pipeline.name
+        self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
             published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
-        announced = announce_to_airflow(ledger, self.pipeline, context)
-        failed = self._failed_before(context)
-        if failed:
-            raise AirflowFailException(
-                f"{self.pipeline.name}: {', '.join(failed)} failed, so the run fails. This task published what was due"
-                f" from earlier runs: {len(published)} receipts."
-            )
+            announced = announce_to_airflow(ledger, self.pipeline, context)
+            failed = self._failed_before(context)
+            if failed:
+                raise AirflowFailException(
+                    f"{name}: {', '.join(failed)} failed, so the run fails. This task published what was due from"
+                    f" earlier runs: {len(published)} receipts. The log of {failed[-1]} says what to do."
+                )
         if not published and not announced:
             raise AirflowSkipException(
-                f"{self.pipeline.name}: every sink shows every committed epoch, and Airflow has recorded them all."
+                f"{name}: every sink shows every committed epoch, and Airflow has recorded them all."
             )
+        self.log.info("%s: published %d receipts, announced %d. Nothing to do.", name, len(published), announced)
 
     def _failed_before(self, context: Context) -> list[str]:
         """Ids of the failed tasks before this one in the run."""

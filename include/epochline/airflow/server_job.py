@@ -12,6 +12,17 @@ from contextlib import suppress
 from airflow.sdk.exceptions import AirflowException
 
 _SECONDS_TO_END = 5
+_SHELLS = 128
+"""A shell adds this to the number of the signal that ended a process."""
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a driver ended, given its exit code, or its signal as Python or a shell reports it."""
+    number = -code if code < 0 else code - _SHELLS
+    try:
+        return f"the driver of the Spark job was killed by signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"the driver of the Spark job ended with exit code {code}"
 
 
 class ServerJob:
@@ -45,7 +56,7 @@ class ServerJob:
                 self.stop()
                 raise
         if process.returncode != 0:
-            raise AirflowException(f"the Spark job ended with exit code {process.returncode}; its output is above")
+            raise AirflowException(how_it_ended(process.returncode))
 
     def stop(self) -> None:
         """End the job that runs; the server interrupts its query."""

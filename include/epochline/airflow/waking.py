@@ -20,6 +20,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from epochline.airflow.connections import ledger_at, opened_offsets
+from epochline.declare.inputs import require_kafka
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.protocol.waking import Restraint
@@ -42,12 +43,13 @@ Servers = tuple[str, str]
 
 def records_asset(pipeline: Pipeline, minimum_interval: timedelta) -> Asset:
     """The asset ``epochline-source://PIPELINE/records``. Its watcher looks; an event of it starts a run."""
+    source = require_kafka(pipeline.name, pipeline.source, "wake_on_data")
     trigger = UnreadRecordsTrigger(
         pipeline=pipeline.name,
-        topics=list(pipeline.source.topics),
-        pattern=pipeline.source.pattern,
+        topics=list(source.topics),
+        pattern=source.pattern,
         minimum_interval=minimum_interval.total_seconds(),
-        kafka_connection=pipeline.source.connection,
+        kafka_connection=source.connection,
         postgres_connection=pipeline.postgres_connection,
     )
     return Asset(

@@ -1,4 +1,4 @@
-"""Reads one committed range again: what Kafka still has of it, its counts, and the rows that it should give."""
+"""Reads one committed range again: what the source still has of it, its counts, and the rows that it should give."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from epochline.arrow.stage.flow import BatchFlow
 from epochline.audit.recorded import RecordedEpoch, RecordedRange
 from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import DataLossError, EpochlineError
+from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
-from epochline.kafka.topic_logs import TopicLog
+from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
 from epochline.protocol.refused import Refused
 from epochline.protocol.staging import StagedTable
+from epochline.sources.reading import SourceReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class ReadAgain:
 
     found: PartitionCounts | None
     whole: bool
-    """Whether Kafka has every offset of the range, so that counts and digest can be compared."""
+    """Whether the source has every offset of the range, so that counts and digest can be compared."""
     parsed: bool
     """Whether every record was parsed, so that passed, skipped and quarantined records are counted too."""
     gone: int
@@ -40,14 +41,18 @@ class RangeReader:
     """Reads ranges of neighbouring epochs and puts the rows that they should have given into temporary tables.
 
     Args:
-        session: reads from Kafka.
+        session: reads from the source.
         flow: the declaration's flow from records to rows; None if it cannot be built any more.
         expected: takes the rows.
         refused: by epoch, the records that it set aside because a target refused them.
     """
 
     def __init__(
-        self, session: ReadSession, flow: BatchFlow | None, expected: ExpectedRows, refused: Mapping[int, Refused]
+        self,
+        session: ReadSession | SourceReading,
+        flow: BatchFlow | None,
+        expected: ExpectedRows,
+        refused: Mapping[int, Refused],
     ) -> None:
         self._session = session
         self._refused = refused
@@ -56,14 +61,14 @@ class RangeReader:
         self.broken: dict[int, str] = {}
         """By epoch, the reason why its rows are unknown: its parse fails now."""
 
-    def read(self, epoch: RecordedEpoch, one: RecordedRange, log: TopicLog | None) -> ReadAgain:
-        """Read what Kafka still has of a range; missing offsets are left out of every comparison."""
+    def read(self, epoch: RecordedEpoch, one: RecordedRange, log: HeldLog | None) -> ReadAgain:
+        """Read what the source still has of a range; missing offsets are left out of every comparison."""
         held, not_judged = _held(one, log)
         found: PartitionCounts | None = None
         if held is not None:
             try:
                 found = self._records(epoch.epoch_id, one, held)
-            except DataLossError as error:
+            except RecordsGoneError as error:
                 held = None
                 not_judged.append(f"not retained: offsets were deleted while the audit read ({error})")
         for gap in _gaps(one.range, held):
@@ -129,14 +134,13 @@ def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlo
         return None, str(error)
 
 
-def _held(one: RecordedRange, log: TopicLog | None) -> tuple[OffsetRange | None, list[str]]:
-    """The part of a range that Kafka has now, and a note about the rest."""
-    if log is None or one.partition not in log.held:
-        return None, [f"not retained: offsets {one.range}, Kafka has no {one.topic}-{one.partition}"]
-    if log.topic_id != one.topic_id:
+def _held(one: RecordedRange, log: HeldLog | None) -> tuple[OffsetRange | None, list[str]]:
+    """The part of a range that the source has now, and a note about the rest."""
+    if log is None:
+        return None, [f"not retained: offsets {one.range}, the source has no {one.topic}-{one.partition}"]
+    if log.identity != one.topic_id:
         return None, [f"not judged: {one.topic} was deleted and made again (its topic id was {one.topic_id})"]
-    first, end = log.held[one.partition]
-    start, until = max(one.range.start, first), min(one.range.until, end)
+    start, until = max(one.range.start, log.start), min(one.range.until, log.end)
     if start >= until:
         return None, [f"not retained: offsets {one.range}"]
     held = OffsetRange(start=start, until=until)

@@ -116,7 +116,7 @@ class Recorded:
             after = (page[-1].topic_id, page[-1].partition, page[-1].offset)
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
-        """The number of sealed rows, by sink."""
+        """The number of sealed rows that are in the target, by sink: without skipped repeats."""
         rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return {row.sink: row.rows for row in rows}
 

@@ -46,9 +46,13 @@ class ExpectedRows:
     Args:
         connection: a dedicated session; every call is one transaction.
         sinks: per target its columns with their types, as `staged_columns` orders them.
+        skipped: per target that skips repeats, its unique key. A row is not missing there if the target has its key.
     """
 
-    def __init__(self, connection: Connection, sinks: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self, connection: Connection, sinks: Mapping[str, Mapping[str, str]], skipped: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._skipped = skipped
         self._connection = connection
         self._columns = {sink: {**columns, "_epoch": LINEAGE["_epoch"]} for sink, columns in sinks.items()}
         self._tables = {sink: f"audited_{number}" for number, sink in enumerate(sinks)}
@@ -129,7 +133,8 @@ class ExpectedRows:
             " WHEN t.{copy} IS NULL THEN 'missing' ELSE 'changed' END,"
             " CASE WHEN e.{copy} = t.{copy} THEN array_remove(ARRAY[{each}], NULL) ELSE '{{}}' END"
             " FROM e FULL JOIN t ON ({e_position}, e.{copy}) = ({t_position}, t.{copy})"
-            " WHERE e.{copy} IS NULL OR t.{copy} IS NULL OR {e_row} *<> {t_row} ORDER BY 1, 2, 3, 4, 5"
+            " WHERE (e.{copy} IS NULL OR t.{copy} IS NULL OR {e_row} *<> {t_row})"
+            " AND NOT (t.{copy} IS NULL AND {skipped}) ORDER BY 1, 2, 3, 4, 5"
         ).format(
             columns=_names([*own, *_POSITION]),
             position=_names(_POSITION),
@@ -151,12 +156,22 @@ class ExpectedRows:
             ),
             e_position=_names(_POSITION, "e"),
             t_position=_names(_POSITION, "t"),
+            skipped=self._was_skipped(sink),
             e_row=_record(own, "e"),
             t_row=_record(own, "t"),
         )
         with self._connection.begin(), closing(self._cursor("audited")) as cursor:
             cursor.execute(statement)
             yield from map(RowDifference._make, cursor)
+
+    def _was_skipped(self, sink: str) -> sql.Composable:
+        """The condition that an expected row ``e`` is a repeat of a key that the target has."""
+        if sink not in self._skipped:
+            return sql.SQL("false")
+        key = self._skipped[sink]
+        return sql.SQL("EXISTS (SELECT FROM {} k WHERE ({}) = ({}))").format(
+            _target(sink), _names(key, "k"), _names(key, "e")
+        )
 
     def quarantine_differences(self, pipeline: str, epochs: Sequence[int]) -> list[RowDifference]:
         """Differences between the quarantine and the records that these epochs should have set aside."""

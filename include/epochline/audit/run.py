@@ -20,30 +20,32 @@ from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, st
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError, EpochNotFoundError
-from epochline.kafka.records import ReadSession, RecordReader
-from epochline.kafka.topic_logs import TopicLog, topic_logs
+from epochline.kafka.records import ReadSession
+from epochline.kafka.topic_logs import TopicLogs
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import Refused
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_tables
+from epochline.sources.reading import SourceReader, SourceReading
 
 _NEWEST = 2**62
 
 
 def audit(
     dsn: str,
-    kafka: Mapping[str, str],
+    source: TopicLogs | SourceReader,
     pipeline: str,
     reporter: Reporter,
     *,
     first: int | None = None,
     last: int | None = None,
 ) -> Summary:
-    """Compare committed epochs with the records that Kafka has now. Changes nothing but temporary tables.
+    """Compare committed epochs with the records that the source has now. Changes nothing but temporary tables.
 
     It can run next to a live pipeline: it ignores epochs that commit after its start, and compares each target in one
     snapshot. It uses the current version of a declaration's functions. If neither ``first`` nor ``last`` is given,
@@ -51,7 +53,7 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        kafka: what `epochline.config.kafka.broker_settings` gave for the pipeline's source.
+        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records_of` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch; None: the oldest.
@@ -60,10 +62,10 @@ def audit(
     Raises:
         EpochNotFoundError: the ledger has no committed epoch of the pipeline in that range.
         ConfigurationError: the connection leads to another session in each transaction.
-        SourceUnavailableError, LedgerUnavailableError: Kafka or PostgreSQL does not answer; a retry helps.
+        SourceUnavailableError, LedgerUnavailableError: the source or PostgreSQL does not answer; a retry helps.
     """
     with _session(dsn) as connection:
-        return _Audit(connection, kafka, pipeline, reporter).run(first, last)
+        return _Audit(connection, source, pipeline, reporter).run(first, last)
 
 
 class _OneSession:
@@ -125,10 +127,12 @@ class _Epoch:
 
 
 class _Audit:
-    def __init__(self, connection: Connection, kafka: Mapping[str, str], pipeline: str, reporter: Reporter) -> None:
+    def __init__(
+        self, connection: Connection, source: TopicLogs | SourceReader, pipeline: str, reporter: Reporter
+    ) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
-        self._kafka = kafka
+        self._source = source
         self._pipeline = pipeline
         self._reporter = reporter
         self._summary = Summary()
@@ -143,14 +147,14 @@ class _Audit:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
         self._summary.notes = tuple(notes)
         self._reporter.begin(len(epochs), sum(epoch.offsets for epoch in epochs))
-        with RecordReader(self._kafka).session() as session:
+        with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
         if first is None and last is None:
             self._find_strays(epochs[-1])
         return self._summary
 
-    def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession) -> None:
+    def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
         with self._connection.begin():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
@@ -158,16 +162,17 @@ class _Audit:
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
-        logs = topic_logs(self._kafka, sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
+        logs = self._source.held(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
         states = {epoch.epoch_id: _Epoch(epoch, sinks=list(sinks)) for epoch in group}
         flow, why_not = flow_of(declared, tables)
         compared = [one.sink for one in sinks if one.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
-        with ExpectedRows(self._connection, columns) as expected:
+        skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
+        with ExpectedRows(self._connection, columns, skipped) as expected:
             reader = RangeReader(session, flow, expected, refused)
             for epoch_id, state in states.items():
                 for one in ranges[epoch_id]:
-                    state.partitions.append(self._read(state, one, reader, logs.get(one.topic)))
+                    state.partitions.append(self._read(state, one, reader, logs.get((one.topic, one.partition))))
                 if state.recorded.kind == "requeue":
                     for rows in self._recorded.claimed(state.recorded):
                         reader.claims(state.recorded, rows)
@@ -199,7 +204,7 @@ class _Audit:
             said = "declared with lineage=False"
         else:
             target = find_target(self._connection, sink.table)
-            wanted = {**epoch.targets.get(sink.table, {}), **sink.carried_lineage}
+            wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
             if target is None:
                 said, judged = "the table is gone", False
             else:
@@ -209,8 +214,8 @@ class _Audit:
                     said, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
         return SinkResult(sink=sink.table, said=said and f"values not compared: {said}", judged=judged)
 
-    def _read(self, state: _Epoch, one: RecordedRange, reader: RangeReader, log: TopicLog | None) -> PartitionResult:
-        """Read what Kafka has of one range and compare its counts."""
+    def _read(self, state: _Epoch, one: RecordedRange, reader: RangeReader, log: HeldLog | None) -> PartitionResult:
+        """Read what the source has of one range and compare its counts."""
         again = reader.read(state.recorded, one, log)
         self._reporter.advance(len(one.range))
         if again.found is not None:
@@ -320,7 +325,7 @@ class _Audit:
                 for sink in declared.targets
                 if sink.mode == "append" and "_offset" in sink.carried_lineage
                 and (target := find_target(self._connection, sink.table)) is not None
-                and set(sink.carried_lineage) <= set(target.columns)
+                and set(sink.added_columns) <= set(target.columns)
             ]  # fmt: skip
         for sink in sinks:
             for found in strays(self._connection, sink, self._pipeline):

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
+
+class FollowingEnded(SystemExit):
+    """Ctrl-C ended a command that only showed something. There is nothing to say about it."""
+
+
 app = typer.Typer(
     name="epochline",
     cls=Commands,
@@ -64,7 +69,7 @@ def main() -> None:
         _say("interrupted")
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Typer turns Ctrl-C into this
+        if ended.code == INTERRUPTED and not isinstance(ended, FollowingEnded):  # Typer turns Ctrl-C into this
             _say("interrupted")
         raise
     except Exception as error:

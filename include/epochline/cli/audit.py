@@ -1,4 +1,4 @@
-"""`epochline audit`: compare committed epochs with their ranges in Kafka."""
+"""`epochline audit`: compare committed epochs with their ranges in the source."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object per line.")] = False,
 ) -> None:
-    """Read committed ranges of PIPELINE again from Kafka and compare counts, digests and rows. Changes nothing.
+    """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
-    Names every difference by topic, partition and offset. Offsets that Kafka no longer holds are listed, but not
+    Names every difference by topic, partition and offset. Offsets that the source no longer holds are listed, but not
     checked. Rows are compared by value if the target is of mode append with lineage and the pipeline has no transform.
 
     Exit code 0: all that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use; 3: no
     difference, but not everything could be checked.
     """
     from epochline.audit import audit as run
-    from epochline.cli.connections import kafka_settings, postgres_dsn, registries_of
+    from epochline.cli.connections import postgres_dsn, records_of, registries_of
     from epochline.cli.database import ask, session
     from epochline.cli.ledger import connection_of
     from epochline.config.registry import Registries
+    from epochline.declare.inputs import require_one
     from epochline.declare.pipeline import Pipeline
 
     first, last = _bounds(epochs)
@@ -58,9 +59,9 @@ def audit(
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(known[0]["body"])
     Registries(registries_of(declared)).install()
-    kafka = kafka_settings(declared.source.connection)
+    source = records_of(require_one(pipeline, declared.source, "an audit"))
     with _reporter(as_json) as reporter:
-        summary = run(dsn, kafka, pipeline, reporter, first=first, last=last)
+        summary = run(dsn, source, pipeline, reporter, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)

@@ -17,13 +17,25 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
         "down": "Stop what `up` started, and nothing else. Data stays unless --wipe is given.",
         "status": "Show the parts of the stack: health, version, address, and the files that hold passwords.",
+        "airflow": "Run Airflow's own command line on the stack's Airflow, with its settings and connections.",
     },
-    "feed": {"feed": "Send the lines of FILE to a topic, evenly over its partitions, acknowledged by Kafka."},
+    "init": {
+        "init": "Write a new pipeline NAME: its declaration, its test and a sample record. Overwrites nothing.",
+    },
+    "feed": {"feed": "Send the lines of FILE to a topic, one record per line, acknowledged by Kafka."},
+    "validate": {
+        "validate": "Check the declarations, their functions and their tables without any server. Changes nothing.",
+    },
     "migrate": {
         "migrate": "Migrate the ledger to this version, and create declared target tables that are missing.",
     },
     "plan": {
         "plan": "Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.",
+    },
+    "preview": {
+        "preview": (
+            "Parse the next records of PIPELINE here, without Spark, and show rows and refusals. Writes nothing."
+        ),
     },
     "run": {"run": "Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit."},
     "publish": {
@@ -32,6 +44,15 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "ledger": {"ledger": "Show the last epochs of the ledger, or with --epoch one epoch in full."},
+    "logs": {
+        "logs": "Print the logs of the tasks that made an epoch of PIPELINE, with Spark's output; the newest epoch's.",
+    },
+    "quarantine": {
+        "quarantine": (
+            "List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers."
+        ),
+    },
+    "overview": {"list": "List the declared pipelines: state, lag, last commit, schedule and next run."},
     "lag": {
         "lag": (
             "Show the lag of each partition: head, end of the log, records between them, and time since the last"
@@ -47,9 +68,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "sql": "Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.",
     },
     "audit": {
-        "audit": (
-            "Read committed ranges of PIPELINE again from Kafka and compare counts, digests and rows. Changes nothing."
-        ),
+        "audit": "Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.",
     },
     "operations": {
         "abort": (
@@ -120,6 +139,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of"
             " PIPELINE`."
         ),
+        "epoch-files": (
+            "List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON."
+        ),
     },
     "replay": {
         "replay": (
@@ -132,11 +154,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "demo.command": {
         "demo": (
-            "Feed an access log while Airflow runs epochs, kill a Spark driver half-way, and compare the result with"
-            " the log."
+            "Feed an access log while Airflow runs epochs, kill a Spark driver, and compare the result with the log."
         ),
     },
-    "examples": {"examples": "The documentation's example programs: list and run them."},
+    "examples": {"examples": "The shipped examples: list, enable, disable and run them."},
 }
 """The commands of each module of `epochline.cli`, in the order of the help, with the first paragraph of their help."""
 

@@ -62,6 +62,7 @@ class Execution:
         self._offsets = connections.offsets_of(pipeline)
         self._started = datetime.now(UTC)
         self._epochs = 0
+        self._interrupted = False
         self._exit = ExitStack()
         self._spark: Any = None
 
@@ -69,7 +70,12 @@ class Execution:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
         self._exit.callback(signal.signal, signal.SIGTERM, before)
+        self._exit.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, self._interrupt))
         return self
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True
+        raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -180,6 +186,9 @@ class Execution:
             run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
             self._stop_jobs()
+            if self._interrupted:
+                # Ctrl-C also ends Spark's workers, and the failure of their job may arrive first.
+                raise KeyboardInterrupt from None
             if isinstance(error, EpochlineError):
                 raise
             first = next(iter(str(error).strip().splitlines()), "")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from difflib import get_close_matches
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epochline.cli import printing
-from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
+from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError, way_out_of_pause
 
-_PHASES = ("wait", "start", "stage", "seal", "commit", "publish")
+if TYPE_CHECKING:
+    from epochline.cli.database import Session
+
+_PHASES = ("wait", "plan", "start", "stage", "seal", "commit", "publish")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,42 +32,51 @@ def ledger(
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
     ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show again every two seconds, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
     Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the ledger cannot be
-    read; 2: wrong use.
+    read; 2: wrong use; 130: Ctrl-C ended --follow.
     """
-    from epochline.cli import connections, database, printing
+    from epochline.cli import connections, database
+    from epochline.cli.refresh import refresh, refuse_with_follow
 
     if epoch is not None and pipeline is None:
         raise typer.BadParameter("epoch ids count per pipeline: name the pipeline, as in `ledger access_log --epoch 3`")
+    if follow:
+        refuse_with_follow(json=as_json)
     dsn = connections.postgres_dsn(connection or connection_of(pipeline))
     with database.session(dsn) as opened:
-        epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
-        if not epochs and pipeline is not None:
-            _check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
-        if epoch is None:
-            printing.say(printing.as_json(epochs)) if as_json else show_epochs(epochs)
-            return
-        if not epochs:
-            raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
-        (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
-        ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
-        attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
-        kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
+        if follow:
+            refresh(lambda: _look(opened, pipeline, epoch, limit, as_json=False))
+        _look(opened, pipeline, epoch, limit, as_json=as_json)()
+
+
+def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, *, as_json: bool) -> Callable[[], None]:
+    """Ask the ledger; returns what prints the answer."""
+    from epochline.cli import database
+
+    epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
+    if not epochs and pipeline is not None:
+        check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
+    if epoch is None:
+        return partial(printing.say, printing.as_json(epochs)) if as_json else partial(show_epochs, epochs)
+    if not epochs:
+        raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
+    (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
+    ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
+    attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
+    kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
+    (standing,) = database.ask(opened, "pipeline_overview", pipeline=pipeline)
     if as_json:
-        printing.say(
-            printing.as_json(
-                {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
-            )
-        )
-        return
-    _show_one(epochs[0], phases, ranges, attempts, kept)
+        whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
+        return partial(printing.say, printing.as_json(whole))
+    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(epochs[0], standing))
 
 
-def _check_known(pipeline: str, in_ledger: Set[str]) -> None:
+def check_known(pipeline: str, in_ledger: Set[str]) -> None:
     """Refuse a name that neither the ledger nor a declaration knows."""
     from epochline.config import discovery
 
@@ -71,6 +84,8 @@ def _check_known(pipeline: str, in_ledger: Set[str]) -> None:
         known = sorted({*in_ledger, *discovery.look().pipelines})
     except ConfigurationError:
         known = sorted(in_ledger)
+    if pipeline not in known and (left_out := discovery.why_left_out(pipeline)) is not None:
+        raise EpochNotFoundError(left_out)
     if pipeline not in known:
         meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, known, n=1))
         raise EpochNotFoundError(
@@ -99,6 +114,37 @@ def connection_of(pipeline: str | None) -> str:
         return POSTGRES
 
 
+def paused_in_words(pipeline: str, standing: dict[str, Any]) -> str:
+    """By whom a pipeline is paused, and why; ``standing`` is its row of `pipeline_overview`."""
+    return f"{pipeline} is paused by {standing['paused_by']} ({standing['paused_reason']})"
+
+
+def next_step(epoch: dict[str, Any], standing: dict[str, Any]) -> str | None:
+    """What becomes of an epoch, and the command that goes on if a person has to act; None if it is committed.
+
+    Args:
+        epoch: with ``pipeline``, ``epoch_id`` and ``state``.
+        standing: the row of `pipeline_overview`.
+    """
+    pipeline, state = epoch["pipeline"], epoch["state"]
+    if state == "COMMITTED":
+        return None
+    if standing["paused_at"]:
+        said = paused_in_words(pipeline, standing)
+        return f"{said}. To go on, run `epochline {way_out_of_pause(pipeline, standing['paused_reason'])}`"
+    if state == "ABORTED":
+        return "no offset moved; the next run reads its range again"
+    if state == "PRE_COMMITTED":
+        return "the next run commits it"
+    if standing["epoch_id"] == epoch["epoch_id"] and standing["lease_expired"]:
+        return (
+            "nobody stages it, and its lease has expired. If its DAG is paused, unpause it: the teardown of its run, or"
+            " the next run, ends the epoch, and its range is read again. At once, run"
+            f" `epochline abort {pipeline} {epoch['epoch_id']} --reason …`"
+        )
+    return "it is being staged"
+
+
 def show_epochs(epochs: list[dict[str, Any]]) -> None:
     """Print epochs as a table, with notes and errors below it."""
     if not epochs:
@@ -117,6 +163,7 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
             )
             for one in epochs
         ],
+        least=("skipped", "attempt", "passed", "latency", "rows", "took"),
     )  # fmt: skip
     for one in epochs:
         for said in _of_epoch(one):
@@ -142,6 +189,7 @@ def _show_one(
     ranges: list[dict[str, Any]],
     attempts: list[dict[str, Any]],
     quarantined: int,
+    then: str | None,
 ) -> None:
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
@@ -155,6 +203,8 @@ def _show_one(
         printing.say(f"age at the commit, by Kafka's timestamps: {oldest} of the oldest record, {newest} of the newest")
     if epoch["note"]:
         printing.say(f"note: {epoch['note']}")
+    if epoch["settings"]:
+        printing.say(f"settings: {', '.join(_chosen(epoch['settings']))}")
     printing.say()
     printing.table(
         ("topic", "partition", "range", "read", "passed", "skipped", "quarantined"),
@@ -169,6 +219,15 @@ def _show_one(
     printing.say()
     show_attempts(attempts)
     printing.say(f"records kept in the quarantine: {quarantined}")
+    if then is not None:
+        printing.say(then)
+
+
+def _chosen(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Recorded settings that are not the default, with the place that set each, and the record limit in any case."""
+    for name, one in sorted(settings.items()):
+        if one["from"] != "default" or name == "record_limit":
+            yield f"{name} {'none' if one['value'] is None else one['value']} ({one['from']})"
 
 
 def show_attempts(attempts: list[dict[str, Any]]) -> None:
@@ -182,6 +241,7 @@ def show_attempts(attempts: list[dict[str, Any]]) -> None:
             )
             for one in attempts
         ],
+        least=("host", "ended"),
     )  # fmt: skip
     for one in attempts:
         if one["error"]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import DeclarationError
+from epochline.errors import ConfigurationError, DeclarationError, TargetError
+
+REFUSED = 1
 
 
 def register(app: typer.Typer) -> None:
@@ -22,83 +26,137 @@ def migrate(
     """Migrate the ledger to this version, and create declared target tables that are missing.
 
     Safe to run at any time, also several times at once. Alters no column of a target. Also creates the roles of least
-    privilege and their grants. If this login may not, the statements are printed for a DBA; only pipelines with a
-    writer_connection need them. Exit code 0: ledger and targets exist; 1: refused, the message says why; 2: a
-    declaration is broken; it is named, and everything is done for the others.
+    privilege and their grants, and lets the login of the connection epochline_reader see quarantined bytes on the
+    pages in Airflow. If this login may not, the statements are printed for a DBA; only pipelines with a
+    writer_connection and those pages need them. Exit code 0: ledger and targets exist; 1: refused, or the table of
+    a pipeline is not one that Epochline made from the declaration; the message says why, and everything is done for
+    the others; 2: a declaration is broken; it is named, and everything is done for the others. Also 2: two
+    pipelines name one table; nothing is done.
     """
-    from epochline.cli import connections, printing
+    from epochline.cli import printing
     from epochline.config import discovery
-    from epochline.config.connections import POSTGRES
+    from epochline.config.shared_tables import shared_tables
 
     declared = discovery.look()
+    shared = shared_tables(declared)
+    if shared:
+        raise shared[0]
     found = declared.pipelines
-    # Without any pipeline the default database still gets its ledger.
-    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [POSTGRES]
-    revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
-    left = {one: _left_to_a_dba(connections.postgres_dsn(one)) for one in ids}
-    tables = create_targets(found)
+    ledgers = migrate_ledgers(found.values())
+    targets = create_targets(found)
     if as_json:
         printing.say(
             printing.as_json(
-                {"ledger": revisions, "left_to_a_dba": left, "pipelines": sorted(found), "created": tables}
+                {
+                    "ledger": {one: ledger.revision for one, ledger in ledgers.items()},
+                    "left_to_a_dba": {one: ledger.left_to_a_dba for one, ledger in ledgers.items()},
+                    "pipelines": sorted(found),
+                    "created": targets.made,
+                    "refused": {name: str(error) for name, error in targets.refused.items()},
+                }
             )
         )
     else:
-        _show_ledgers(revisions, left)
-        _show(tables, printing.say)
+        show_ledgers(ledgers)
+        show_targets(targets, printing.say)
     printing.broken(declared.broken)
+    if targets.refused:
+        raise typer.Exit(REFUSED)
     if declared.broken:
         raise typer.Exit(DeclarationError.exit_code)
 
 
-def _show_ledgers(revisions: Mapping[str, str], left: Mapping[str, list[str]]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigratedLedger:
+    """The revision of a ledger, and the statements that its login may not run."""
+
+    revision: str
+    left_to_a_dba: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTargets:
+    """By pipeline: the tables that were made, or why its targets were refused."""
+
+    made: Mapping[str, list[str]]
+    refused: Mapping[str, TargetError]
+
+
+def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
+    """Create or upgrade the ledger of each database that a pipeline names; return them by connection id."""
+    from epochline.cli import connections
+    from epochline.config.connections import POSTGRES
+    from epochline.postgres.ledger.migrate import arrange_roles, upgrade
+
+    # Without any pipeline the default database still gets its ledger.
+    ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
+    urls = {one: connections.postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1) for one in ids}
+    revisions = {one: upgrade(url) for one, url in urls.items()}
+    return {
+        one: MigratedLedger(revision=revisions[one], left_to_a_dba=arrange_roles(url, viewer=_viewer(one)))
+        for one, url in urls.items()
+    }
+
+
+def _viewer(connection: str) -> str | None:
+    """The login of the pages in Airflow, if its connection is known here and leads to the same database."""
+    from epochline.cli import connections
+
+    try:
+        ledger, pages = (urlsplit(connections.postgres_dsn(one)) for one in (connection, "epochline_reader"))
+    except ConfigurationError:
+        return None
+    there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
+    return unquote(pages.username or "") if there else None
+
+
+def show_ledgers(ledgers: Mapping[str, MigratedLedger]) -> None:
+    """Print the revision of each ledger, and what is left to a DBA."""
     from epochline.cli import printing
 
-    for one, revision in revisions.items():
-        printing.say(f"ledger of {one}: at revision {revision}")
-        if left[one]:
+    for one, ledger in ledgers.items():
+        printing.say(f"ledger of {one}: at revision {ledger.revision}")
+        if ledger.left_to_a_dba:
             printing.say("this login may not create the roles of least privilege; a DBA has to run, in this database:")
-            printing.say("\n".join(f"  {statement}" for statement in left[one]))
+            printing.say("\n".join(f"  {statement}" for statement in ledger.left_to_a_dba))
             printing.say("then run `epochline migrate` again")
 
 
-def create_targets(found: Mapping[str, Pipeline]) -> dict[str, list[str]]:
-    """Create the missing target tables of each pipeline; return them by pipeline."""
+def create_targets(found: Mapping[str, Pipeline]) -> CreatedTargets:
+    """Create the missing target tables of each pipeline. A refused pipeline stops no other."""
     from epochline.cli.connections import ledger_of
 
-    made = {}
+    made: dict[str, list[str]] = {}
+    refused: dict[str, TargetError] = {}
     for name, pipeline in found.items():
-        with ledger_of(pipeline).transaction() as tx:
-            made[name] = list(tx.targets.create(pipeline))
-    return made
+        try:
+            with ledger_of(pipeline).transaction() as tx:
+                made[name] = list(tx.targets.create(pipeline))
+        except TargetError as error:
+            refused[name] = error
+    return CreatedTargets(made=made, refused=refused)
 
 
 def create_declared(report: Callable[[str], None]) -> None:
-    """Create the missing target tables of every declared pipeline, report them, and name broken declarations."""
+    """Create the missing target tables of every declared pipeline, and report them.
+
+    Names broken declarations, and pipelines that name one table: neither stops the others.
+    """
     from epochline.cli import printing
     from epochline.config import discovery
+    from epochline.config.shared_tables import without_shared_tables
 
     declared = discovery.look()
-    printing.broken(declared.broken)
-    _show(create_targets(declared.pipelines), report)
+    alone, shared = without_shared_tables(declared)
+    printing.broken([*declared.broken, *shared])
+    show_targets(create_targets(alone), report)
 
 
-def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:
-    for name, made in tables.items():
+def show_targets(targets: CreatedTargets, report: Callable[[str], None]) -> None:
+    """Report the tables that were made; print the refusals to standard error."""
+    from epochline.cli import printing
+
+    for name, made in targets.made.items():
         report(f"{name}: {'made ' + ', '.join(made) if made else 'every target exists'}")
-
-
-def _upgrade(dsn: str) -> str:
-    from epochline.postgres.ledger.migrate import upgrade
-
-    return upgrade(_url(dsn))
-
-
-def _left_to_a_dba(dsn: str) -> list[str]:
-    from epochline.postgres.ledger.migrate import arrange_roles
-
-    return arrange_roles(_url(dsn))
-
-
-def _url(dsn: str) -> str:
-    return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)
+    for error in targets.refused.values():
+        printing.progress(f"refused: {error}")

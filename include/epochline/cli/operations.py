@@ -107,23 +107,27 @@ def janitor(
     """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
 
     Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
-    was nothing to do; 1: a database cannot be reached; 2: wrong use.
+    was nothing to do; 1: a database cannot be reached, or a declaration is broken, and the databases of the others are
+    tidied; 2: wrong use.
     """
     from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
-    declared = {one.postgres_connection for one in discovery.look().pipelines.values()} if connection is None else set()
+    declared = discovery.look() if connection is None else discovery.Declared(pipelines={}, broken=())
+    named = {one.postgres_connection for one in declared.pipelines.values()}
     found = {}
-    for one in sorted({connection} if connection else declared or {POSTGRES}):
+    for one in sorted({connection} if connection else named or {POSTGRES}):
         ledger = connections.ledger_at(one)
         found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
     if as_json:
         printing.say(printing.as_json({one: asdict(tidied) for one, tidied in found.items()}))
-        return
-    for one, tidied in found.items():
+    for one, tidied in found.items() if not as_json else ():
         for line in tidied.lines():
             printing.say(f"{one}: {line}")
+    printing.broken(declared.broken)
+    if declared.broken:
+        raise typer.Exit(1)
 
 
 def run_of_terminal() -> Run:
@@ -132,7 +136,10 @@ def run_of_terminal() -> Run:
 
 
 def subject_of(pipeline: str, connection: str | None) -> Subject:
-    """The pipeline to act on, by its declaration; by the database alone if the pipeline is no longer declared."""
+    """The pipeline to act on, by its declaration; by the database alone if the pipeline is no longer declared.
+
+    Says on standard error if the declaration is in a file that is left out, such as an example that is not enabled.
+    """
     from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
@@ -140,6 +147,9 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
     try:
         declared = discovery.find(pipeline)
     except (ConfigurationError, DeclarationError):
+        left_out = discovery.why_left_out(pipeline)
+        if left_out is not None:
+            printing.progress(left_out)
         return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
     ledger = connections.ledger_of(declared) if connection is None else connections.ledger_at(connection)
     return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))

@@ -29,13 +29,14 @@ def plan(
     """Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.
 
     Makes all checks of a real plan. Exit code 0: the next epoch can be planned, even if it reads nothing; 1: the plan
-    would be refused, the message says why; 2: there is no such pipeline, or its declaration is invalid.
+    would be refused, the message says why; 2: there is no such pipeline, or its declaration is invalid, or another
+    pipeline names one of its tables.
     """
     from epochline.cli.connections import ledger_of, offsets_of
-    from epochline.config import discovery
+    from epochline.config.shared_tables import find_alone
     from epochline.coordinator import preview
 
-    declared = discovery.find(pipeline)
+    declared = find_alone(pipeline)
     since, changed = _changes(declared)
     try:
         seen = preview(ledger_of(declared), offsets_of(declared), declared, record_limit=max_records)

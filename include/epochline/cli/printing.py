@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDE = 10_000
+"""As wide as needed."""
+_SHORTEST, _GAP = 8, 2
+
 _STATES = {
     "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
     "RUNNING": "yellow", "SEALED": "cyan", "FENCED": "red",
@@ -30,18 +33,70 @@ def say(text: str = "") -> None:
     console().print(Text(text))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under headings. Columns of numbers are aligned to the right."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence[str] = ()) -> None:
+    """Print rows under headings. Columns of numbers are aligned to the right.
+
+    A file or a pipe gets every line whole. A terminal that is too narrow gets fewer columns, and a line below the table
+    names what is left out. If the rest is still too wide, long texts go on in the next line of their column. A terminal
+    that is too narrow even for that wraps whole lines.
+
+    Args:
+        columns: the headings.
+        rows: one value per column.
+        least: headings of columns that may be left out, the least important one first.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
-    kept = list(zip(*cells, strict=True)) if cells else [()] * len(columns)
+    shown, out = list(columns), console()
+    if out.is_terminal:
+        for name in least:
+            if _needed(shown, _only(columns, shown, cells)) <= out.width:
+                break
+            shown.remove(name)
+    kept = _only(columns, shown, cells)
+    whole = not out.is_terminal or _needed(shown, kept) <= out.width or _narrowest(shown, kept) > out.width
+    Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False).print(_made(shown, kept, whole))
+    if len(shown) < len(columns):
+        gone = ", ".join(name for name in columns if name not in shown)
+        say(f"left out because the terminal has {out.width} columns: {gone}")
+
+
+def _only(columns: Sequence[str], shown: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[list[Text]]:
+    places = [at for at, name in enumerate(columns) if name in shown]
+    return [[row[at] for at in places] for row in cells]
+
+
+def _needed(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+    """The characters of the longest line."""
+    return Console(width=_WIDE).measure(_made(columns, cells, True)).maximum
+
+
+def _narrowest(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+    """The characters of a line if no number is broken, and texts are not broken more than anybody can read."""
+    widths = []
+    for name, texts in _by_column(columns, cells):
+        widest = max(len(name), *(text.cell_len for text in texts), 0)
+        widths.append(widest if _are_numbers(texts) else min(widest, _SHORTEST))
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _by_column(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> Iterator[tuple[str, Sequence[Text]]]:
+    return zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True)
+
+
+def _are_numbers(texts: Sequence[Text]) -> bool:
+    return bool(texts) and all(text.plain.lstrip("-").isdigit() or text.plain in ("", "-") for text in texts)
+
+
+def _made(columns: Sequence[str], cells: Sequence[Sequence[Text]], whole_lines: bool) -> Table:
     out = Table(box=None, pad_edge=False)
-    for name, texts in zip(columns, kept, strict=True):
-        numbers = bool(texts) and all(text.plain.lstrip("-").isdigit() or text.plain in ("", "-") for text in texts)
-        out.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
+    for name, texts in _by_column(columns, cells):
+        numbers = _are_numbers(texts)
+        out.add_column(
+            Text(name), justify="right" if numbers else "left", no_wrap=whole_lines or numbers, overflow="fold"
+        )
     for row in cells:
         out.add_row(*row)
-    # As wide as needed: a terminal wraps long lines, and a file must get them whole.
-    Console(width=_WIDE, soft_wrap=True, highlight=False).print(out)
+    return out
 
 
 def as_json(value: Any) -> str:

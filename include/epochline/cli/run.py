@@ -41,17 +41,18 @@ def run(
     most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and the next run reads its range again.
     With --from and --to the run is a backfill: the epoch ends with the last record before the interval's end, even
     beyond the declared limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1:
-    failed, the message says what is left; 2: wrong use, or an invalid declaration; 130: interrupted.
+    failed, the message says what is left; 2: wrong use, an invalid declaration, or a table that another pipeline names;
+    130: interrupted.
     """
     from epochline.cli.execution import Execution
-    from epochline.config import discovery
+    from epochline.config.shared_tables import find_alone
     from epochline.coordinator import PlanOutcome
 
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
         raise typer.BadParameter("a backfill is one epoch; remove --until-caught-up", param_hint="--from")
     committed = []
-    with Execution(discovery.find(pipeline), master, note=note, interval=interval) as execution:
+    with Execution(find_alone(pipeline), master, note=note, interval=interval) as execution:
         while (result := execution.next_epoch(max_records)) is not None:
             committed.append(result)
             if not as_json:

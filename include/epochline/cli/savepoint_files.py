@@ -1,14 +1,17 @@
-"""`epochline savepoint-export` and `savepoint-import`: move savepoints between databases."""
+"""`epochline savepoint-export`, `savepoint-import` and `epoch-files`: savepoints as files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epochline.cli import printing
-from epochline.errors import ActionRefusedError
+from epochline.errors import ActionRefusedError, ConfigurationError
+
+if TYPE_CHECKING:
+    from epochline.declare.pipeline import Pipeline
 
 _CONNECTION = typer.Option(help="Connection id of the database; the pipeline's own if not given.")
 
@@ -17,6 +20,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("savepoint-export")(export)
     app.command("savepoint-import")(import_savepoint)
+    app.command("epoch-files")(epoch_files)
 
 
 def export(
@@ -64,3 +68,74 @@ def import_savepoint(
     printing.say(
         f"{found} is imported; begin a new pipeline from it: epochline restore NEW {found.name} --of {found.pipeline}"
     )
+
+
+def epoch_files(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    show: Annotated[int | None, typer.Option(metavar="EPOCH", help="Print what the file of this epoch says.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON.
+
+    An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a savepoint. Exit
+    code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing or damaged; 2:
+    wrong use.
+    """
+    from epochline.config import discovery
+    from epochline.config.epoch_files import epoch_folder
+    from epochline.config.resolve import resolve_settings
+    from epochline.config.settings_file import file_settings
+    from epochline.postgres.ledger.epoch_files import file_of
+
+    declared = discovery.find(pipeline)
+    settings = resolve_settings(declared, file=file_settings())
+    if settings.epoch_files is None:
+        raise ConfigurationError(
+            f"{pipeline} has no setting epoch_files: its epochs leave no file. Declare"
+            " settings=Settings(epoch_files=…), or export a savepoint: epochline savepoint-export"
+            f" {pipeline} NAME FILE"
+        )
+    folder = epoch_folder(settings.epoch_files, pipeline)
+    if show is not None:
+        printing.say(_described(pipeline, show, file_of(folder, show)))
+        return
+    rows = _listed(declared, folder, settings.epoch_files_kept)
+    if as_json:
+        printing.say(printing.as_json(rows))
+    elif not rows:
+        printing.say(f"no epoch of {pipeline} was committed yet; its files will be in {folder}")
+    else:
+        printing.table(("epoch", "committed", "file", "bytes"), [tuple(one.values()) for one in rows])
+
+
+def _listed(declared: Pipeline, folder: Path, kept: int) -> list[dict[str, Any]]:
+    """The newest committed epochs, the oldest first, each with its file or the word missing."""
+    from epochline.cli.connections import postgres_dsn
+    from epochline.cli.database import ask, session
+    from epochline.postgres.ledger.epoch_files import file_of, files_in
+
+    found = files_in(folder)
+    with session(postgres_dsn(declared.postgres_connection)) as opened:
+        epochs = ask(opened, "newest_committed_epochs", pipeline=declared.name, limit=kept)
+    return [
+        {
+            "epoch": one["epoch_id"],
+            "committed": one["committed_at"],
+            "file": str(file_of(folder, one["epoch_id"])) if one["epoch_id"] in found else "missing",
+            "bytes": found[one["epoch_id"]].stat().st_size if one["epoch_id"] in found else None,
+        }
+        for one in epochs
+    ]
+
+
+def _described(pipeline: str, epoch_id: int, file: Path) -> str:
+    from epochline.postgres.ledger.savepoint_file import description
+
+    try:
+        with file.open("rb") as source:
+            return description(source)
+    except OSError as error:
+        raise ActionRefusedError(
+            f"epoch {epoch_id} of {pipeline} has no file {file}: {error.strerror}. `epochline epoch-files {pipeline}`"
+            " lists the files; `epochline ledger` shows an epoch without a file."
+        ) from error

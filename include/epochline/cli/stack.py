@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from epochline.errors import EpochlineError
+from epochline.errors import ConfigurationError, EpochlineError, StackError
 from epochline.local.status import StackStatus, State
 
 NOT_HEALTHY = 3
@@ -21,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("up")(up)
     app.command("down")(down)
     app.command("status")(status)
+    app.command("airflow", context_settings={"ignore_unknown_options": True})(airflow)
 
 
 def up(
@@ -35,9 +38,9 @@ def up(
 ) -> None:
     """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat repairs what crashed.
 
-    Also creates the ledger, and the target tables of every declared pipeline. All data is in $EPOCHLINE_HOME, by
-    default .epochline in the checkout. Exit code 0: the parts are ready; 1: one is not, the message says why; 2: wrong
-    use.
+    Also creates the ledger, and the target tables of every declared pipeline, and names broken declarations. All data
+    is in $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: the parts are ready, also if a
+    declaration is broken; 1: one is not, the message says why; 2: wrong use.
     """
     from epochline.local.stack import PARTS, Stack
 
@@ -45,6 +48,8 @@ def up(
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
     if not parts or {"postgres", "airflow"} & set(parts):
         _create_targets()
+    else:
+        _name_broken()
     if not parts or "airflow" in parts:
         typer.echo(f"Airflow is at {stack.airflow.url}, user admin, password in {stack.airflow.password_file}")
 
@@ -57,6 +62,17 @@ def _create_targets() -> None:
         create_declared(typer.echo)
     except EpochlineError as error:
         typer.echo(f"warning: the target tables were not made: {' '.join(str(error).split())}", err=True)
+
+
+def _name_broken() -> None:
+    """Name broken declarations, and a folder of declarations that is missing, on standard error."""
+    from epochline.cli import printing
+    from epochline.config import discovery
+
+    try:
+        printing.broken(discovery.look().broken)
+    except ConfigurationError as error:
+        printing.progress(f"warning: {error}")
 
 
 def down(
@@ -76,7 +92,8 @@ def status(
 ) -> None:
     """Show the parts of the stack: health, version, address, and the files that hold passwords.
 
-    Exit code 0: every part runs and answers; 3: a part does not.
+    Names broken declarations too. Exit code 0: every part runs and answers, also if a declaration is broken; 3: a part
+    does not.
     """
     from epochline.local.stack import Stack
 
@@ -85,8 +102,36 @@ def status(
         typer.echo(answer.model_dump_json(indent=2))
     else:
         _show(answer)
+    _name_broken()
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
+
+
+def airflow(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="The arguments of Airflow's program, such as `dags list`.")
+    ] = None,
+) -> None:
+    """Run Airflow's own command line on the stack's Airflow, with its settings and connections.
+
+    `epochline airflow -- --help` shows Airflow's help. Exit code: Airflow's own; 1 also if the stack's PostgreSQL does
+    not run, which holds Airflow's tables.
+
+    For example:
+
+    epochline airflow dags list
+
+    epochline airflow connections get epochline_kafka -o json
+    """
+    from epochline.local.stack import Stack
+
+    stack = Stack()
+    if stack.postgres.pid is None or not stack.airflow.folder.exists():
+        raise StackError(f"no Airflow was started in {stack.home}, or its PostgreSQL is down; run `epochline up`.")
+    command = stack.airflow.command(arguments or ["--help"])
+    sys.stdout.flush()
+    # Airflow takes over terminal, signals and exit code.
+    os.execve(command[0], command, stack.airflow.whole_environment())  # noqa: S606 - no shell is wanted
 
 
 def _show(answer: StackStatus) -> None:

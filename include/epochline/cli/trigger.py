@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from epochline.cli import printing
-from epochline.errors import StackError
+from epochline.cli.ledger import connection_of, next_step, paused_in_words
+from epochline.errors import EpochlineError, PipelinePausedError, StackError, way_out_of_pause
 
 if TYPE_CHECKING:
-    from epochline.local.airflow_api import AirflowApi
+    from epochline.local.airflow_api import AirflowApi, TaskState
 
 FAILED = 1
+PATIENCE_SECONDS = 120.0
+"""How long Airflow and PostgreSQL may be away, as while one of them restarts."""
+STUCK_AFTER_SECONDS = 10.0
+"""A run of which nothing changes for so long says what it waits for."""
 _LOOK_EVERY_SECONDS = 0.5
+
+T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
@@ -32,39 +40,65 @@ def trigger(
 ) -> None:
     """Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print the outcome.
 
-    Exit code 0: its epoch is committed, or there was nothing to read (with --no-follow: the run is started); 1: the
-    run failed, or Airflow refuses; 2: wrong use.
+    While Airflow or PostgreSQL is away, as during a restart, the command waits for up to two minutes. A run that makes
+    no progress says what it waits for. Exit code 0: its epoch is committed, or there was nothing to read (with
+    --no-follow: the run is started); 1: the run failed, or Airflow refuses or stays away; 2: wrong use; 130:
+    interrupted, the run goes on.
     """
-    api = stack_api()
-    paused = api.is_paused(pipeline)
-    if paused is None:
+    from epochline.cli import connections
+    from epochline.config import discovery
+    from epochline.local.airflow_api import new_run_id
+    from epochline.local.airflow_waits import why_it_failed
+
+    api = _patiently(stack_api)
+    dag = _patiently(api.dag, pipeline)
+    if dag is None and (left_out := discovery.why_left_out(pipeline)) is not None:
+        raise StackError(left_out)
+    if dag is None:
         raise StackError(
             f"Airflow has no DAG {pipeline!r}. Is its file in the dags folder, and does it import? A new file is found"
             " within seconds."
         )
-    if paused and not unpause:
+    if dag.paused and not unpause:
         raise StackError(
             f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
             " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
+    ledger = connections.postgres_dsn(connection_of(pipeline))
+    standing = _ask(ledger, pipeline, "pipeline_overview")
+    if standing is not None and standing["paused_at"]:
+        raise PipelinePausedError(
+            f"{paused_in_words(pipeline, standing)}. Nothing was started.",
+            way_out_of_pause(pipeline, standing["paused_reason"]),
+        )
     # Before the DAG is unpaused: its schedule may start a run at once, which then takes the records.
-    before = _ask(pipeline, "newest_epoch_id") if follow else None
-    if paused:
-        api.pause(pipeline, False)
+    before = _ask(ledger, pipeline, "newest_epoch_id") if follow else None
+    if dag.paused:
+        _patiently(api.pause, pipeline, False)
     conf: dict[str, Any] = {"record_limit": max_records, "note": note}
-    run_id = api.trigger(pipeline, {key: value for key, value in conf.items() if value is not None}, note)
+    given = {key: value for key, value in conf.items() if value is not None}
+    # With an id of its own, so that a request that is sent again starts no second run.
+    run_id = _patiently(api.trigger, pipeline, given, note, new_run_id())
     if not follow:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id}) if as_json else f"started run {run_id}")
         return
     printing.progress(f"started run {run_id} of {pipeline}")
-    state = _follow(api, pipeline, run_id)
-    epoch = _ask(pipeline, "epoch_of_run", dag_id=pipeline, run_id=run_id)
+    try:
+        state = _follow(api, pipeline, run_id)
+    except KeyboardInterrupt:
+        printing.progress(f"run {run_id} goes on in Airflow; `epochline logs {pipeline} --follow` follows its epoch")
+        raise
+    epoch = _ask(ledger, pipeline, "epoch_of_run", dag_id=pipeline, run_id=run_id)
     if epoch is None and before is not None and state == "success":
-        epoch = _ask(pipeline, "epoch_committed_after", epoch_id=before["epoch_id"])
+        epoch = _ask(ledger, pipeline, "epoch_committed_after", epoch_id=before["epoch_id"])
     if as_json:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id, "state": state, "epoch": epoch}))
     else:
-        printing.say(_outcome(pipeline, run_id, state, epoch))
+        standing = None if epoch is None or state == "success" else _ask(ledger, pipeline, "pipeline_overview")
+        then = None if epoch is None or standing is None else next_step(epoch, standing)
+        if epoch is None and state != "success":
+            then = _patiently(why_it_failed, api, pipeline, run_id)
+        printing.say(_outcome(pipeline, run_id, state, epoch, then))
     if state != "success":
         raise typer.Exit(FAILED)
 
@@ -86,36 +120,70 @@ def stack_api() -> AirflowApi:
 
 def _follow(api: AirflowApi, dag_id: str, run_id: str) -> str:
     from epochline.local.airflow_api import FINISHED
+    from epochline.local.airflow_waits import why_it_waits
+
+    def look() -> tuple[str, list[TaskState]]:
+        return api.run_state(dag_id, run_id), api.task_states(dag_id, run_id)
 
     shown: dict[str, tuple[str | None, int]] = {}
+    changed, said = time.monotonic(), None
     while True:
-        state = api.run_state(dag_id, run_id)
-        for task in api.task_states(dag_id, run_id):
+        state, tasks = _patiently(look)
+        for task in tasks:
             now = (task.state, task.try_number)
             if task.state is not None and shown.get(task.task_id) != now:
                 again = f" (try {task.try_number})" if task.try_number > 1 else ""
                 printing.progress(f"  {task.task_id:<13} {task.state}{again}")
                 shown[task.task_id] = now
+                changed = time.monotonic()
         if state in FINISHED:
             return state
+        if time.monotonic() - changed >= STUCK_AFTER_SECONDS:
+            why = _patiently(why_it_waits, api, dag_id, run_id, state, tasks)
+            if why is not None and why != said:
+                printing.progress(f"  run {run_id} is {state}: {why}")
+            changed, said = time.monotonic(), why
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
-def _ask(pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
-    """The first row of a query on the pipeline's ledger."""
-    from epochline.cli import connections, database
-    from epochline.cli.ledger import connection_of
+def _patiently(call: Callable[..., T], *arguments: Any) -> T:
+    """Call again while Airflow or PostgreSQL is away, and say so once.
 
-    with database.session(connections.postgres_dsn(connection_of(pipeline))) as opened:
-        found = database.ask(opened, query, pipeline=pipeline, **values)
+    Raises:
+        AirflowUnavailableError, LedgerUnavailableError: it stayed away.
+    """
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+    def say(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            printing.progress(f"  waiting for up to {PATIENCE_SECONDS:.0f} s: {state.outcome.exception()}")
+
+    return Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, EpochlineError) and error.retryable),
+        stop=stop_after_delay(PATIENCE_SECONDS),
+        wait=wait_fixed(_LOOK_EVERY_SECONDS),
+        before_sleep=say,
+        reraise=True,
+    )(call, *arguments)
+
+
+def _ask(dsn: str, pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
+    """The first row of a query on the pipeline's ledger."""
+    from epochline.cli import database
+
+    def ask() -> list[dict[str, Any]]:
+        with database.session(dsn) as opened:
+            return database.ask(opened, query, pipeline=pipeline, **values)
+
+    found = _patiently(ask)
     return found[0] if found else None
 
 
-def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | None) -> str:
+def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | None, then: str | None) -> str:
     if epoch is None and state == "success":
         return f"{pipeline}: nothing to read; run {run_id} was skipped and no epoch was written"
     if epoch is None:
-        return f"run {run_id} of {pipeline} is {state} and has no epoch; the log of plan_epoch says why"
+        return f"run {run_id} of {pipeline} is {state} and has no epoch. {then or 'The log of plan_epoch says why'}"
     name = f"epoch {epoch['epoch_id']} of {pipeline}"
     if epoch["state"] == "COMMITTED":
         whose = (
@@ -127,4 +195,4 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
             f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
-    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}"
+    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. Now {then}."

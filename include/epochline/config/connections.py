@@ -45,10 +45,19 @@ class JobCredentials:
 
     dsn: str = field(repr=False)
     kafka: Mapping[str, str] = field(repr=False)
+    """The brokers of a pipeline with one source; empty if it is a source of the user's own."""
+    kafkas: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """The brokers of a pipeline with several sources, by connection id."""
+    source_connections: Mapping[str, Connection] = field(default_factory=dict, repr=False)
+    """What the classes of sources of the user's own get, by connection id."""
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
     server: str | None = field(default=None, repr=False)
     """URL of the Spark Connect server that runs the job, with its token; None where spark-submit started the job."""
+
+    def kafka_of(self, connection_id: str) -> Mapping[str, str]:
+        """The brokers of a connection; empty if the job was not given them."""
+        return self.kafkas.get(connection_id, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +76,7 @@ class Connections:
         Raises:
             ConfigurationError: there is no such connection, or it names no host or no database.
         """
-        one = self.look_up(connection_id)
-        if not one.host or not one.schema:
-            raise ConfigurationError(f"{one.where} needs a host and a database (schema).")
-        login = quote(one.login, safe="")
-        if one.password:
-            login += f":{quote(one.password, safe='')}"
-        host = f"[{one.host}]" if ":" in one.host else one.host
-        options = urlencode({name: one.extra[name] for name in _LIBPQ if name in one.extra})
-        return (
-            f"postgresql://{f'{login}@' if login else ''}{host}:{one.port or 5432}/{quote(one.schema, safe='')}"
-            f"{f'?{options}' if options else ''}"
-        )
+        return libpq_url(self.look_up(connection_id))
 
     def kafka_settings(self, connection_id: str = KAFKA) -> dict[str, str]:
         """The Kafka properties of a connection: its extra, its host and port, its login.
@@ -107,6 +105,25 @@ class Connections:
             )
             for connection_id, one in found.items()
         }  # fmt: skip
+
+
+def libpq_url(one: Connection) -> str:
+    """The libpq URL of a connection to PostgreSQL. It holds the password: never print or log it.
+
+    Raises:
+        ConfigurationError: the connection names no host or no database.
+    """
+    if not one.host or not one.schema:
+        raise ConfigurationError(f"{one.where} needs a host and a database (schema).")
+    login = quote(one.login, safe="")
+    if one.password:
+        login += f":{quote(one.password, safe='')}"
+    host = f"[{one.host}]" if ":" in one.host else one.host
+    options = urlencode({name: one.extra[name] for name in _LIBPQ if name in one.extra})
+    return (
+        f"postgresql://{f'{login}@' if login else ''}{host}:{one.port or 5432}/{quote(one.schema, safe='')}"
+        f"{f'?{options}' if options else ''}"
+    )
 
 
 def spark_writers(conf: Mapping[str, str], master: str) -> int | None:

@@ -10,18 +10,22 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from epochline.config.dag_files import IGNORE_FILE, dag_files, left_out_files
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError
 
+EXAMPLES = "examples"
+"""The folder of the shipped examples within the project's DAGs folder, and the schema of their tables."""
+
 # Collects the pipelines that files hand to `epoch_dag` while `find_all` reads them; None otherwise.
-_declared: ContextVar[list[Pipeline] | None] = ContextVar("declared", default=None)
+_declared: ContextVar[_Reading | None] = ContextVar("declared", default=None)
 
 
 def collect(pipeline: Pipeline) -> bool:
@@ -32,8 +36,24 @@ def collect(pipeline: Pipeline) -> bool:
     """
     declared = _declared.get()
     if declared is not None:
-        declared.append(pipeline)
+        declared.pipelines.append(pipeline)
+        declared.lines.append(_line_in(declared.path))
     return declared is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The file that is being read, and the pipelines so far with the lines that declare them."""
+
+    path: Path
+    pipelines: list[Pipeline] = field(default_factory=list)
+    lines: list[int | None] = field(default_factory=list)
+
+
+def _line_in(path: Path) -> int | None:
+    """The line of the file that is being run."""
+    lines = [line for frame, line in traceback.walk_stack(None) if frame.f_code.co_filename == str(path)]
+    return lines[-1] if lines else None
 
 
 def project_folder() -> Path:
@@ -67,12 +87,15 @@ class Declared:
 
     pipelines: Mapping[str, Pipeline]
     broken: Sequence[DeclarationError]
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The file and line that declare each pipeline."""
 
 
 def look(folder: Path | None = None) -> Declared:
     """Read every declaration of the folder. A broken one hides no other.
 
-    A name that two files declare differently is no valid pipeline.
+    Files that an ``.airflowignore`` leaves out are not read, as in Airflow: shipped examples are among them until
+    `epochline examples enable`. A name that two files declare differently is no valid pipeline.
 
     Raises:
         ConfigurationError: there is no such folder.
@@ -82,26 +105,30 @@ def look(folder: Path | None = None) -> Declared:
         raise ConfigurationError(
             f"there is no folder {folder}; set EPOCHLINE_DAGS to the one that holds your DAG files."
         )
-    functions = str(project_folder() / "spark_jobs")
-    if functions not in sys.path:
-        # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
-        sys.path.append(functions)
+    return declared_in(dag_files(folder))
+
+
+def declared_in(paths: Iterable[Path]) -> Declared:
+    """Read every declaration of these files, as `look`."""
     found: dict[str, Pipeline] = {}
+    places: dict[str, str] = {}
     broken: list[DeclarationError] = []
     twice: set[str] = set()
-    for path in sorted(folder.rglob("*.py")):
+    for path in paths:
         if b"epoch_dag" not in path.read_bytes():
             continue
         declared, error = _declared_in(path)
         if error is not None:
             broken.append(error)
-        for pipeline in declared:
+        for pipeline, line in zip(declared.pipelines, declared.lines, strict=True):
             name = pipeline.name
             if name in found and found[name] != pipeline:
                 twice.add(name)
                 broken.append(DeclarationError(f"{path}: pipeline {name!r} is declared twice, with different fields."))
             found[name] = pipeline
-    return Declared(pipelines={name: one for name, one in found.items() if name not in twice}, broken=broken)
+            places[name] = str(path) if line is None else f"{path}:{line}"
+    valid = {name: one for name, one in found.items() if name not in twice}
+    return Declared(pipelines=valid, broken=broken, places=places)
 
 
 def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
@@ -121,10 +148,22 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
     """The pipeline with this name. Other declarations may be broken.
 
     Raises:
-        DeclarationError: no file declares the pipeline; the message lists the declared ones, and what is broken.
+        DeclarationError: no file declares the pipeline; the message lists the declared ones, and what is broken. If a
+            file that is left out declares it, the message names the file and the command that enables it.
     """
-    declared = look(folder)
+    return pipeline_named(name, look(folder), folder)
+
+
+def pipeline_named(name: str, declared: Declared, folder: Path | None = None) -> Pipeline:
+    """The pipeline with this name among the declared ones.
+
+    Raises:
+        DeclarationError: as `find`.
+    """
     if name not in declared.pipelines:
+        left_out = why_left_out(name, folder)
+        if left_out is not None:
+            raise DeclarationError(left_out)
         known = ", ".join(declared.pipelines) or "none"
         broken = "".join(f" Broken: {error}" for error in declared.broken)
         raise DeclarationError(
@@ -133,9 +172,30 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
     return declared.pipelines[name]
 
 
-def _declared_in(path: Path) -> tuple[list[Pipeline], DeclarationError | None]:
+def why_left_out(name: str, folder: Path | None = None) -> str | None:
+    """Say which file that an ``.airflowignore`` leaves out declares the pipeline, and the command that goes on."""
+    folder = folder or dags_folder()
+    for path in left_out_files(folder):
+        text = path.read_bytes()
+        if b"epoch_dag" not in text or name.encode() not in text:
+            continue
+        if name in (one.name for one in _declared_in(path)[0].pipelines):
+            if path.parent == folder / EXAMPLES:
+                return (
+                    f"pipeline {name!r} is a shipped example that is not enabled. Run `epochline examples enable"
+                    f" {path.stem}`."
+                )
+            return f"pipeline {name!r} is declared in {path}, which an {IGNORE_FILE} leaves out. Remove its line there."
+    return None
+
+
+def _declared_in(path: Path) -> tuple[_Reading, DeclarationError | None]:
     """The pipelines that the file declares before it fails, and why it fails."""
-    declared: list[Pipeline] = []
+    functions = str(project_folder() / "spark_jobs")
+    if functions not in sys.path:
+        # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
+        sys.path.append(functions)
+    declared = _Reading(path=path)
     reading = _declared.set(declared)
     try:
         # As a module, because Python keeps no bytecode of a script.

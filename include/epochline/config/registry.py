@@ -90,8 +90,8 @@ def registry(connection: str) -> Registry:
 
 def registry_connections(pipeline: Pipeline) -> tuple[str, ...]:
     """Ids of the connections of the registries that a pipeline's formats name."""
-    spec = pipeline.spec
-    formats = [spec.parse, *(sink.topic.value for sink in spec.sinks if isinstance(sink, OutboxSpec))]
+    parses = [spec.parse for spec in pipeline.specs.values()]
+    formats = [*parses, *(sink.topic.value for sink in pipeline.spec.sinks if isinstance(sink, OutboxSpec))]
     return tuple(sorted({one.registry for one in formats if isinstance(one, AvroSpec)}))
 
 

@@ -21,6 +21,7 @@ from epochline.errors import ConfigurationError, DeclarationError
 _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
 
 _DEFAULT_TIMEOUT = timedelta(hours=1)
+_FILES_KEPT = 10
 
 _NOT_PER_RUN = {
     "interval": "the schedule belongs to the DAG",
@@ -31,6 +32,8 @@ _NOT_PER_RUN = {
     "max_concurrent": "one epoch is in flight at a time",
     "semantics": "it is always exactly_once",
     "target_duration": "the limit of an epoch follows from the one before; give the run a record_limit",
+    "epoch_files": "the files of a pipeline's epochs lie in one folder",
+    "epoch_files_kept": "it counts files of several epochs",
     "profile": "it belongs to the declaration",
 }
 
@@ -52,6 +55,9 @@ class ResolvedSettings:
     parallelism: int | None
     target_duration: timedelta | None
     """None: the record limit does not adapt."""
+    epoch_files: str | None
+    """None: epochs leave no file."""
+    epoch_files_kept: int
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
@@ -122,6 +128,8 @@ def resolve_settings(
         restart=decide("restart", NoRestart() if by_hand else Endless()),
         parallelism=decide("parallelism", None),
         target_duration=decide("target_duration", None),
+        epoch_files=decide("epoch_files", None),
+        epoch_files_kept=decide("epoch_files_kept", _FILES_KEPT),
         decided_by=decided_by,
         notes=tuple(notes),
     )

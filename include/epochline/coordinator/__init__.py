@@ -5,7 +5,8 @@ from epochline.coordinator.announce import announce
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import CommitResult, commit
 from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
-from epochline.coordinator.plan import PlanPreview, origins_of, plan, preview
+from epochline.coordinator.plan import origins_of, plan
+from epochline.coordinator.preview import PlanPreview, preview, upcoming_ranges
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
@@ -35,4 +36,5 @@ __all__ = [
     "renew",
     "seal",
     "stage",
+    "upcoming_ranges",
 ]

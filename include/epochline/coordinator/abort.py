@@ -6,7 +6,7 @@ import logging
 
 from epochline.config.resolve import recorded_value
 from epochline.coordinator.discard import discard, sweep
-from epochline.coordinator.pacing import pause_after_failures
+from epochline.coordinator.pacing import pause_after_failures, pause_where_down
 from epochline.errors import EpochStateError
 from epochline.ports import Ledger, Transaction
 from epochline.protocol.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
@@ -21,7 +21,8 @@ def abort(
 
     A committed epoch stays as it is. A pre-committed epoch is left for recovery, because sealed rows are kept (INV-6),
     unless an operator aborts it or the setting is ``on_cancel="delete"`` (K13). If more epochs in a row were aborted
-    than the settings tolerate, the pipeline is paused (K11).
+    than the settings tolerate, the pipeline is paused (K11). Unless an operator aborts, the pipeline is also paused if
+    its next run would only fail again (N1).
 
     Args:
         ledger: where the epoch is.
@@ -36,6 +37,8 @@ def abort(
         EpochNotFoundError: there is no such epoch.
     """
     with ledger.transaction() as tx:
+        # First, as in every other transaction with both locks: the abort may pause the pipeline.
+        tx.epochs.lock_pipeline(pipeline)
         epoch = tx.epochs.lock(pipeline, epoch_id)
         if not by_operator and not epoch.belongs_to(run):
             raise EpochStateError(f"{epoch}: belongs to {epoch.run}; {run} may not abort it. Nothing was changed.")
@@ -45,7 +48,7 @@ def abort(
         deletes = by_operator or recorded_value(settings, "on_cancel") == "delete"
         if epoch.state is EpochState.PRE_COMMITTED and not deletes:
             return AbortOutcome.LEFT_FOR_RECOVERY
-        attempt = abort_in(tx, epoch, reason)
+        attempt = abort_in(tx, epoch, reason, by_operator=by_operator)
     if epoch.state is EpochState.ABORTED:
         sweep(ledger, pipeline)
         return AbortOutcome.ALREADY_ABORTED
@@ -56,15 +59,20 @@ def abort(
     return AbortOutcome.ABORTED
 
 
-def abort_in(tx: Transaction, epoch: Epoch, reason: str) -> Attempt | None:
-    """Fence the live attempt of an epoch locked in ``tx``, and mark the epoch ABORTED if it is not.
+def abort_in(tx: Transaction, epoch: Epoch, reason: str, *, by_operator: bool = False) -> Attempt | None:
+    """Fence the live attempt of an epoch, locked in ``tx`` with its pipeline, and mark the epoch ABORTED if it is not.
+
+    The epoch keeps why its attempt failed, followed by the reason of the abort.
 
     Returns:
         The attempt whose staging the caller discards after the transaction, if there is one.
     """
     attempt = tx.attempts.live(epoch)
     if epoch.state is not EpochState.ABORTED:
+        failed = None if attempt is None else attempt.error
         if attempt is not None:
+            if not by_operator:
+                pause_where_down(tx, epoch, attempt)
             tx.attempts.fence(attempt, reason)
-        tx.epochs.mark_aborted(epoch, reason)
+        tx.epochs.mark_aborted(epoch, "; ".join(filter(None, (failed, reason))))
     return attempt

@@ -41,7 +41,8 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         check_failure_rate(tx, epoch)
         previous = tx.attempts.live(epoch)
         if previous is not None:
-            tx.attempts.fence(previous, f"attempt {epoch.attempt + 1} took its place")
+            silent = "" if previous.error else "its process was lost, or could not reach the ledger; "
+            tx.attempts.fence(previous, f"{silent}attempt {epoch.attempt + 1} took its place")
         declared = tx.epochs.declaration(epoch)
         ticket = tx.attempts.begin(epoch, run, declared, tx.epochs.planned_targets(epoch))
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)

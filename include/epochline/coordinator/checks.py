@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import check_state
 from epochline.errors import (
+    ChangeRefusedError,
     ConfigurationError,
     DataLossError,
-    DeclarationError,
     PipelineDroppedError,
     PipelinePausedError,
+    way_out_of_pause,
 )
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
+from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import check_same_log, committed_offsets, held
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
@@ -36,8 +39,8 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
         )
     if standing.paused is not None:
         raise PipelinePausedError(
-            f"{pipeline}: is paused {standing.paused}. Nothing was planned. To go on, run"
-            f" `epochline resume {pipeline} --reason …`"
+            f"{pipeline}: is paused {standing.paused}. Nothing was planned.",
+            way_out_of_pause(pipeline, standing.paused.reason),
         )
 
 
@@ -45,7 +48,7 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     """Refuse a declaration that gives existing rows another meaning.
 
     Raises:
-        DeclarationError: a sink's mode or key differs from when its rows were last written, however long ago.
+        ChangeRefusedError: a sink's mode or key differs from when its rows were last written, however long ago.
     """
     before = tx.epochs.last_declaration(pipeline.name)
     if before is None:
@@ -56,8 +59,10 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     refused = [one for one in changes(written, now) if one.effect is Effect.REFUSED]
     if refused:
         said = "; ".join(f"{one.field} was {one.before}, is {one.now}: {one.advice}" for one in refused)
-        raise DeclarationError(
-            f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned."
+        raise ChangeRefusedError(
+            f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned. Change it"
+            " back.",
+            f"plan {pipeline.name}",
         )
 
 
@@ -71,11 +76,9 @@ def check_states(tx: Transaction, pipeline: Pipeline) -> None:
         check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
 
 
-def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
+def is_read(pipeline: Pipeline, head: Head) -> bool:
     """Whether the declaration still reads the head's topic. A pattern reads a topic even after its deletion."""
-    if pipeline.source.topics:
-        return head.tp.topic in pipeline.source.topics
-    return True
+    return pipeline.source.keeps(head.tp.topic)
 
 
 def check_same_cluster(
@@ -85,39 +88,42 @@ def check_same_cluster(
     cluster_id: str | None,
     partitions: Sequence[PartitionView] = (),
 ) -> None:
-    """Refuse a cluster other than the one that the first plan recorded.
+    """Refuse a cluster other than the one that the first plan of a source recorded.
 
     Raises:
         DataLossError: the connection leads to another cluster.
     """
-    if None in (row.cluster_id, cluster_id) or row.cluster_id == cluster_id:
-        return
-    there = f", which holds {held(partitions)} of these topics" if partitions else ""
-    raise DataLossError(
-        f"{pipeline.name}: its offsets, {committed_offsets(heads)} of them committed, belong to Kafka cluster"
-        f" {row.cluster_id}, but {pipeline.source.connection} now leads to cluster {cluster_id}{there}. There the same"
-        " offsets mean other records. Nothing was planned. Correct the connection; where the topics have moved for"
-        f" good, `epochline adopt-topic {pipeline.name} --cluster` goes on there."
-    )
+    for name, (known, now) in sorted(moved_clusters(row.cluster_id, cluster_id).items()):
+        own = [head for head in heads if belongs_to(name, head.tp.topic)]
+        found = [one for one in partitions if belongs_to(name, one.tp.topic)]
+        there = f", which holds {held(found)} of these topics" if found else ""
+        whose = f"{pipeline.name}: source {name}:" if name else f"{pipeline.name}:"
+        raise DataLossError(
+            f"{whose} its offsets, {committed_offsets(own)} of them committed, belong to Kafka cluster {known}, but"
+            f" {pipeline.inputs[name].source.where} now leads to cluster {now}{there}. There the same offsets mean"
+            " other records. Nothing was planned. Correct the connection, unless the topics have moved for good.",
+            f"adopt-topic {pipeline.name} --cluster --reason …",
+        )
 
 
 def check_cluster(
     tx: Transaction, pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], view: SourceView
 ) -> None:
-    """Record the cluster in the first plan, and compare it in every later one.
+    """Record the cluster of each source in its first plan, and compare it in every later one.
 
     Raises:
         DataLossError: the connection leads to another cluster.
     """
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
-    if row.cluster_id is None and view.cluster_id is not None:
-        tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
+    known = with_clusters(row.cluster_id, view.cluster_id)
+    if known is not None and known != row.cluster_id:
+        tx.epochs.remember_cluster(pipeline.name, known)
 
 
 def check_topics(pipeline: Pipeline, heads: Sequence[Head], view: SourceView) -> None:
     """Stop a plan if a topic was deleted and made again, before an origin is written for the new topic."""
     named = {one.tp.topic for one in view.partitions}
-    again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head, view)]
+    again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head)]
     ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
     changed = [head for head in again if ids[head.tp.topic] != head.tp.topic_id]
     if changed:
@@ -150,8 +156,8 @@ def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: 
         now = views.get(planned.tp)
         if now is None or now.leader_epoch != planned.leader_epoch:
             return f"{planned.tp} has another leader epoch, or is gone"
-        if now.log_start > planned.range.start or now.last_stable < planned.range.until:
-            return f"Kafka no longer holds {planned}"
+        if not now.holds(planned.range):
+            return f"the source no longer holds {planned}"
     return None
 
 
@@ -165,6 +171,8 @@ def open_transactions(view: SourceView) -> list[str]:
 
 
 def _whose(partition: PartitionView) -> str:
+    if partition.waits_for is not None:
+        return partition.waits_for
     if not partition.open_transactions:
         return "the broker does not say whose it is"
     first, *others = partition.open_transactions

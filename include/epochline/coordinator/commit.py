@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.epoch_file import leave_file
 from epochline.coordinator.evidence import (
     Evidence,
     check_known,
@@ -17,11 +20,12 @@ from epochline.coordinator.evidence import (
 )
 from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
-from epochline.declare.names import QUARANTINE, consumer_group
+from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import (
     EpochAwaitsApprovalError,
+    EpochlineError,
     EpochStateError,
     HeadMovedError,
     LedgerError,
@@ -29,6 +33,7 @@ from epochline.errors import (
     SourceError,
     StagingLostError,
     TargetError,
+    recorded,
 )
 from epochline.ports import Applied, Ledger, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
@@ -71,23 +76,30 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
         SinkError: a sink cannot say what it shows.
     """
     try:
-        receipt = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
+        declared, receipt, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
-        receipt = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
-    mirror(ledger, source, pipeline, known=True)
+        declared, receipt, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
+    mirror(ledger, source, declared, known=True)
+    leave_file(ledger, pipeline, settings)
     if receipt.shown_before:
         sweep(ledger, pipeline)
     return receipt
 
 
-def _commit_or_abort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
-    evidence = collect_for_commit(ledger, source, pipeline, epoch_id)
+def _commit_or_abort_lost(
+    ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int
+) -> tuple[Pipeline, CommitResult, Mapping[str, Any]]:
+    declared, evidence = _evidence_for(ledger, source, pipeline, epoch_id)
     try:
         with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
             receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
+            settings = tx.history.settings(receipt.epoch)
     except StagingLostError as error:
         abort_lost(ledger, pipeline, epoch_id, str(error))
+        raise
+    except EpochlineError as error:
+        _keep_error(ledger, pipeline, epoch_id, error)
         raise
     log.info(
         "epoch.%s pipeline=%s epoch=%d rows=%s",
@@ -96,7 +108,26 @@ def _commit_or_abort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, e
         epoch_id,
         receipt.epoch.rows_written,
     )
-    return receipt
+    return declared, receipt, settings
+
+
+def _evidence_for(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
+    try:
+        return collect_for_commit(ledger, source, pipeline, epoch_id)
+    except LedgerUnavailableError:
+        raise  # A ledger that is away cannot keep the reason.
+    except EpochlineError as error:
+        _keep_error(ledger, pipeline, epoch_id, error)
+        raise
+
+
+def _keep_error(ledger: Ledger, pipeline: str, epoch_id: int, error: EpochlineError) -> None:
+    """Write to the sealed attempt why its commit failed. Best effort."""
+    with suppress(Exception), ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        attempt = tx.attempts.live(epoch)
+        if epoch.state is EpochState.PRE_COMMITTED and attempt is not None:
+            tx.attempts.note_error(attempt, recorded(error))
 
 
 def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult:
@@ -114,12 +145,18 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     if epoch.state is EpochState.PLANNED:
         raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
     if epoch.approval == "awaited":
-        raise EpochAwaitsApprovalError(f"{epoch}: is pre-committed and awaits approval; approve or abort it.")
+        raise EpochAwaitsApprovalError(
+            f"{epoch}: is pre-committed and awaits approval. Approve or abort it.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+        )
     later = [
         other for other in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id) if other.state is EpochState.COMMITTED
     ]
     if later:
-        raise HeadMovedError(f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.")
+        raise HeadMovedError(
+            f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+        )
     check_known(tx, epoch.pipeline, evidence)
     pipeline = tx.epochs.declaration(epoch)
     tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
@@ -150,7 +187,8 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         if not moved:
             raise HeadMovedError(
                 f"{epoch}: {planned} does not {'end at the origin' if back else 'start at the head'} of its partition;"
-                " another epoch moved it. Nothing was changed. Abort the epoch, then clear its run from plan_epoch."
+                " another epoch moved it. Nothing was changed. Abort the epoch, then clear its run from plan_epoch.",
+                f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
             )
     written, upserted = 0, {}
     unsent = {one.staged_as for one in pipeline.outputs if one.name in shown and not one.shown_at_commit}
@@ -180,11 +218,19 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
 
 
 def _refuse_dropped_rows(epoch: Epoch, table: PostgresTable, sealed: int, applied: Applied) -> None:
-    if table.mode in ("append", "replace") and applied.rows != sealed:
+    if table.mode in ("append", "replace") and applied.accounted != sealed:
         raise TargetError(
-            f"{epoch}: {sealed} rows were sealed for {table}, but {applied.rows} arrived: a trigger or rule of the"
-            " table drops rows. Nothing was changed. Remove it and repeat the task, or abort the epoch."
+            f"{epoch}: {sealed} rows were sealed for {table}, but {applied.accounted} arrived: a trigger or rule of"
+            f" the table drops rows{_or_repeats(table)}. Nothing was changed. Remove it and repeat the task, or"
+            " abort the epoch.",
+            f"run {epoch.pipeline}",
         )
+
+
+def _or_repeats(table: PostgresTable) -> str:
+    return (
+        f", or another program wrote a key ({', '.join(table.key)}) of this epoch since its seal" if table.key else ""
+    )
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
@@ -193,7 +239,8 @@ def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
     if not tx.epochs.supersede(epoch):
         raise HeadMovedError(
             f"{epoch}: epoch {epoch.replays} is undone already, or a record that it quarantined was requeued. Nothing"
-            " was changed. Abort the replay."
+            " was changed. Abort the replay.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
         )
 
 
@@ -202,7 +249,8 @@ def _refuse_requeued_twice(epoch: Epoch, free: int) -> None:
     if free != epoch.counts.read:
         raise HeadMovedError(
             f"{epoch}: claimed {epoch.counts.read} quarantined records, but only {free} are still there to be requeued."
-            " Nothing was changed. Abort the epoch and select again."
+            " Nothing was changed. Abort the epoch and select again.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
         )
 
 
@@ -212,15 +260,17 @@ def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:
         now = tx.targets.inspect(tx.epochs.declaration(epoch))
     except TargetError as error:
         raise TargetError(
-            f"{epoch}: a target changed since the epoch was planned: {error} Nothing was changed. Put the table back,"
-            " or abort the epoch and clear its run from plan_epoch."
+            f"{epoch}: a target changed since the epoch was planned: {error.said} Nothing was changed. Put the table"
+            " back, or abort the epoch and clear its run from plan_epoch.",
+            f"run {epoch.pipeline}",
         ) from error
     for sink, columns in planned.items():
         if dict(now[sink]) != dict(columns):
             raise TargetError(
                 f"{epoch}: the columns of {sink} changed since the epoch was planned: then {_listed(columns)}, now"
                 f" {_listed(now[sink])}. Nothing was changed. Put the table back, or abort the epoch and clear its run"
-                " from plan_epoch."
+                " from plan_epoch.",
+                f"run {epoch.pipeline}",
             )
 
 
@@ -242,34 +292,37 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
         discard(ledger, attempt)
 
 
-def mirror(ledger: Ledger, source: OffsetSource, pipeline: str, *, known: bool = False) -> None:
+def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: bool = False) -> None:
     """Write the *current* heads to the consumer group. The group is for monitors; losing it loses nothing (INV-8).
 
     An epoch that the ledger does not know is never overwritten: it is evidence that the ledger went back in time.
 
     After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
     leaves an older epoch behind. No transaction is open while Kafka is asked.
+    Does nothing if the declaration has ``mirror=False``.
 
     Args:
         ledger: has the heads.
         source: has the group.
-        pipeline: its name.
+        pipeline: the declaration.
         known: whether the caller has compared the group with the ledger.
     """
-    group, written = consumer_group(pipeline), None
+    if not pipeline.source.mirror:
+        return
+    name, group, written = pipeline.name, pipeline.consumer_group, None
     try:
         evidence = [] if known else mirrored_evidence(source, pipeline)
         while True:
             with ledger.transaction() as tx:
-                row = tx.epochs.lock_pipeline(pipeline)
-                check_known(tx, pipeline, evidence)
-                heads = tx.chain.heads(pipeline, row.generation)
+                row = tx.epochs.lock_pipeline(name)
+                check_known(tx, name, evidence)
+                heads = tx.chain.heads(name, row.generation)
                 newest = max((head.epoch_id or 0 for head in heads), default=0)
-                token = tx.attempts.committed_token(pipeline, newest)
+                token = tx.attempts.committed_token(name, newest)
             if heads == written:
                 return
             source.mirror(group, heads, row.generation, newest, token)
             written = heads
     except (LedgerError, SourceError) as error:
         # The epoch is committed, so the task must not fail. The next commit mirrors again.
-        log.warning("mirror.failed pipeline=%s group=%s reason=%s", pipeline, group, error)
+        log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)

@@ -16,6 +16,7 @@ from epochline.coordinator.checks import check_admitted
 from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
 from epochline.protocol.mirror import MirroredOffset
@@ -42,8 +43,8 @@ def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -
     return _collect(ledger, source, declarations)
 
 
-def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Evidence:
-    """Ask the consumer group and the sinks of an epoch.
+def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
+    """Ask the consumer group and the sinks of an epoch; returns the epoch's declaration as well.
 
     Raises:
         EpochNotFoundError: the pipeline has no such epoch.
@@ -51,11 +52,11 @@ def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoc
     """
     with ledger.transaction() as tx:
         declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
-    return _collect(ledger, source, [declared])
+    return declared, _collect(ledger, source, [declared])
 
 
 def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
-    found = [*mirrored_evidence(source, declared[-1].name)]
+    found = [*mirrored_evidence(source, declared[-1])]
     for name, pipeline in {one.name: each for each in declared for one in each.post_commit_sinks}.items():
         sink = cast("Inspectable", ledger.sink(pipeline, name))
         if not hasattr(sink, "newest_shown"):
@@ -79,16 +80,36 @@ def _check_readable(pipeline: str, sink: str, shown: ShownEpoch) -> None:
         raise SinkError(f"{sink} of {pipeline}: what it says of epoch {shown.epoch_id} is damaged: {error}") from error
 
 
-def mirrored_evidence(source: OffsetSource, pipeline: str) -> Evidence:
-    """What the consumer group shows.
+def mirrored_evidence(source: OffsetSource, pipeline: Pipeline) -> Evidence:
+    """What the consumer group shows; nothing if the declaration has ``mirror=False``.
 
     Raises:
         SourceUnavailableError: Kafka does not answer.
     """
-    group = consumer_group(pipeline)
-    mirrored = source.mirrored(group)
-    shown = newest_mirrored(mirrored)
-    return [] if shown is None else [Accepted(shown_by=group, shown=shown)]
+    shown = newest_mirrored(mirrored_offsets(source, pipeline))
+    return [] if shown is None else [Accepted(shown_by=pipeline.consumer_group, shown=shown)]
+
+
+def mirrored_offsets(source: OffsetSource, pipeline: Pipeline) -> Mapping[tuple[str, int], MirroredOffset]:
+    """What the consumer group holds, by topic and partition; empty if the declaration has ``mirror=False``.
+
+    Raises:
+        SourceUnavailableError: Kafka does not answer.
+    """
+    return source.mirrored(pipeline.consumer_group) if pipeline.source.mirror else {}
+
+
+def guarded_by_sinks_alone(pipeline: Pipeline) -> list[str]:
+    """A note for a plan without the consumer group's evidence: what still shows that the ledger went back in time."""
+    if pipeline.source.mirror:
+        return []
+    sinks = [one.name for one in pipeline.post_commit_sinks if not _has_no_markers(one)]
+    shown = f"only {', '.join(sinks)} can show" if sinks else "nothing outside the ledger shows"
+    return [f"no consumer group is written: {shown} whether the ledger went back in time"]
+
+
+def _has_no_markers(sink: object) -> bool:
+    return isinstance(sink, KafkaTopic) and sink.semantics == "at_least_once"
 
 
 def newest_mirrored(mirrored: Mapping[tuple[str, int], MirroredOffset]) -> ShownEpoch | None:
@@ -121,18 +142,28 @@ def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
         LedgerBehindError: the ledger went back in time.
     """
     unknown = unknown_to(tx, pipeline, evidence)
+    row = tx.epochs.pipeline(pipeline) if unknown else None
+    refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown)
+
+
+def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None:
+    """Refuse a ledger if anything is shown that it does not know.
+
+    Raises:
+        LedgerBehindError: the ledger went back in time.
+    """
     if unknown:
-        row = tx.epochs.pipeline(pipeline)
         shown = ", ".join(
             f"{one.shown_by} shows epoch {one.shown.epoch_id} of generation {one.shown.generation}"
             + (f" (token {one.shown.token})" if one.shown.token else "")
             for one in unknown
         )
         raise LedgerBehindError(
-            f"{pipeline}: {shown}, which the ledger does not know; its own last epoch is"
-            f" {0 if row is None else row.last_epoch_id}. The ledger went back in time, as from a backup. Nothing was"
-            " committed, and the pipeline is paused. Bring the newer ledger back and resume the pipeline; if it is"
-            f" lost, `epochline accept-ledger {pipeline}` shows what going on with this one means, and asks."
+            f"{pipeline}: {shown}, which the ledger does not know; its own last epoch is {last_epoch_id}. The ledger"
+            " went back in time, as from a backup. Nothing is committed before an operator has decided. Bring the newer"
+            f" ledger back and run `epochline resume {pipeline} --reason …`. If it is lost, the command shows what it"
+            " means to go on with this one, and asks.",
+            f"accept-ledger {pipeline} --reason …",
         )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import enum
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from epochline.config.resolve import ResolvedSettings
 from epochline.coordinator.checks import check_admitted, check_changes, check_connections, check_states
 from epochline.coordinator.commit import mirror
-from epochline.coordinator.evidence import collect_evidence, refuse_behind
+from epochline.coordinator.evidence import collect_evidence, guarded_by_sinks_alone, refuse_behind
 from epochline.coordinator.recover import Recovered, recover
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
@@ -72,6 +72,7 @@ class PlanRequest:
         interval: of a backfill run, whose ranges end at the end of the interval at the latest. An unfinished or
             aborted epoch of the run keeps its ranges, whatever the interval (INV-3).
         settings: kept with the epoch. A plan uses the declaration's own by default.
+        scheduled: whether the schedule started the run, so that its epoch starts an interval after the one before (K8).
     """
 
     record_limit: int | None = None
@@ -80,23 +81,33 @@ class PlanRequest:
     lease: timedelta = LEASE
     interval: Interval | None = None
     settings: ResolvedSettings | None = None
+    scheduled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochDraft:
     """An epoch about to be written.
 
-    ``notes`` and ``covered_by`` go into the `Plan`. ``write_more`` is called in the transaction that writes the epoch.
+    ``limit_from`` is the place that decided ``record_limit``; None if the kind of the epoch decides what it reads.
+    ``notes`` and ``covered_by`` go into the `Plan`. ``plan_seconds`` is how long the ledger and Kafka were asked.
+    ``write_more`` is called in the transaction that writes the epoch.
     """
 
     kind: EpochKind
     ranges: Sequence[PlannedRange] = ()
     record_limit: int | None = None
+    limit_from: str | None = None
     interval: Interval | None = None
     replays: int | None = None
     notes: tuple[str, ...] = ()
     covered_by: tuple[int, ...] = ()
+    plan_seconds: float | None = None
     write_more: Callable[[Transaction, Epoch], object] = lambda tx, epoch: None
+
+
+def limit_place(pipeline: Pipeline) -> Literal["declaration", "default"]:
+    """The place that gives the most records of an epoch, before ``target_duration`` or a run lowers it."""
+    return "declaration" if "records_per_epoch" in pipeline.source.model_fields_set else "default"
 
 
 class Intent(ABC):
@@ -134,8 +145,8 @@ def settle(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, l
     refuse_behind(ledger, pipeline.name, evidence)
     recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
     if recovered.notes:
-        mirror(ledger, source, pipeline.name, known=True)
-    return recovered
+        mirror(ledger, source, pipeline, known=True)
+    return replace(recovered, notes=(*recovered.notes, *guarded_by_sinks_alone(pipeline)))
 
 
 def resume(ledger: Ledger, recovered: Recovered) -> Plan | None:
@@ -174,6 +185,7 @@ def write_epoch(
         intent.check(tx, row)
         targets = tx.targets.inspect(pipeline)
         if intent.claims_targets:
+            tx.targets.refuse_foreign(pipeline)
             tx.targets.claim(pipeline)
         check_changes(tx, pipeline)
         check_states(tx, pipeline)
@@ -183,7 +195,7 @@ def write_epoch(
             obstacle = _overtaken(tx, own, row) or intent.obstacle(tx, own)
             if obstacle is None:
                 epoch = tx.epochs.reopen(own, pipeline, targets, request.lease)
-                _keep_settings(tx, epoch, request)
+                _keep_settings(tx, epoch, request, tx.history.settings(epoch).get("record_limit"))
                 ranges = tuple(tx.epochs.ranges(epoch))
                 log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
                 return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
@@ -195,9 +207,10 @@ def write_epoch(
         epoch = tx.epochs.insert(
             pipeline, row, run, draft.ranges, targets,
             kind=draft.kind, lease=request.lease, record_limit=draft.record_limit, note=request.note,
-            interval=draft.interval, replays=draft.replays,
+            interval=draft.interval, replays=draft.replays, plan_seconds=draft.plan_seconds,
         )  # fmt: skip
-        _keep_settings(tx, epoch, request)
+        limit = {"value": draft.record_limit, "from": draft.limit_from or f"kind {draft.kind}"}
+        _keep_settings(tx, epoch, request, limit)
         draft.write_more(tx, epoch)
     log.info(
         "epoch.planned pipeline=%s epoch=%d kind=%s partitions=%d offsets=%d run=%s",
@@ -221,6 +234,9 @@ def _overtaken(tx: Transaction, own: Epoch, row: PipelineRow) -> str | None:
     return None
 
 
-def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest) -> None:
+def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest, limit: Mapping[str, Any] | None) -> None:
+    """Keep the settings with the epoch. The record limit belongs to its ranges: a reopened epoch keeps both."""
     if request.settings is not None:
-        tx.history.keep_settings(epoch, request.settings.recorded())
+        tx.history.keep_settings(
+            epoch, request.settings.recorded() | ({} if limit is None else {"record_limit": limit})
+        )

@@ -45,15 +45,19 @@ def report_interval(
     name = pipeline.name
     outside = [f"{part.tp}{part.before_origin}" for part in parts if part.before_origin is not None]
     covered = [(part.tp, part.committed) for part in parts if part.committed is not None]
-    advice = f"`epochline extend-back {name}` commits what lies before the origin."
+    extend = f"extend-back {name} {interval.start.isoformat()} --reason …"
     if outside and not covered and not ranges:
         raise BeforeOriginError(
             f"{name}: the interval {interval} lies before the origin: {', '.join(outside)}. Nothing was planned, and"
-            f" another try gives the same. {advice}"
+            " another try gives the same. The command commits what lies before the origin.",
+            extend,
         )
     notes = []
     if outside:
-        notes.append(f"not covered, because before the origin: {', '.join(outside)}. {advice}")
+        notes.append(
+            f"not covered, because before the origin: {', '.join(outside)}. `epochline {extend}` commits what lies"
+            " before the origin."
+        )
     read = {one.tp for one in ranges}
     early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
     if early:

@@ -65,7 +65,7 @@ def observe_source(
         raise
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     check_topics(pipeline, heads, view)
-    read = [head for head in heads if is_read(pipeline, head, view)]
+    read = [head for head in heads if is_read(pipeline, head)]
     return SourceObservation(
         view=view,
         startup=observe_startup(source, pipeline, heads, view),

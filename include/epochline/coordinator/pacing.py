@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from epochline.config.resolve import recorded_restart
-from epochline.declare.restart import FailureRate
-from epochline.errors import RestartsExhaustedError
-from epochline.ports import PAUSE_AFTER_FAILURES, ActionRow, Ledger, Transaction
-from epochline.protocol.epoch import Epoch
+from epochline.config.resolve import recorded_restart, recorded_value
+from epochline.declare.restart import Endless, FailureRate, FixedDelay
+from epochline.errors import Failure, RestartsExhaustedError
+from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
+from epochline.protocol.epoch import Attempt, Epoch
+from epochline.protocol.failures import failure_of, may_be_repeated
 
 log = logging.getLogger(__name__)
+
+LONGEST_WAIT = timedelta(minutes=1)
+"""How long a plan of the schedule waits for its interval at most."""
 
 
 def wait_for_pause(
@@ -26,6 +30,30 @@ def wait_for_pause(
         if left <= timedelta(0):
             return
         log.info("plan.pauses pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
+        sleep(left.total_seconds())
+
+
+def wait_for_interval(
+    ledger: Ledger, pipeline: str, interval: timedelta, *, sleep: Callable[[float], None] = time.sleep
+) -> tuple[str, ...]:
+    """Return when the last plan is an interval ago, by the database's clock (K8).
+
+    Airflow starts a run at each tick of the schedule, so a late run is followed too soon by the next one. A plan waits
+    for at most `LONGEST_WAIT`, because a wait holds a worker slot.
+
+    Returns:
+        A note if the plan does not wait, because more than that is left.
+    """
+    while True:
+        with ledger.transaction() as tx:
+            left = tx.history.interval_left(pipeline, interval)
+        if left <= timedelta(0):
+            return ()
+        if left > LONGEST_WAIT:
+            since, whole = (interval - left).total_seconds(), interval.total_seconds()
+            note = f"this epoch starts {since:.1f} s after the one before, and the interval is {whole:g} s: the rest is"
+            return (f"{note} longer than a plan waits",)
+        log.info("plan.waits_for_interval pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
         sleep(left.total_seconds())
 
 
@@ -70,6 +98,48 @@ def pause(tx: Transaction, pipeline: str, action: str, reason: str, **noted: int
     log.warning("pipeline.paused pipeline=%s reason=%s", pipeline, reason)
 
 
+def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
+    """Pause the pipeline of an epoch that is about to be aborted, if its next run would only fail again (N1).
+
+    The pipeline stays down after rows that a target refuses every time, and after code that raises once the restart
+    strategy is used up. A pipeline that only people start is not paused for its code: they see the failure, and clear
+    the run once the code is right.
+
+    Args:
+        tx: holds the locks of the pipeline and of the epoch.
+        epoch: the epoch.
+        attempt: its newest attempt, with the error.
+    """
+    failure = failure_of(attempt.error)
+    if failure is Failure.INCURABLE or (failure is Failure.CODE and not may_be_repeated(attempt.error)):
+        why = "a restart would fail again"
+    elif failure is Failure.CODE and _restarts_are_used_up(tx, epoch):
+        why = "its restart strategy is used up"
+    else:
+        return
+    if failure is Failure.CODE and not _starts_by_itself(tx, epoch):
+        return
+    # The abort that follows is among those that a resume forgives.
+    aborts = tx.history.aborts(epoch.pipeline).ever + 1
+    pause(tx, epoch.pipeline, PAUSE_DOWN, f"epoch {epoch.epoch_id} failed, and {why}: {attempt.error}", aborts=aborts)
+
+
+def _restarts_are_used_up(tx: Transaction, epoch: Epoch) -> bool:
+    strategy = recorded_restart(tx.history.settings(epoch))
+    if isinstance(strategy, Endless):
+        return False
+    if isinstance(strategy, FixedDelay):
+        return epoch.attempt - epoch.attempts_before > strategy.attempts
+    if isinstance(strategy, FailureRate):
+        return tx.history.failed_attempts(epoch.pipeline, strategy.interval) > strategy.max_failures
+    return True
+
+
+def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
+    interval = recorded_value(tx.history.settings(epoch), "interval")
+    return interval is not None or tx.epochs.declaration(epoch).wake_on_data is not None
+
+
 def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
     """Refuse another attempt if the pipeline failed too often recently (R2).
 
@@ -85,8 +155,11 @@ def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
     silent = live is not None and live.error is None
     failures = tx.history.failed_attempts(epoch.pipeline, strategy.interval) + silent
     if failures > strategy.max_failures:
+        failure = failure_of(None if live is None else live.error)
+        stays_down = failure is Failure.INCURABLE or (failure is Failure.CODE and _starts_by_itself(tx, epoch))
         raise RestartsExhaustedError(
             f"{epoch}: {failures} attempts failed within {strategy.interval}, and the restart strategy allows"
-            f" {strategy.max_failures}. No attempt was made; the epoch is aborted and no offset moves. Look at the"
-            " errors in epochline.attempts."
+            f" {strategy.max_failures}. No attempt was made; the epoch is aborted and no offset moves. `epochline"
+            f" ledger {epoch.pipeline} --epoch {epoch.epoch_id}` shows why the attempts failed.",
+            f"resume {epoch.pipeline} --reason …" if stays_down else f"run {epoch.pipeline}",
         )

@@ -11,12 +11,13 @@ from epochline.config.resolve import ResolvedSettings, resolve_settings
 from epochline.coordinator.checks import (
     check_admitted,
     check_cluster,
-    check_states,
     is_read,
     moved_by_others,
     no_longer_fits,
     open_transactions,
 )
+from epochline.coordinator.epoch_file import leave_file
+from epochline.coordinator.evidence import mirrored_offsets
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.intent import (
     EpochDraft,
@@ -24,13 +25,14 @@ from epochline.coordinator.intent import (
     Plan,
     PlanOutcome,
     PlanRequest,
+    limit_place,
     resume,
     settle,
     write_epoch,
 )
 from epochline.coordinator.interval import report_interval
 from epochline.coordinator.observe import SourceObservation, observe_source
-from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
+from epochline.coordinator.pacing import pause_after_failures, wait_for_interval, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
@@ -40,7 +42,9 @@ from epochline.protocol.backfill import parts_of
 from epochline.protocol.backpressure import adapted_limit, missed_interval
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
-from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.protocol.inputs import belongs_to
+from epochline.protocol.log_ends import log_ends_of
+from epochline.protocol.offsets import Head, Origin, TopicPartition
 from epochline.protocol.origins import missing_origins
 from epochline.protocol.planning import SourceView, next_boundary, next_ranges
 
@@ -77,7 +81,7 @@ def plan(
         pipeline: the declaration.
         run: the epoch's owner.
         request: limits, lease, interval and settings.
-        sleep: how the minimum pause is waited for.
+        sleep: how the minimum pause and the interval are waited for.
 
     Raises:
         EpochBusyError: another run stages an epoch now.
@@ -96,20 +100,25 @@ def plan(
     resumed = resume(ledger, recovered)
     if resumed is not None:
         return resumed
+    unwritten = leave_file(ledger, pipeline.name, settings.recorded())
     full = full_sinks(ledger, pipeline)
     if full:
         return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
     looked = look_at_sinks(ledger, pipeline, settings.restart)
     pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
+    soon: tuple[str, ...] = ()
+    if request.scheduled and isinstance(settings.interval, timedelta):
+        soon = wait_for_interval(ledger, pipeline.name, settings.interval, sleep=sleep)
+    began = time.monotonic()
     for _ in range(_TRIES):
-        mirrored = source.mirrored(pipeline.consumer_group)
+        mirrored = mirrored_offsets(source, pipeline)
         seen = _look_at_ledger(ledger, pipeline)
         observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
-        notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
+        notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             seen = _with_origins(ledger, pipeline, seen, observed)
-            intent = _NextRanges(pipeline, seen, observed, request.record_limit, settings)
+            intent = _NextRanges(pipeline, seen, observed, request.record_limit, settings, began)
             return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
         except PlanChangedError as error:
             last = error
@@ -133,6 +142,7 @@ def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: Sou
         check_admitted(tx, pipeline.name)
         _still_as_seen(tx, pipeline, row, seen)
         check_cluster(tx, pipeline, row, seen.heads, observed.view)
+        tx.chain.keep_log_ends(pipeline.name, log_ends_of(observed.view))
         for origin in origins_of(pipeline, seen.heads, observed.view, observed.startup):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         return replace(seen, heads=tuple(tx.chain.heads(pipeline.name, row.generation)))
@@ -147,16 +157,18 @@ class _NextRanges(Intent):
     observed: SourceObservation
     record_limit: int | None
     settings: ResolvedSettings
+    began: float
+    """When the plan began, by this process's monotonic clock, after the minimum pause."""
 
     @property
     def watched(self) -> list[Head]:
         """Heads of the partitions that the declaration reads."""
-        return [head for head in self.seen.heads if is_read(self.pipeline, head, self.observed.view)]
+        return [head for head in self.seen.heads if is_read(self.pipeline, head)]
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         """Refuse a ledger or a log that changed."""
         _still_as_seen(tx, self.pipeline, row, self.seen)
-        _check_log(self.pipeline, self.watched, self.observed)
+        check_log(self.pipeline, self.watched, self.observed)
 
     def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
         """Say which range no longer starts at its head, or which sink shows a part of the epoch."""
@@ -166,8 +178,9 @@ class _NextRanges(Intent):
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
         """Share the record limit among the partitions."""
         view, backfill, watched = self.observed.view, self.observed.backfill, self.watched
-        limit, notes = self._paced(tx) if backfill is None else (None, [])
-        limit = self.record_limit or limit
+        limit, limit_from, notes = self._paced(tx) if backfill is None else (None, None, [])
+        if self.record_limit is not None:
+            limit, limit_from = self.record_limit, "run"
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
         shown = next_boundary(watched, shown_until(tx, self.pipeline.name))
@@ -192,93 +205,52 @@ class _NextRanges(Intent):
             kind=kind,
             ranges=ranges,
             record_limit=limit,
+            limit_from=limit_from,
             interval=None if backfill is None else backfill.interval,
             notes=tuple(notes),
             covered_by=covered_by,
+            plan_seconds=time.monotonic() - self.began,
         )
 
-    def _paced(self, tx: Transaction) -> tuple[int, list[str]]:
-        """The record limit, adapted to the newest epoch's duration where a target is declared, and notes on it."""
+    def _paced(self, tx: Transaction) -> tuple[int, str, list[str]]:
+        """The record limit, adapted to the newest epoch's duration where a target is set; its origin; notes on it."""
         most, target = self.pipeline.source.records_per_epoch, self.settings.target_duration
         interval = self.settings.interval if isinstance(self.settings.interval, timedelta) else None
         if target is None and interval is None:
-            return most, []
+            return most, limit_place(self.pipeline), []
         newest = tx.epochs.newest_committed(self.pipeline.name)
         late = None if interval is None else missed_interval(interval, newest)
         limit = most if target is None else adapted_limit(most, target, newest)
-        return limit, [] if late is None else [late]
+        place = "adapted to target_duration" if limit != most else limit_place(self.pipeline)
+        return limit, place, [] if late is None else [late]
 
 
-def _check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:
+def check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:
+    """Check that the log is the one that the heads belong to.
+
+    Raises:
+        DataLossError: it was deleted, made again or truncated, or a sink shows what it no longer holds.
+    """
     check_same_log(pipeline.name, watched, observed.view.partitions)
     check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
     check_shown_is_there(pipeline.name, watched, observed.cut_off)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanPreview:
-    """What the next epoch would read. Nothing was changed to find out."""
-
-    unfinished: Epoch | None
-    origins: tuple[Origin, ...]
-    heads: tuple[Head, ...]
-    ranges: tuple[PlannedRange, ...]
-    backlog: Mapping[TopicPartition, int]
-    idle: bool
-    """Whether an epoch that reads nothing would close windows."""
-    notes: tuple[str, ...]
-
-
-def preview(
-    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None
-) -> PlanPreview:
-    """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
-
-    Raises:
-        DataLossError, SourceError, StateError, TargetError: as `plan` would.
-    """
-    with ledger.transaction() as tx:
-        known = tx.epochs.pipeline(pipeline.name)
-        check_admitted(tx, pipeline.name)
-        row = known or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
-        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
-        unfinished = tx.epochs.unfinished(pipeline.name)
-        shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
-        tx.targets.inspect(pipeline)
-        check_states(tx, pipeline)
-        idle = closes_windows(tx, pipeline)
-    full = full_sinks(ledger, pipeline)
-    observed = observe_source(source, pipeline, row, heads, shown=shown)
-    view = observed.view
-    origins = tuple(origins_of(pipeline, heads, view, observed.startup))
-    begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
-    watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
-    _check_log(pipeline, watched, observed)
-    ends = {one.tp: one.last_stable for one in view.partitions}
-    ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
-    held_back = tuple(open_transactions(view))
-    return PlanPreview(
-        unfinished=unfinished,
-        origins=origins,
-        heads=tuple(watched),
-        ranges=ranges,
-        idle=idle and not ranges and not held_back,
-        backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=(*held_back, *full),
-    )
 
 
 def origins_of(
     pipeline: Pipeline, heads: Sequence[Head], view: SourceView, found: Mapping[TopicPartition, int | None]
 ) -> list[Origin]:
     """The origins that the next plan would write, given what `observe_startup` found."""
-    return missing_origins(
-        heads,
-        view.partitions,
-        startup=pipeline.source.startup,
-        by_pattern=pipeline.source.pattern is not None,
-        found=found,
-    )
+    return [
+        origin
+        for name, one in pipeline.inputs.items()
+        for origin in missing_origins(
+            [head for head in heads if belongs_to(name, head.tp.topic)],
+            [each for each in view.partitions if belongs_to(name, each.tp.topic)],
+            startup=one.source.startup,
+            by_pattern=one.source.pattern is not None,
+            found=found,
+        )
+    ]
 
 
 def _still_as_seen(tx: Transaction, pipeline: Pipeline, row: PipelineRow, seen: _Seen) -> None:
@@ -289,5 +261,5 @@ def _still_as_seen(tx: Transaction, pipeline: Pipeline, row: PipelineRow, seen: 
     heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     if heads != seen.heads or unfinished is not None or row.generation != seen.row.generation:
         raise PlanChangedError(
-            f"{pipeline.name}: another run planned or committed while this one asked Kafka; trying again helps."
+            f"{pipeline.name}: another run planned or committed while this one asked the source; trying again helps."
         )

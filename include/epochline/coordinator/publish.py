@@ -131,13 +131,13 @@ def _raise_first(failures: Sequence[Exception]) -> None:
 
 
 def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
-    """Ask every topic whether it would take an epoch. Returns notes on topics that are down or waive a guarantee.
+    """Ask every sink whether it would show an epoch. Returns notes on sinks that are down or waive a guarantee.
 
     A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
 
     Raises:
-        SinkError: a topic would refuse the epoch; nothing is planned.
+        SinkError: a sink would refuse the epoch; nothing is planned.
     """
     notes = []
     waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
@@ -153,11 +153,14 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
                 f"{topic.name} is at_least_once, which waives INV-5 (a commit is repeatable) for it: a crash while an"
                 " epoch is published sends its rows again"
             )
-        sink = cast("Preflighted", ledger.sink(pipeline, topic.name))
+    for declared in pipeline.post_commit_sinks:
+        sink = cast("Preflighted", ledger.sink(pipeline, declared.name))
+        if not hasattr(sink, "preflight"):
+            continue
         try:
             sink.preflight(pipeline.name)
         except SinkUnavailableError as error:
-            notes.append(f"{topic.name} is down, and shows this epoch when it is back: {error}")
+            notes.append(f"{declared.name} is down, and shows this epoch when it is back: {error}")
     return notes
 
 

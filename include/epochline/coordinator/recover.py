@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from epochline.coordinator.abort import abort_in
 from epochline.coordinator.commit import abort_lost, commit_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.evidence import Evidence, pausing_where_behind
@@ -75,6 +76,8 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
     """Settle another run's unfinished epoch, read again under its row lock. None if its lease is alive."""
     try:
         with ledger.transaction() as tx:
+            if seen.state is EpochState.PLANNED or seen.kind is EpochKind.REPLAY:
+                tx.epochs.lock_pipeline(seen.pipeline)  # the abort below may pause the pipeline
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
@@ -83,19 +86,16 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
                 if epoch.approval == "awaited":
                     raise EpochAwaitsApprovalError(
-                        f"{epoch}: is pre-committed by {epoch.run} and awaits approval; nothing is planned before it is"
-                        " approved or aborted."
+                        f"{epoch}: is pre-committed by {epoch.run} and awaits approval. Nothing is planned before it is"
+                        " approved or aborted.",
+                        f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
                     )
                 receipt = commit_in(tx, epoch, evidence)
                 attempt = None
             elif not epoch.lease_expired:
                 return None
             else:
-                attempt = tx.attempts.live(epoch)
-                reason = f"lease expired; recovered by {run}"
-                if attempt is not None:
-                    tx.attempts.fence(attempt, reason)
-                tx.epochs.mark_aborted(epoch, reason)
+                attempt = abort_in(tx, epoch, f"lease expired; recovered by {run}")
     except StagingLostError as error:
         abort_lost(ledger, seen.pipeline, seen.epoch_id, str(error))
         return f"{seen}: {error}"

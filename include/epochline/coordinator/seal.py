@@ -14,7 +14,9 @@ from epochline.errors import (
     EpochFencedError,
     EpochStateError,
     RecordsRefusedError,
+    RowsRefusedError,
     SealRefusedError,
+    TargetCodeError,
     TopicMissingError,
 )
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
@@ -44,7 +46,9 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         SourceUnavailableError: Kafka does not answer.
         EpochFencedError: another attempt, an abort or a recovery took this one's place.
         EpochStateError: the epoch belongs to another run.
-        SealRefusedError: something is missing or does not balance, or a target refuses rows; the attempt failed.
+        SealRefusedError: something is missing or does not balance; the attempt failed.
+        RowsRefusedError: a target refuses rows, and would refuse them again.
+        TargetCodeError: a trigger or another function of a target raised an error.
         RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
         SinkError: an external sink cannot be sealed.
@@ -73,7 +77,9 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         if epoch.kind is EpochKind.REQUEUE:
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
-            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed)
+            problems += unbalanced(
+                tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed, counted=observed.counted
+            )
         unsealed = {one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         problems += [
             f"{name} was not sealed, because the job was still at work"
@@ -117,16 +123,17 @@ def _refused(tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: 
 
 def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]) -> SealRefusedError:
     said = f"{attempt}: refused by a target: {in_words(refused)}. Nothing was sealed."
+    kind = TargetCodeError if any(row.raised for row in refused) else RowsRefusedError
     without_record = [row for row in refused if row.place is None]
     if without_record:
-        return SealRefusedError(
+        return kind(
             f"{said} A transform or a sum made the row, so that no record can be set aside. The ledger's owner finds it"
             f" in epochline.refused_row, pipeline {attempt.pipeline}, epoch_id {attempt.epoch_id}. Correct the"
             " transform, or the rule."
         )
     if pipeline.bad_records == "quarantine":
         return RecordsRefusedError(f"{said} The next attempt sets these records aside in the quarantine.")
-    return SealRefusedError(
+    return kind(
         f"{said} The policy for bad records is 'fail'. Correct the rule or the parse, or declare"
         " bad_records='quarantine'."
     )
@@ -137,11 +144,12 @@ class _SourceAnswer:
     """What Kafka and the sinks say of an attempt that is about to be sealed.
 
     ``bodies`` is what post-commit sinks need for their commit, by manifest. ``invisible_allowed`` names topics in
-    which offsets without a visible record are expected.
+    which offsets without a visible record are expected. ``counted`` has the source's own counts, if it counts.
     """
 
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     invisible_allowed: frozenset[str] = frozenset()
+    counted: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _SourceAnswer:
@@ -160,11 +168,12 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
         names = {one.name: one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
+    counted = source.counted(ranges) if ranges else {}
     bodies = {}
     for name, manifest in names.items():
         sink = ledger.sink(pipeline, name)
         bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
-    return _SourceAnswer(bodies=bodies, invisible_allowed=allowed)
+    return _SourceAnswer(bodies=bodies, invisible_allowed=allowed, counted=counted)
 
 
 def _check_log(
@@ -175,7 +184,7 @@ def _check_log(
         view = source.look(pipeline.source)
     except TopicMissingError:
         view = SourceView(cluster_id=None, partitions=())
-    check_read(str(epoch), ranges, view.partitions, former_leaders_ends(source, ranges, view))
+    check_read(epoch, ranges, view.partitions, former_leaders_ends(source, ranges, view))
     return view.invisible_allowed
 
 

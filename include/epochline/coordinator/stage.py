@@ -11,12 +11,21 @@ from epochline.coordinator.begin import begin
 from epochline.coordinator.intent import LEASE
 from epochline.coordinator.lease import keep_lease_alive
 from epochline.coordinator.seal import seal
-from epochline.errors import SinkUnavailableError, SourceUnavailableError
+from epochline.errors import (
+    EpochInterruptedError,
+    LedgerUnavailableError,
+    SinkUnavailableError,
+    SourceUnavailableError,
+    recorded,
+)
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import Counts, Run
 from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
+
+REASON_PATIENCE_SECONDS = 30.0
+"""So long the reason of a failure waits for a ledger that is away."""
 
 PATIENCE_SECONDS = 120.0
 """How long the seal waits for Kafka and the sinks: as long as a task waits for its next record."""
@@ -74,14 +83,42 @@ def stage(
         with keep_lease_alive(ledger, ticket, run, stop):
             submit(ticket)
             return _sealed(ledger, source, ticket, run)
-    except Exception:
+    except Exception as error:
         # The job has ended: `submit` raises an `Exception` only then, and a fence stops the job.
+        _keep_error(ledger, ticket, error, patience=REASON_PATIENCE_SECONDS)
         raise
-    except BaseException:
+    except BaseException as error:
         # An interrupted job still writes. Stop the job before the error is raised: the caller may abort the epoch.
         with suppress(Exception):
             stop()
+        said = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
+        _keep_error(ledger, ticket, EpochInterruptedError(f"{ticket}: was interrupted by {said}"))
         raise
+
+
+def _keep_error(ledger: Ledger, ticket: StagingTicket, error: Exception, *, patience: float = 0.0) -> None:
+    """Write why the attempt failed, before an abort or a successor adds a reason of its own. Best effort.
+
+    Waits up to ``patience`` seconds for a ledger that is away: its restart may be what ended the job.
+    """
+    deadline = time.monotonic() + patience
+    with suppress(Exception):
+        while True:
+            try:
+                _write_error(ledger, ticket, error)
+            except LedgerUnavailableError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(1)
+            else:
+                return
+
+
+def _write_error(ledger: Ledger, ticket: StagingTicket, error: Exception) -> None:
+    with ledger.transaction() as tx:
+        attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+        if attempt is not None and attempt.number == ticket.attempt and not attempt.sealed and attempt.error is None:
+            tx.attempts.note_error(attempt, recorded(error))
 
 
 def _sealed(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:

@@ -56,7 +56,8 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
     part = _crossed(epoch, accepted, ranges)
     if part is not None:
         raise HeadMovedError(
-            f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch."
+            f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
         )
     return frozenset(one.shown_by for one in accepted if all(_parts_shown(epoch, one, ranges)))
 

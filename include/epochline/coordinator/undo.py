@@ -22,5 +22,6 @@ def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
             raise TargetError(
                 f"{sink} holds {changed} rows with the numbers of epochs {', '.join(map(str, epochs))} of"
                 f" {pipeline.name}, which wrote {written.get(sink.table, 0)}: rows of another pipeline, or copies."
-                " Nothing was changed. Move those away first."
+                " Nothing was changed. Move those away first.",
+                f"plan {pipeline.name}",
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from operator import not_
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_identifier
+from epochline.declare.base import DeclarationModel, check_columns, check_identifier
 from epochline.declare.columns import END, START, parse_type
 from epochline.declare.event_time import EventTime
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
@@ -20,6 +21,7 @@ from epochline.declare.topic import KafkaTopic
 from epochline.declare.windows import Windows
 
 _TIME = parse_type("timestamptz").name
+_FLAG = parse_type("boolean").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
 _TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
@@ -58,6 +60,7 @@ class Windowed(DeclarationModel):
 
     The result table has the columns of the key, ``window_start``, ``window_end`` and one column per aggregate. It is
     an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row (X21).
+    With ``retractions`` it is an append target or a topic, and a correction is two rows (N5).
 
     Open windows are state (`epochline.declare.state`). Their table has the name of the result table plus ``_open``.
 
@@ -70,6 +73,8 @@ class Windowed(DeclarationModel):
         lateness: how long a window takes late records after its end.
         too_late: the sink of records later than ``lateness``, with every column of the record and its lineage.
             Without it such records are only counted.
+        retractions: name of a boolean column of the result. A row with true adds a result. A row with false takes back
+            a result of an earlier epoch: it repeats that result. A late record gives (false, old) and (true, new).
     """
 
     time: EventTime
@@ -79,6 +84,7 @@ class Windowed(DeclarationModel):
     into: str
     lateness: Pause = timedelta(0)
     too_late: str | None = None
+    retractions: str | None = Field(default=None, exclude_if=not_)
 
     @field_validator("key", mode="before")
     @classmethod
@@ -93,9 +99,14 @@ class Windowed(DeclarationModel):
             Aggregate.read(text)
         return aggregates
 
+    @field_validator("retractions")
+    @classmethod
+    def _flag_is_a_name(cls, name: str | None) -> str | None:
+        return None if name is None else next(iter(check_columns({name: _FLAG})))
+
     @model_validator(mode="after")
     def _columns_have_one_meaning(self) -> Self:
-        names = [*self.key, START, END, *self.aggregates]
+        names = [*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{', '.join(twice)} would be two columns of the result; rename one")
@@ -113,12 +124,14 @@ class Windowed(DeclarationModel):
             sinks: the declared sinks, already checked by `check`.
         """
         into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
-        if isinstance(into, KafkaTopic):
-            # A topic's name may be longer than a table's and may hold other characters.
-            table, columns = re.sub("[^A-Za-z0-9_]", "_", into.topic)[:_TOPIC_BYTES], into.record
-        else:
-            table, columns = into.table, into.columns or {}
+        columns = self._state_columns(into)
+        # A topic's name may be longer than a table's and may hold other characters.
+        table = re.sub("[^A-Za-z0-9_]", "_", into.topic)[:_TOPIC_BYTES] if isinstance(into, KafkaTopic) else into.table
         return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)
+
+    def _state_columns(self, into: Sink) -> Mapping[str, str]:
+        columns = into.record if isinstance(into, KafkaTopic) else into.columns or {}
+        return {name: kind for name, kind in columns.items() if name != self.retractions}
 
     def check(self, record: Mapping[str, str], sinks: Sequence[Sink | DeclarationModel]) -> None:
         """Check the columns and the sinks that this declaration names; raises ``ValueError`` for the first misfit."""
@@ -127,6 +140,7 @@ class Windowed(DeclarationModel):
             raise ValueError(f"windows: {', '.join(external)} cannot take results; use a table or a topic")
         by_table = {sink_name(sink): sink for sink in sinks if isinstance(sink, Sink)}
         columns = {"time.column": (self.time.column,), "key": self.key}
+        columns |= {"time.punctuation": (self.time.punctuation,)} if self.time.punctuation else {}
         columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
         for field, names in columns.items():
             missing = [name for name in names if name not in record]
@@ -135,6 +149,12 @@ class Windowed(DeclarationModel):
         if parse_type(record[self.time.column]).name != _TIME:
             raise ValueError(
                 f"windows.time.column: {self.time.column} is {record[self.time.column]}; event time is timestamptz"
+            )
+        mark = self.time.punctuation
+        if mark is not None and (mark == self.time.column or parse_type(record[mark]).name not in (_TIME, _FLAG)):
+            raise ValueError(
+                f"windows.time.punctuation: {mark} is {record[mark]}; name a timestamptz column that holds a watermark,"
+                " or a boolean column, and not the column of the record's time"
             )
         named = {"into": self.into} | ({} if self.too_late is None else {"too_late": self.too_late})
         for field, table in named.items():
@@ -151,6 +171,14 @@ class Windowed(DeclarationModel):
         where = f"windows.into: {into}"
         if isinstance(into, KafkaTopic):
             self._check_columns(where, into, into.record)
+            self._check_sending(where, into)
+            return
+        if self.retractions is not None:
+            if into.mode != "append" or into.key:
+                raise ValueError(
+                    f"{where} must be of mode 'append' without a key: with retractions a window has several rows"
+                )
+            self._check_columns(where, into, into.columns or {})
             return
         if into.mode != "upsert" or into.order_by or set(into.key) != {*self.key, START}:
             raise ValueError(
@@ -161,12 +189,29 @@ class Windowed(DeclarationModel):
     def _check_columns(self, where: str, into: Sink, columns: Mapping[str, str]) -> None:
         if not into.aggregated:
             raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
-        expected = {*self.key, START, END, *self.aggregates}
+        expected = {*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])}
         if set(columns) != expected:
             raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(expected))}")
         for name in (START, END):
             if parse_type(columns[name]).name != _TIME:
                 raise ValueError(f"{where}: {name} is {columns[name]}; it must be timestamptz")
+        if self.retractions is not None and parse_type(columns[self.retractions]).name != _FLAG:
+            raise ValueError(f"{where}: {self.retractions} is {columns[self.retractions]}; it must be boolean")
+
+    def _check_sending(self, where: str, into: KafkaTopic) -> None:
+        """Check that a consumer of the topic gets the former result of a window before the new one."""
+        if self.retractions is None:
+            return
+        if self.retractions not in into.order_by:
+            raise ValueError(
+                f"{where} needs order_by={self.retractions!r}: so the result that is taken back is sent before the new"
+                " one"
+            )
+        if not isinstance(into.value, str) and (not into.key or not {*self.key, START} >= set(into.key)):
+            raise ValueError(
+                f"{where} needs a key of {', '.join((*self.key, START))}, or of some of these: so both records of a"
+                " correction are in one partition"
+            )
 
     def _check_too_late(self, sink: Sink, record: Mapping[str, str]) -> None:
         if (isinstance(sink, PostgresTable) and sink.mode != "append") or sink.aggregated:

@@ -40,7 +40,8 @@ class DeclarationModel(BaseModel):
 def _readable(kind: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
     name = fields.get("name") or fields.get("table") or ""
     said = problems(error, known=kind.model_fields)
-    return f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {said}"
+    where = f"docs/reference.md#{kind.__name__.lower()}"
+    return f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {said}. Reference: {where}"
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> str:
@@ -102,6 +103,23 @@ def check_reference(reference: str) -> str:
     tree = ast.parse(Path(spec.origin).read_bytes())
     if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
         raise ValueError(f"{spec.origin} defines no function {function!r}")
+    return reference
+
+
+def check_class(reference: str) -> str:
+    """Check ``module:Class`` without importing the module, unless the declaration is read from the ledger."""
+    module, _, name = reference.partition(":")
+    if reading_back.get():
+        return reference
+    try:
+        spec = importlib.util.find_spec(module) if name else None
+    except (ModuleNotFoundError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ValueError(f"write it as 'module:Class' of a module on PYTHONPATH, got {reference!r}")
+    tree = ast.parse(Path(spec.origin).read_bytes())
+    if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+        raise ValueError(f"{spec.origin} defines no class {name!r}")
     return reference
 
 

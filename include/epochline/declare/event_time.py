@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import not_
 from typing import TypeVar
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from epochline.declare.base import DeclarationModel
 from epochline.declare.restart import Duration, Pause
+from epochline.declare.specs import EventTimeSpec
 
 K = TypeVar("K")
 
@@ -29,11 +31,15 @@ class EventTime(DeclarationModel):
         idle_after: after this time without a record a partition stops holding the watermark back; None: it never
             does. While every partition is idle the watermark follows the clock of the database, and windows close in
             epochs that read nothing.
+        punctuation: a column of the parsed record by which a record carries the watermark of its partition. A
+            ``timestamptz`` is the watermark, and NULL is none. A true ``boolean`` makes the record's own time the
+            watermark. No older record of the partition is expected then (N6).
     """
 
     column: str
     out_of_orderness: Pause = timedelta(0)
     idle_after: Duration | None = None
+    punctuation: str | None = Field(default=None, exclude_if=not_)
 
     @field_validator("column")
     @classmethod
@@ -42,13 +48,19 @@ class EventTime(DeclarationModel):
             raise ValueError("name the column that holds a record's time")
         return column
 
+    @property
+    def spec(self) -> EventTimeSpec:
+        """The values that a Spark worker needs."""
+        return EventTimeSpec(column=self.column, out_of_orderness=self.out_of_orderness, punctuation=self.punctuation)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTime:
     """Event time of one partition.
 
     Args:
-        newest: the newest event time of any record read; None before the first record.
+        newest: the newest event time of any record read; None before the first record. A watermark that a record
+            carried counts as the time of a record that is newer by ``out_of_orderness``.
         read_at: database time at the plan of the last committed epoch that read a record of the partition, or None.
     """
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import re
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from epochline.declare.base import DeclarationModel, Reference, check_columns, in_order, reading_back
+from epochline.declare.base import DeclarationModel, Reference, check_class, check_columns, in_order, reading_back
 from epochline.declare.columns import LINEAGE
 from epochline.declare.specs import CustomSinkSpec, ExternalSpec, FilesSpec
 from epochline.declare.table import PostgresTable
@@ -75,15 +72,18 @@ _PASSWORD = re.compile("://[^/]*:[^/]*@")
 _LOCAL = ("file", "local")
 """fsspec schemes of local paths."""
 
-_FILE_SERVERS = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "arrow_hdfs")
-"""fsspec schemes of servers with folders, as on a disk."""
+_HDFS = "webhdfs"
+"""fsspec's scheme of a store with folders, as on a disk."""
+
+_OBJECT_STORES = ("s3", "gs", "abfs", "memory")
+"""fsspec schemes of stores that create a file as a whole and refuse to create it twice, one spelling each."""
 
 
 class Files(ExternalSink):
     """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
 
     Args:
-        path: the folder: a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
+        path: the folder: a local path, or a URL without a password: ``s3://``, ``gs://``, ``abfs://`` or ``webhdfs://``.
         format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
     """
 
@@ -119,7 +119,12 @@ def _one_spelling(path: str) -> str:
         scheme, separator, rest = "", "", rest
     elif not separator:
         scheme, rest = "", path
-    if scheme and scheme not in _FILE_SERVERS:
+    if scheme and scheme not in (_HDFS, *_OBJECT_STORES):
+        raise ValueError(
+            f"{scheme}:// is not supported, because a reader could see a part of a file there, or an epoch twice; use a"
+            " local path, s3://, gs://, abfs:// or, for HDFS, webhdfs:// (docs/files.md)"
+        )
+    if scheme in _OBJECT_STORES:
         # Names in an object store are plain text: an empty name between two slashes is valid there.
         return f"{scheme}{separator}{rest.rstrip('/')}"
     host, slash, folders = rest.partition("/")
@@ -144,22 +149,7 @@ class CustomSink(ExternalSink):
     options: dict[str, Any] = Field(default_factory=dict)
     label: str | None = None
 
-    @field_validator("sink")
-    @classmethod
-    def _class_exists(cls, reference: str) -> str:
-        module, _, name = reference.partition(":")
-        if reading_back.get():
-            return reference
-        try:
-            spec = importlib.util.find_spec(module) if name else None
-        except (ModuleNotFoundError, ValueError):
-            spec = None
-        if spec is None or spec.origin is None:
-            raise ValueError(f"write it as 'module:Class' of a module on PYTHONPATH, got {reference!r}")
-        tree = ast.parse(Path(spec.origin).read_bytes())
-        if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
-            raise ValueError(f"{spec.origin} defines no class {name!r}")
-        return reference
+    _class_exists = field_validator("sink")(check_class)
 
     @property
     def name(self) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
 MAX_IDENTIFIER_BYTES = 63
 QUARANTINE = "_quarantine"
 """The quarantine's name among sinks: it is staged, counted and committed like a sink."""
 
 OWNER, WRITER, READER = "epochline_owner", "epochline_writer", "epochline_reader"
+INSPECTOR = "epochline_inspector"
 """Roles of least privilege, created by the ledger's migration. None of them can log in."""
 
 OUTBOX = "epochline_outbox"
@@ -29,6 +31,11 @@ class StagingName:
     digest: str
     epoch_id: int
     attempt: int
+
+
+def ledger_prefix(source: str) -> str:
+    """Prefix of the topics of one of several sources in the ledger; empty for a single source, which has no name."""
+    return f"{source}/" if source else ""
 
 
 def _digest(*parts: str) -> str:
@@ -82,6 +89,11 @@ def order_column(column: str) -> str:
     """Name of the target column that keeps the order value of the newest row of a key."""
     name = f"_order_{column}"
     return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"_order_{_digest(column)}"
+
+
+def sink_uri(pipeline: str, sink: str) -> str:
+    """The URI of the asset that stands for a sink of a pipeline; characters that no path may hold are encoded."""
+    return f"epochline://{pipeline}/{quote(sink, safe=':')}"
 
 
 def split_table(table: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from operator import not_
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -11,11 +12,16 @@ from pydantic import Field, field_validator, model_validator
 from epochline.declare.avro_types import proposed, unheld
 from epochline.declare.base import DeclarationModel, in_order, reading_back
 from epochline.declare.columns import parse_type
+from epochline.declare.json_paths import check_paths, read_path
 from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, TextSpec
 
 
 class Bytes(DeclarationModel):
-    """Each record's unchanged value, in one column of type ``bytea``."""
+    """Each record's unchanged value, in one column of type ``bytea``.
+
+    Args:
+        column: name of the column.
+    """
 
     kind: Literal["bytes"] = "bytes"
     column: str = "value"
@@ -32,7 +38,11 @@ class Bytes(DeclarationModel):
 
 
 class Text(DeclarationModel):
-    """Each record's value as UTF-8 text, in one column. Invalid UTF-8 or a NUL makes a bad record."""
+    """Each record's value as UTF-8 text, in one column. Invalid UTF-8 or a NUL makes a bad record.
+
+    Args:
+        column: name of the column.
+    """
 
     kind: Literal["text"] = "text"
     column: str = "value"
@@ -52,11 +62,19 @@ class Json(DeclarationModel):
     """Each record's value as one JSON object. Other members are ignored; missing members are NULL.
 
     A value that is not an object, or a member that its column cannot hold, makes a bad record.
-    A record without a value (a tombstone) takes its columns from a JSON object in its key.
+    A record without a value (a tombstone) takes its columns from a JSON object in its key, by the same names and paths.
+
+    Args:
+        columns: members and their PostgreSQL types.
+        paths: by column, where its member lies if not directly in the object: ``$.address.city``, or
+            ``$.address["zip code"]``. The column is NULL if an object on the path is missing or null. Anything else on
+            the path, also an array, makes a bad record. Only for ``parse``.
     """
 
     kind: Literal["json"] = "json"
     columns: dict[str, str] = Field(min_length=1)
+    # An empty field is left out, so that the hashes of declarations in existing ledgers stay valid.
+    paths: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
 
     _ordered = field_validator("columns", mode="before")(in_order)
 
@@ -64,6 +82,22 @@ class Json(DeclarationModel):
     @classmethod
     def _types_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
         return {name: str(parse_type(text)) for name, text in columns.items()}
+
+    @model_validator(mode="after")
+    def _paths_lead_to_columns(self) -> Json:
+        strangers = sorted(set(self.paths) - set(self.columns))
+        if strangers:
+            raise ValueError(f"paths: {', '.join(strangers)} is not among the columns")
+        try:
+            check_paths(self.steps, {name: parse_type(text) for name, text in self.columns.items()})
+        except ValueError as error:
+            raise ValueError(f"paths: {error}") from error
+        return self
+
+    @property
+    def steps(self) -> dict[str, tuple[str, ...]]:
+        """The names of the members that lead to each column's value, from the outermost object inwards."""
+        return {name: read_path(self.paths[name]) if name in self.paths else (name,) for name in self.columns}
 
     @property
     def record(self) -> dict[str, str]:
@@ -73,7 +107,7 @@ class Json(DeclarationModel):
     @property
     def spec(self) -> JsonSpec:
         """The values that a Spark worker needs."""
-        return JsonSpec(columns=self.columns)
+        return JsonSpec(columns=self.columns, steps=self.steps)
 
 
 class Regex(DeclarationModel):
@@ -81,6 +115,10 @@ class Regex(DeclarationModel):
 
     A value that does not match makes a bad record. Every named group is a column of type ``text`` unless ``columns``
     gives another type. A group that took no part in the match is NULL.
+
+    Args:
+        pattern: the expression, with one named group ``(?P<name>…)`` for each column.
+        columns: PostgreSQL types of groups that are not ``text``.
     """
 
     kind: Literal["regex"] = "regex"

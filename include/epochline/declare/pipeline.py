@@ -17,18 +17,20 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, mo
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import DeclarationModel, check_columns, check_reference, reading_back
 from epochline.declare.external import CustomSink, ExternalSink, Files
+from epochline.declare.inputs import AnySource, Input, Sources
 from epochline.declare.names import OUTBOX, consumer_group, split_table
 from epochline.declare.output import Output
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.profiles import profile as find_profile
 from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
-from epochline.declare.source import KafkaSource
+from epochline.declare.source import CustomSource, KafkaSource
 from epochline.declare.specs import PipelineSpec
 from epochline.declare.startup import FromGroup
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic, Outbox
+from epochline.declare.windowed_query import AnyWindows, WindowedQuery
 
 # A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
@@ -58,22 +60,23 @@ DeclaredSink = Annotated[
 
 
 class Pipeline(DeclarationModel):
-    """A pipeline: one source, a parse, an optional transform, one or more sinks, and a schedule.
+    """A pipeline: a source, a parse, an optional transform, one or more sinks, and a schedule.
 
     Args:
         name: letters, digits, ``_``, ``-`` and ``.``; also the DAG's id.
-        source: the topics to read.
+        source: the topics to read, a `CustomSource`, or several `Sources`, each with its own parse.
         parse: a ready-made parser (`Bytes`, `Text`, `Json`, `Regex`, `Avro`), or ``module:function`` from Arrow record
             batch (``topic, partition, offset, timestamp, timestamp_type, key, value, headers``) to Arrow record batch,
-            one row per input row, in order.
+            one row per input row, in order. Not for several `Sources`.
         record: columns and PostgreSQL types that the function ``parse`` returns (not for a ready-made parser).
         explode: name of a list column of ``parse``. Each element becomes a row, numbered ``_row``.
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict of DataFrames by table.
+            With several `Sources` it gets a dict of DataFrames by input.
         sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
         state: tables of keyed state. The transform's second argument is a dict of DataFrames by table: the state of
             the keys in the epoch's records. It returns a DataFrame of the changed rows for each table, or none; a row
             with a true ``_deleted`` deletes its key.
-        windows: aggregates per window of event time, in place of a transform.
+        windows: aggregates per window of event time, or a SQL query over windows, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
         schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron expression, ``@continuous``, or
             None for manual runs. If it is left out, a profile or the settings file may set an interval.
@@ -90,14 +93,14 @@ class Pipeline(DeclarationModel):
     """
 
     name: str
-    source: KafkaSource
-    parse: str | ReadyMadeParser
+    source: AnySource
+    parse: str | ReadyMadeParser | None = None
     sinks: tuple[DeclaredSink, ...] = Field(min_length=1)
     record: dict[str, str] = Field(default_factory=dict)
     explode: str | None = None
     transform: str | None = None
     state: tuple[StateTable, ...] = ()
-    windows: Windowed | None = None
+    windows: AnyWindows | None = None
     bad_records: Literal["fail", "quarantine"] = "fail"
     schedule: timedelta | str | None = None
     wake_on_data: Duration | None = None
@@ -156,26 +159,29 @@ class Pipeline(DeclarationModel):
 
     @model_validator(mode="after")
     def _schedule_leaves_time_to_wake(self) -> Self:
+        if self.wake_on_data is not None and isinstance(self.source, CustomSource):
+            raise ValueError("wake_on_data: only records in Kafka start runs; give the pipeline a schedule")
+        if self.wake_on_data is not None and isinstance(self.source, Sources):
+            raise ValueError("wake_on_data: only one source starts runs; give the pipeline a schedule")
         if self.wake_on_data is not None and self.schedule in WITHOUT_INTERVALS:
             raise ValueError(f"wake_on_data: cannot be combined with schedule={self.schedule!r}; remove one of them")
         return self
 
     @model_validator(mode="after")
     def _record_and_sinks_agree(self) -> Self:
-        if isinstance(self.parse, str) and not self.record:
-            raise ValueError("record: name the columns and types that the function parse returns")
-        if not isinstance(self.parse, str) and self.record:
-            raise ValueError("record: a ready-made parser brings its own columns; take it out")
-        if not isinstance(self.parse, str):
-            try:
-                check_columns(self.parse.record)
-            except ValueError as error:
-                raise ValueError(f"parse: {error}") from error
-        if isinstance(self.source.startup, FromGroup) and self.source.startup.group == self.consumer_group:
-            raise ValueError(
-                f"source.startup: {self.consumer_group} is the group that epochline mirrors this pipeline's heads to;"
-                " name the group of the job that read the topic before"
-            )
+        if isinstance(self.source, Sources):
+            self._check_several()
+        elif self.parse is None:
+            raise ValueError("parse: name a ready-made parser, or a function as module:function")
+        else:
+            self.inputs[""].check_record()
+        for name, one in self.inputs.items():
+            startup = one.source.startup
+            if isinstance(startup, FromGroup) and startup.group == self.consumer_group:
+                raise ValueError(
+                    f"source.{f'inputs.{name}.source.' if name else ''}startup: {self.consumer_group} is the group that"
+                    " epochline mirrors this pipeline's heads to; name the group of the job that read the topic before"
+                )
         if self.windows is not None:
             if self.transform is not None:
                 raise ValueError("windows: cannot be combined with a transform; remove one of them")
@@ -186,6 +192,9 @@ class Pipeline(DeclarationModel):
         names = [sink.name for sink in self.post_commit_sinks]
         if len(set(names)) != len(names):
             raise ValueError("sinks: a topic, a path or a custom sink is named twice")
+        sent_to = [topic for sink in self.topics for topic in sink.topics]
+        if len(set(sent_to)) != len(sent_to):
+            raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
         self._check_state()
         for sink in (*self.targets, *self.states):
             if split_table(sink.table)[0] == OUTBOX:
@@ -194,6 +203,15 @@ class Pipeline(DeclarationModel):
         for late in self.post_commit_sinks:
             self._check_post_commit_sink(late)
         return self
+
+    def _check_several(self) -> None:
+        for field in ("parse", "record", "explode"):
+            if getattr(self, field):
+                raise ValueError(f"{field}: each of several sources has its own; give it to the Input")
+        if self.windows is not None:
+            raise ValueError("windows: count the records of one source; declare a pipeline for each")
+        if self.transform is None:
+            raise ValueError("transform: name the function that makes rows of several sources")
 
     def _check_post_commit_sink(self, sink: KafkaTopic | ExternalSink) -> None:
         if self.is_transformed:
@@ -214,8 +232,9 @@ class Pipeline(DeclarationModel):
         if self.state and self.transform is None:
             raise ValueError("state: only a transform reads and writes state; name one")
         for state in self.state:
-            missing = [name for name in state.key if name not in self.parsed_columns]
-            if missing and state.keys is None:
+            keyed = [one for one in self.inputs.values() if not set(state.key) - set(one.parsed_columns)]
+            if not keyed and state.keys is None:
+                missing = [name for name in state.key if name not in self.parsed_columns]
                 raise ValueError(
                     f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that computes"
                     " the keys from the records"
@@ -248,8 +267,21 @@ class Pipeline(DeclarationModel):
 
     @property
     def parsed_columns(self) -> dict[str, str]:
-        """Columns and types of the parsed record."""
-        return self.record if isinstance(self.parse, str) else self.parse.record
+        """Columns and types of the parsed record; empty for several sources, whose records differ."""
+        return {} if isinstance(self.source, Sources) else self.inputs[""].parsed_columns
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """Each source with its parse, by name; a single source has the name ``""``."""
+        if isinstance(self.source, Sources):
+            return self.source.inputs
+        fields: dict[str, Any] = {name: getattr(self, name) for name in ("source", "parse", "record", "explode")}
+        return {"": Input.model_construct(None, **fields)}
+
+    @property
+    def kafka_sources(self) -> dict[str, KafkaSource]:
+        """The sources in Kafka, by input."""
+        return {name: one.source for name, one in self.inputs.items() if isinstance(one.source, KafkaSource)}
 
     @property
     def targets(self) -> tuple[PostgresTable, ...]:
@@ -300,12 +332,13 @@ class Pipeline(DeclarationModel):
     @property
     def states(self) -> tuple[StateTable, ...]:
         """The declared state tables, then the table of open windows."""
-        if self.windows is None:
-            return self.state
-        return (
-            *self.state,
-            self.windows.open_windows(self.sinks),
-        )
+        windows = self.windowing
+        return self.state if windows is None else (*self.state, windows.open_windows(self.sinks))
+
+    @property
+    def windowing(self) -> Windowed | None:
+        """The windows that an epoch computes; a query is compiled to windows with partial aggregates."""
+        return self.windows.compiled(self.parsed_columns) if isinstance(self.windows, WindowedQuery) else self.windows
 
     @property
     def is_transformed(self) -> bool:
@@ -318,34 +351,45 @@ class Pipeline(DeclarationModel):
         return consumer_group(self.name)
 
     @property
-    def spec(self) -> PipelineSpec:
-        """The values that a Spark worker needs."""
+    def specs(self) -> dict[str, PipelineSpec]:
+        """The values that a Spark worker needs, by input."""
         windows = self.windows
-        return PipelineSpec(
-            name=self.name,
-            parse=self.parse if isinstance(self.parse, str) else self.parse.spec,
-            parsed_columns=self.parsed_columns,
-            explode=self.explode,
-            bad_records=self.bad_records,
-            is_transformed=self.is_transformed,
-            sinks=tuple(sink.spec for sink in self.written),
-            external=tuple(sink.spec for sink in self.external),
-            event_time=None if windows is None else windows.time.column,
-            required=() if windows is None else windows.required,
-        )
+        return {
+            name: PipelineSpec(
+                name=self.name,
+                parse=one.parse if isinstance(one.parse, str) else one.parse.spec,
+                parsed_columns=one.parsed_columns,
+                explode=one.explode,
+                bad_records=self.bad_records,
+                is_transformed=self.is_transformed,
+                sinks=tuple(sink.spec for sink in self.written),
+                external=tuple(sink.spec for sink in self.external),
+                event_time=None if windows is None else windows.time.spec,
+                required=() if windows is None else windows.required,
+            )
+            for name, one in self.inputs.items()
+        }
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """The values that a Spark worker needs to make the sinks' rows, and to parse a single source."""
+        return next(iter(self.specs.values()))
 
     def stored(self) -> str:
         """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
         fields = self.model_dump(
             mode="json", exclude={name for name in ("state", "windows", "wake_on_data") if not getattr(self, name)}
         )
+        for name in ("epoch_files", "epoch_files_kept"):
+            if fields["settings"][name] is None:  # left out for the same reason as the zero below
+                del fields["settings"][name]
         for table in (*fields["sinks"], *fields.get("state", ())):
             # A zero is left out, so that the hashes of declarations in existing ledgers stay valid.
             if "before_images" in table and not table["before_images"]:
                 del table["before_images"]
             # Files and JSON values have the declared order of columns, which JSON objects lose in the ledger.
             for held in (table, table.get("value", {})):
-                if "table" not in table and held.get("columns"):
+                if "table" not in table and isinstance(held, dict) and held.get("columns"):
                     held["columns"] = list(held["columns"].items())
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

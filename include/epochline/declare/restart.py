@@ -39,7 +39,12 @@ Duration = Annotated[timedelta, AfterValidator(_positive)]
 
 
 class FixedDelay(DeclarationModel):
-    """Try again ``attempts`` times, ``delay`` apart; then the run fails and its epoch is aborted (R1)."""
+    """Try again ``attempts`` times, ``delay`` apart; then the run fails and its epoch is aborted (R1).
+
+    Args:
+        attempts: how often a failed task is tried again.
+        delay: least time between two attempts.
+    """
 
     kind: Literal["fixed_delay"] = "fixed_delay"
     attempts: int = Field(ge=0)
@@ -55,6 +60,11 @@ class FailureRate(DeclarationModel):
     """Try again while the ledger counts at most ``max_failures`` failed attempts within ``interval`` (R2).
 
     The attempts of all the pipeline's epochs count, by the database's clock.
+
+    Args:
+        max_failures: most failed attempts within ``interval``.
+        interval: the time over which failed attempts are counted.
+        delay: least time between two attempts.
     """
 
     kind: Literal["failure_rate"] = "failure_rate"
@@ -69,7 +79,11 @@ class FailureRate(DeclarationModel):
 
 
 class Endless(DeclarationModel):
-    """Try again without a limit: the default of a pipeline with an interval (R4)."""
+    """Try again without a limit: the default of a pipeline with an interval (R4).
+
+    Args:
+        delay: least time between two attempts.
+    """
 
     kind: Literal["endless"] = "endless"
     delay: Pause = DELAY

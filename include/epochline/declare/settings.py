@@ -38,6 +38,9 @@ class Settings(DeclarationModel):
             few records (K22).
         target_duration: how long an epoch should take from its plan to its commit. The record limit adapts to it,
             below the source's ``records_per_epoch`` (B1). By default it does not adapt.
+        epoch_files: folder in which each committed epoch leaves a savepoint file (C11): on a local or mounted disk,
+            absolute, or relative to the stack's home. By default epochs leave no file.
+        epoch_files_kept: how many of a pipeline's newest epoch files are kept, 10 by default. Older ones are deleted.
     """
 
     interval: Duration | None = None
@@ -51,6 +54,15 @@ class Settings(DeclarationModel):
     restart: RestartStrategy | None = None
     parallelism: int | None = Field(default=None, ge=1)
     target_duration: Duration | None = None
+    epoch_files: str | None = Field(default=None, min_length=1)
+    epoch_files_kept: int | None = Field(default=None, ge=1)
+
+    @field_validator("epoch_files")
+    @classmethod
+    def _on_a_disk(cls, folder: str | None) -> str | None:
+        if folder is not None and ("://" in folder or "\0" in folder):
+            raise ValueError(f"{folder!r} is no folder on a disk; name an absolute path, or one below the stack's home")
+        return folder
 
     @field_validator("semantics", mode="before")
     @classmethod

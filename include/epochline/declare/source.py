@@ -1,13 +1,16 @@
-"""Declaration of the topics that a pipeline reads. Pure."""
+"""Declaration of what a pipeline reads: topics, or a source of the user's own. Pure."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from collections.abc import Collection
+from operator import not_
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel
+from epochline.declare.base import DeclarationModel, check_class
+from epochline.declare.specs import CustomSourceSpec
 from epochline.declare.startup import FromOffsets, Startup
 
 
@@ -20,6 +23,9 @@ class KafkaSource(DeclarationModel):
         startup: where a topic begins that is new to the ledger: ``earliest``, ``latest``, `FromGroup`,
             `FromTimestamp` or `FromOffsets`. Resolved once, then kept as the partition's origin.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
+        mirror: whether each commit writes the heads to the consumer group ``epochline.<pipeline>``, for monitors and as
+            evidence. With ``False`` the group is neither written nor read: only the sinks that follow the commit then
+            show that a ledger went back in time, and every plan says so.
         gaps_expected: allow offsets without a record, although the broker reports no reason for them.
         connection: id of the Airflow connection of the brokers.
     """
@@ -28,6 +34,7 @@ class KafkaSource(DeclarationModel):
     pattern: str | None = None
     startup: Startup = "earliest"
     records_per_epoch: int = Field(default=1_000_000, gt=0)
+    mirror: bool = Field(default=True, exclude_if=bool)
     gaps_expected: bool = False
     connection: str = "epochline_kafka"
 
@@ -56,6 +63,117 @@ class KafkaSource(DeclarationModel):
                 raise ValueError(f"startup: gives offsets for {', '.join(strangers)}, which topics does not name")
         return self
 
+    @property
+    def described(self) -> str:
+        """What is read, for people."""
+        return ", ".join(self.topics) or f"topics that match {self.pattern}"
+
+    @property
+    def where(self) -> str:
+        """What is asked for offsets: the connection."""
+        return self.connection
+
     def reads(self, topic: str) -> bool:
         """Whether a topic is declared, by name or by the pattern."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
+    def keeps(self, topic: str) -> bool:
+        """Whether a topic with a head in the ledger is still read. A pattern reads a topic even after its deletion."""
+        return self.pattern is not None or topic in self.topics
+
+    def without(self, topics: Collection[str]) -> KafkaSource | None:
+        """The source without topics; None if nothing is left."""
+        if self.pattern is not None:
+            return self
+        left = tuple(topic for topic in self.topics if topic not in topics)
+        return self.model_copy(update={"topics": left}) if left else None
+
+
+class CustomSource(DeclarationModel):
+    """A source of the user's own: a class with the methods of `epochline.protocol.source.Source`.
+
+    Args:
+        source: ``module:Class``, constructed with ``options`` as keyword arguments on the driver and on executors.
+        options: JSON values. The ledger keeps them with the declaration, so they must hold no secrets.
+        label: name of the source in the ledger and in messages, in place of a topic; by default ``source``.
+        connection: id of a connection, in Airflow or as ``AIRFLOW_CONN_<ID>``. The class then gets it as the argument
+            ``connection``, an `epochline.config.connections.Connection`. Secrets belong there.
+        positions: ``dense`` if every position has a record, ``sparse`` if some may have none. A sparse source counts
+            the records of a range, and the seal compares the count with what was read.
+        startup: where a partition begins that the pipeline has on its first plan: ``earliest`` or ``latest``.
+        records_per_epoch: most positions in one epoch, shared between partitions in proportion to their backlog.
+    """
+
+    source: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    label: str | None = Field(default=None, min_length=1)
+    connection: str | None = Field(default=None, min_length=1, exclude_if=not_)
+    positions: Literal["dense", "sparse"] = "dense"
+    startup: Literal["earliest", "latest"] = "earliest"
+    records_per_epoch: int = Field(default=1_000_000, gt=0)
+
+    _class_exists = field_validator("source")(check_class)
+
+    @property
+    def name(self) -> str:
+        """Name of the source in the ledger."""
+        return self.label or self.source
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The source's name, which the ledger keeps where Kafka's topics have theirs."""
+        return (self.name,)
+
+    @property
+    def pattern(self) -> None:
+        """None, because the source has one name."""
+        return
+
+    @property
+    def mirror(self) -> bool:
+        """False, because only Kafka has consumer groups."""
+        return False
+
+    @property
+    def gaps_expected(self) -> bool:
+        """Whether positions may have no record."""
+        return self.positions == "sparse"
+
+    @property
+    def described(self) -> str:
+        """What is read, for people."""
+        return self.name
+
+    @property
+    def where(self) -> str:
+        """What is asked for positions: the class itself."""
+        return self.source
+
+    def reads(self, topic: str) -> bool:
+        """Whether a name in the ledger is this source's."""
+        return topic == self.name
+
+    def keeps(self, topic: str) -> bool:
+        """Whether a name with a head in the ledger is this source's."""
+        return topic == self.name
+
+    def without(self, topics: Collection[str]) -> CustomSource | None:
+        """This source; None if its name is among the topics."""
+        return None if self.name in topics else self
+
+    @property
+    def spec(self) -> CustomSourceSpec:
+        """The values that a Spark worker needs."""
+        return CustomSourceSpec(
+            name=self.name, source=self.source, options=self.options, dense=self.positions == "dense"
+        )
+
+
+def kind_of_source(source: Any) -> str | None:
+    """Tell the kind of a declared source by its class, or by the fields that only that kind has."""
+    if isinstance(source, KafkaSource) or (isinstance(source, dict) and set(source) <= set(KafkaSource.model_fields)):
+        return "kafka"
+    return "custom" if isinstance(source, CustomSource) or (isinstance(source, dict) and "source" in source) else None
+
+
+OneSource = KafkaSource | CustomSource

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 
@@ -26,9 +27,10 @@ class TextSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSpec:
-    """See `epochline.declare.parsers.Json`."""
+    """See `epochline.declare.parsers.Json`. ``steps`` has the names that lead to the value of each column."""
 
     columns: Mapping[str, str]
+    steps: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,10 @@ class TopicSpec:
     name: str
     """Name of the sink in the ledger."""
     topic: str
-    value: FormatSpec
+    topics: tuple[str, ...]
+    """Every topic that a record may go to."""
+    topic_column: str | None
+    value: FormatSpec | str
     record: Mapping[str, str]
     """Columns and types that are read from the rows."""
     key: tuple[str, ...]
@@ -124,6 +129,17 @@ class FilesSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSourceSpec:
+    """See `epochline.declare.source.CustomSource`. ``dense`` tells whether every position has a record."""
+
+    name: str
+    """Name of the source in the ledger."""
+    source: str
+    options: Mapping[str, Any]
+    dense: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSinkSpec:
     """See `epochline.declare.external.CustomSink`."""
 
@@ -141,6 +157,15 @@ ExternalSpec = FilesSpec | CustomSinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventTimeSpec:
+    """See `epochline.declare.event_time.EventTime`."""
+
+    column: str
+    out_of_orderness: timedelta
+    punctuation: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """See `epochline.declare.pipeline.Pipeline`.
 
@@ -153,7 +178,7 @@ class PipelineSpec:
         is_transformed: whether a transform or windows make the rows.
         sinks: all destinations of an epoch's rows.
         external: the external sinks.
-        event_time: the column of a record's time, if there are windows.
+        event_time: how a record has its time, if there are windows.
         required: the columns that place a record in a window.
     """
 
@@ -165,7 +190,7 @@ class PipelineSpec:
     is_transformed: bool
     sinks: tuple[SinkSpec, ...]
     external: tuple[ExternalSpec, ...]
-    event_time: str | None
+    event_time: EventTimeSpec | None
     required: tuple[str, ...]
 
     def sink(self, table: str) -> SinkSpec:

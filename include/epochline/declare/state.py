@@ -37,7 +37,7 @@ class StateTable(PostgresTable):
     def _is_only_state(self) -> Self:
         if self.columns is None:
             raise ValueError("columns: a state table needs its columns declared")
-        for field in ("order_by", "tombstone", "select", "before_images"):
+        for field in ("order_by", "tombstone", "select", "before_images", "insert_time"):
             if getattr(self, field):
                 raise ValueError(f"{field}: not supported for state; remove it")
         for name, kind in self.columns.items():
@@ -92,17 +92,19 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
     """
     for table, standing in standings.items():
         what = f"{pipeline}: state {table}"
-        accept = f" `epochline accept-state {pipeline}` accepts it as it is."
+        accept = f"accept-state {pipeline} --reason …"
         if standing.now is None:
             raise StateError(
                 f"{what} is a table that Epochline did not create, so its rows were never counted. Nothing was changed."
-                " Rename it, run `epochline migrate`, and copy its rows into the new one."
+                " Rename it. Copy its rows into the table that the command makes.",
+                "migrate",
             )
         if standing.left is None:
             if standing.now.keys:
                 raise StateError(
-                    f"{what} holds {standing.now}, though no epoch has written any. Nothing was changed."
-                    + (" Empty it." if last_committed is None else f" Empty it, or:{accept}")
+                    f"{what} holds {standing.now}, though no epoch has written any. Nothing was changed. Empty it"
+                    + ("." if last_committed is None else ", or accept it as it is."),
+                    f"run {pipeline}" if last_committed is None else accept,
                 )
             continue
         if standing.now != standing.left:
@@ -112,12 +114,14 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
             )  # fmt: skip
             raise StateError(
                 f"{what} was changed outside of epochs: epoch {standing.left_by} left {standing.left}, it now holds"
-                f" {found}. Nothing was changed. Put it back, or:{accept}"
+                f" {found}. Nothing was changed. Put it back, or accept it as it is.",
+                accept,
             )
         if standing.left_by != last_committed:
             raise StateError(
                 f"{what} is of epoch {standing.left_by}, but the last committed epoch is {last_committed}: it lacks the"
-                f" records committed since. Nothing was changed. Restore it, or:{accept}"
+                " records committed since. Nothing was changed. Restore it, or accept it as it is.",
+                accept,
             )
 
 

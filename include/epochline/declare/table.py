@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.base import DeclarationModel, Reference, check_columns, check_identifier
-from epochline.declare.columns import INTEGERS, LINEAGE, ColumnType, parse_type
+from epochline.declare.columns import INTEGERS, LINEAGE, STAGED_LINEAGE, ColumnType, parse_type
 from epochline.declare.names import order_column, split_table
 from epochline.declare.specs import SinkSpec, TableSpec
 
 Mode = Literal["append", "upsert", "add", "replace"]
+Repeats = Literal["refuse", "skip"]
+INSERT_TIME = "timestamp with time zone"
 
 
 class PostgresTable(DeclarationModel):
@@ -21,15 +24,22 @@ class PostgresTable(DeclarationModel):
         table: ``table`` (in ``public``) or ``schema.table``.
         mode: ``append``; ``upsert`` by ``key``, where the highest ``order_by`` wins; ``add``, which sums ``measures``
             per ``key``; ``replace``, which replaces all rows by the epoch's rows.
-        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. None: the table
-            exists, and every plan reads its columns from the database.
-        key: columns of the key (``upsert``, ``add``).
+        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. An existing ``append``
+            table with another shape, key or owner is refused. None: the table exists, its keys and its owner are its
+            own, and every plan reads its columns from the database.
+        key: columns of the key (``upsert``, ``add``). In mode ``append`` a unique key: the business key, or the place
+            of the record, ``("_topic", "_partition", "_offset", "_row")``. `repeats` says what a second row does.
+        repeats: with a ``key`` in mode ``append``: ``refuse`` treats a repeat as a bad record, as ``bad_records`` says;
+            ``skip`` keeps the first row of the key and counts every other one in the receipt. Of one epoch, the first
+            row is the one with the lowest topic, partition and offset.
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
         measures: columns to sum (``add``): integer or numeric.
         tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
             or ``transform`` with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
         aggregated: whether a ``transform`` makes rows that belong to no single record; they carry only ``_epoch``.
+        insert_time: name of a ``timestamptz`` column that each written row gets: the time at which its epoch was
+            planned, the same in every retry. It is not among ``columns``.
         before_images: the number of newest epochs whose replaced rows are kept, so that ``epochline restore`` can put
             them back (``upsert``, ``add``). Mode ``append`` replaces no rows.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
@@ -40,11 +50,13 @@ class PostgresTable(DeclarationModel):
     mode: Mode = "append"
     columns: dict[str, str] | None = None
     key: tuple[str, ...] = ()
+    repeats: Repeats | None = Field(default=None, exclude_if=not_)
     order_by: tuple[str, ...] = ()
     measures: tuple[str, ...] = ()
     tombstone: Literal["delete", "ignore", "quarantine"] | None = None
     lineage: bool = True
     aggregated: bool = False
+    insert_time: str | None = Field(default=None, exclude_if=not_)
     before_images: int = Field(default=0, ge=0)
     select: Reference | None = None
 
@@ -71,16 +83,24 @@ class PostgresTable(DeclarationModel):
             raise ValueError("name at least one column, or leave columns out for a table that exists")
         return None if columns is None else check_columns(columns)
 
+    @field_validator("insert_time")
+    @classmethod
+    def _insert_time_is_a_name(cls, name: str | None) -> str | None:
+        return None if name is None else next(iter(check_columns({name: INSERT_TIME})))
+
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:
         wanted = {"upsert": {"key"}, "add": {"key", "measures"}}.get(self.mode, set())
-        allowed = wanted | ({"order_by"} if self.mode == "upsert" else set())
+        allowed = wanted | {"upsert": {"order_by"}, "append": {"key"}}.get(self.mode, set())
         for field in ("key", "measures", "order_by"):
             given = getattr(self, field)
             if field in wanted and not given:
                 raise ValueError(f"{field}: mode {self.mode!r} needs it")
             if given and field not in allowed:
                 raise ValueError(f"{field}: not supported in mode {self.mode!r}; remove it")
+        self._check_unique_key()
+        if self.insert_time is not None and (self.mode == "add" or self.insert_time in (self.columns or {})):
+            raise ValueError("insert_time: give a column that is not among columns; mode 'add' has none")
         if self.tombstone is not None and self.mode != "upsert":
             raise ValueError(f"tombstone: supported in mode 'upsert', not {self.mode!r}")
         if self.before_images and self.mode not in ("upsert", "add"):
@@ -90,7 +110,8 @@ class PostgresTable(DeclarationModel):
         if self.columns is None:
             return self
         for field in ("key", "measures"):
-            strangers = [name for name in getattr(self, field) if name not in self.columns]
+            known = {*self.columns, *(STAGED_LINEAGE if self.key_is_place else ())}
+            strangers = [name for name in getattr(self, field) if name not in known]
             if strangers:
                 raise ValueError(f"{field}: {', '.join(strangers)} is not among the columns")
         for name in self.measures:
@@ -107,6 +128,24 @@ class PostgresTable(DeclarationModel):
                 )
         return self
 
+    def _check_unique_key(self) -> None:
+        if self.mode == "append" and self.key and self.repeats is None:
+            raise ValueError("repeats: a key in mode 'append' needs it: 'refuse' or 'skip'")
+        if self.repeats is not None and (self.mode != "append" or not self.key):
+            raise ValueError("repeats: supported with a key in mode 'append'")
+        if self.key_is_place and (not self.lineage or self.aggregated):
+            raise ValueError("key: the record's place needs a sink with lineage whose rows belong to records")
+        if self.key_is_place and self.repeats == "skip":
+            # Ranges never overlap, so a repeat is a defect, or a topic that was created again: never a row to skip.
+            raise ValueError("repeats: a repeat of a record's place is refused; write repeats='refuse'")
+        if self.repeats == "skip" and self.aggregated:
+            raise ValueError("repeats: aggregated rows have no order in which one is the first; write 'refuse'")
+
+    @property
+    def key_is_place(self) -> bool:
+        """Whether the unique key of an append target is the place of the record and the number of its row."""
+        return self.mode == "append" and self.key == tuple(STAGED_LINEAGE)
+
     @property
     def on_tombstone(self) -> Literal["delete", "ignore", "quarantine"] | None:
         """What a record without a value does; None if the mode treats it as an ordinary row."""
@@ -118,6 +157,11 @@ class PostgresTable(DeclarationModel):
         if self.mode == "add" or not self.lineage:
             return {}
         return {"_epoch": LINEAGE["_epoch"]} if self.aggregated else dict(LINEAGE)
+
+    @property
+    def added_columns(self) -> dict[str, str]:
+        """The columns that the commit writes beyond the declared ones: the lineage, and the time of the epoch."""
+        return self.carried_lineage | ({self.insert_time: INSERT_TIME} if self.insert_time else {})
 
     @property
     def spec(self) -> SinkSpec:

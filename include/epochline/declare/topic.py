@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from operator import not_
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, Reference, check_columns, in_order
+from epochline.declare.base import DeclarationModel, Reference, check_columns, check_reference, in_order
 from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import OUTBOX, outbox_table
-from epochline.declare.parsers import ValueFormat
+from epochline.declare.parsers import Json, ValueFormat
 from epochline.declare.restart import Duration
 from epochline.declare.specs import OutboxSpec, TopicSpec
 from epochline.declare.table import PostgresTable
@@ -27,8 +28,8 @@ class Outbox(PostgresTable):
     """The table of a topic's unsent records, filled by the epoch's commit.
 
     Columns: ``key bytea, value bytea, headers text`` (JSON: a list of [name, base64 of the value or null]),
-    ``partition integer`` (NULL: the partitioner chooses), ``order_1, …`` for each column of ``order_by``, the lineage,
-    and ``_part integer, _seq bigint`` (`epochline.declare.columns.STAGED_PLACE`).
+    ``partition integer`` (NULL: the partitioner chooses), ``topic text`` with ``topic_column``, ``order_1, …`` for each
+    column of ``order_by``, the lineage, and ``_part integer, _seq bigint`` (`epochline.declare.columns.STAGED_PLACE`).
     """
 
     topic: KafkaTopic
@@ -44,11 +45,19 @@ class KafkaTopic(DeclarationModel):
 
     Args:
         topic: its name; the topic must exist.
-        value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format.
+        other_topics: further topics to which ``topic_column`` may send a record; they must exist. An epoch's records of
+            all topics are one Kafka transaction with one marker.
+        topic_column: text column with the topic of each record: ``topic``, or one of ``other_topics``. Any other value
+            makes a bad record.
+        value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format. Or
+            ``module:function`` from Arrow record batch (``columns`` and boolean ``_deleted``) to Arrow record batch,
+            one row per input row, in order: ``value`` and optionally ``key`` (bytes), ``headers`` (a list of structs of
+            ``key`` and ``value``) and ``_error`` (the reason why the row cannot be sent). A deleted row has no value.
         key: columns of the key: one is sent as its text (``bytea`` unchanged), several as a JSON object. Empty: no key.
         headers: by header, the column of its value.
         partition: column with the partition's number; by default the key decides, as with Kafka's own producer.
-        columns: names and types of further columns, for key, headers, partition or order.
+        columns: names and types of further columns, for key, headers, partition, topic or order; with a function as
+            ``value``, of all columns that it receives.
         order_by: columns that order an epoch's records, including the records of one key; by default records are sent
             in the order in which they were read.
         select: ``module:function`` from parsed batch to the batch with these columns; by default they are taken by
@@ -62,7 +71,9 @@ class KafkaTopic(DeclarationModel):
     """
 
     topic: str
-    value: ValueFormat
+    other_topics: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    topic_column: str | None = Field(default=None, exclude_if=not_)
+    value: str | ValueFormat
     key: tuple[str, ...] = ()
     headers: dict[str, str] = Field(default_factory=dict)
     partition: str | None = None
@@ -78,11 +89,26 @@ class KafkaTopic(DeclarationModel):
     @field_validator("topic")
     @classmethod
     def _topic_is_a_name(cls, topic: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-            raise ValueError(f"Kafka allows no topic named {topic!r} (letters, digits, . _ -, up to 249)")
-        if topic == CONTROL_TOPIC:
-            raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
-        return topic
+        return _topic_name(topic)
+
+    @field_validator("other_topics", mode="before")
+    @classmethod
+    def _one_topic_may_stand_alone(cls, topics: Any) -> Any:
+        return (topics,) if isinstance(topics, str) else topics
+
+    @field_validator("other_topics")
+    @classmethod
+    def _other_topics_are_names(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_topic_name, topics))
+
+    @field_validator("value")
+    @classmethod
+    def _values_are_flat(cls, value: str | ValueFormat) -> str | ValueFormat:
+        if isinstance(value, str):
+            return check_reference(value)
+        if isinstance(value, Json) and value.paths:
+            raise ValueError("paths are for reading: a column is written as a member of its own name; leave paths out")
+        return value
 
     @field_validator("key", "order_by", mode="before")
     @classmethod
@@ -97,8 +123,26 @@ class KafkaTopic(DeclarationModel):
         return check_columns(columns)
 
     @model_validator(mode="after")
+    def _every_topic_can_be_chosen(self) -> Self:
+        if bool(self.other_topics) is not (self.topic_column is not None):
+            raise ValueError("other_topics and topic_column: name both, or none of them")
+        if len(set(self.topics)) != len(self.topics):
+            raise ValueError("other_topics: a topic is named twice; topic is one of the topics already")
+        return self
+
+    @model_validator(mode="after")
+    def _a_function_makes_the_whole_record(self) -> Self:
+        if isinstance(self.value, str):
+            if not self.columns:
+                raise ValueError(f"columns: name the columns and types that the function {self.value} receives")
+            if self.key or self.headers:
+                raise ValueError(f"key, headers: the function {self.value} makes them; take them out")
+        return self
+
+    @model_validator(mode="after")
     def _every_column_is_known(self) -> Self:
         for field, names in {
+            "topic_column": (self.topic_column,) if self.topic_column else (),
             "key": self.key,
             "headers": tuple(self.headers.values()),
             "partition": (self.partition,) if self.partition else (),
@@ -109,6 +153,8 @@ class KafkaTopic(DeclarationModel):
                 raise ValueError(f"{field}: {', '.join(missing)} is not among the columns; name it in columns")
         if self.partition and parse_type(self.record[self.partition]).name not in ("smallint", "integer"):
             raise ValueError(f"partition: {self.partition} is {self.record[self.partition]}; it must be an integer")
+        if self.topic_column and parse_type(self.record[self.topic_column]).name not in ("text", "character varying"):
+            raise ValueError(f"topic_column: {self.topic_column} is {self.record[self.topic_column]}; it must be text")
         if self.transaction_timeout < timedelta(seconds=1):
             raise ValueError("transaction_timeout: must be at least one second")
         return self
@@ -121,7 +167,12 @@ class KafkaTopic(DeclarationModel):
     @property
     def record(self) -> dict[str, str]:
         """Columns and types that are read from the rows: the value's columns, then ``columns``."""
-        return {**self.value.record, **self.columns}
+        return {**({} if isinstance(self.value, str) else self.value.record), **self.columns}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Every topic that a record may go to."""
+        return (self.topic, *self.other_topics)
 
     @property
     def spec(self) -> TopicSpec:
@@ -129,7 +180,9 @@ class KafkaTopic(DeclarationModel):
         return TopicSpec(
             name=self.name,
             topic=self.topic,
-            value=self.value.spec,
+            topics=self.topics,
+            topic_column=self.topic_column,
+            value=self.value if isinstance(self.value, str) else self.value.spec,
             record=self.record,
             key=self.key,
             headers=self.headers,
@@ -146,6 +199,7 @@ class KafkaTopic(DeclarationModel):
     def outbox(self, pipeline: str) -> Outbox:
         """Declaration of the topic's outbox."""
         columns = {"key": "bytea", "value": "bytea", "headers": "text", "partition": "integer"}
+        columns |= {"topic": "text"} if self.topic_column else {}
         columns |= {f"order_{at}": self.record[name] for at, name in enumerate(self.order_by, 1)}
         return Outbox(
             table=f"{OUTBOX}.{outbox_table(pipeline, self.topic)}",
@@ -163,3 +217,11 @@ def sending_order(outbox: Outbox) -> tuple[str, ...]:
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
     return declared + read + tuple(STAGED_PLACE)
+
+
+def _topic_name(topic: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+        raise ValueError(f"Kafka allows no topic named {topic!r} (letters, digits, . _ -, up to 249)")
+    if topic == CONTROL_TOPIC:
+        raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
+    return topic

@@ -33,7 +33,11 @@ class Window:
 
 
 class Tumbling(DeclarationModel):
-    """Adjacent windows of one size."""
+    """Adjacent windows of one size.
+
+    Args:
+        size: length of a window.
+    """
 
     kind: Literal["tumbling"] = "tumbling"
     size: Duration
@@ -45,7 +49,12 @@ class Tumbling(DeclarationModel):
 
 
 class Sliding(DeclarationModel):
-    """Overlapping windows of one size, one beginning every ``slide``; a record may be in several."""
+    """Overlapping windows of one size, one beginning every ``slide``; a record may be in several.
+
+    Args:
+        size: length of a window.
+        slide: time from the beginning of one window to the next, at most ``size``.
+    """
 
     kind: Literal["sliding"] = "sliding"
     size: Duration
@@ -68,7 +77,11 @@ class Sliding(DeclarationModel):
 
 
 class Session(DeclarationModel):
-    """Windows that grow with their records: one ends when ``gap`` passes without a record of its key."""
+    """Windows that grow with their records: one ends when ``gap`` passes without a record of its key.
+
+    Args:
+        gap: the time without a record that ends a window.
+    """
 
     kind: Literal["session"] = "session"
     gap: Duration

@@ -30,7 +30,9 @@ SIDES = (
 )
 """The sides of `epochline.ports.Transaction`."""
 
-SOURCE = ("look", "readable_ends", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")
+SOURCE = (
+    "look", "counted", "readable_ends", "log_ends", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget",
+)  # fmt: skip
 """The methods of `epochline.ports.OffsetSource`."""
 
 SINK = (

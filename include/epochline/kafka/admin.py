@@ -55,9 +55,12 @@ def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
         KafkaError, OSError: no broker could be reached.
     """
     with detect_refusals(settings["bootstrap_servers"], logging_in="sasl_mechanism" in settings):
+        # The client asks a random server again and again: with its own pauses, of up to 30 s, it can spend its patience
+        # on one that is down while the next one answers.
         return EpochlineAdmin(
-            client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=patience_ms, **settings
-        )
+            client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=patience_ms,
+            **{"reconnect_backoff_max_ms": 500, **settings},
+        )  # fmt: skip
 
 
 def _request(epochs: Mapping[TopicPartition, int]) -> Any:

@@ -1,26 +1,44 @@
-"""Put the lines of a file into a topic: each once, in a fixed partition, acknowledged by all replicas."""
+"""Put the lines of a file into a topic: each once, in a known partition, acknowledged by all replicas."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from kafka import KafkaAdminClient, KafkaProducer
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError
+from epochline.config.kafka import SERVERS, python_settings
+from epochline.errors import ConfigurationError, EpochlineError, SourceError, SourceUnavailableError
+from epochline.kafka.client import SOURCE, Reports, new_producer
+from epochline.kafka.client_log import shorten_log
+from epochline.kafka.feed_lines import FeedRecord, Partitioner, plain_record
+
+shorten_log()
 
 STANDARD_INPUT = Path("-")
-# Records sent and not yet acknowledged; kafka-python itself has no limit on what it keeps in memory.
-_IN_FLIGHT = 20_000
-_MAX_REQUEST = 32 * 1024 * 1024
+_TURN_SECONDS = 1.0
+_POLL_EVERY = 1_000
+_CHOSEN_BY_KEY = -1
+_PROPERTIES = {
+    "client.id": "epochline-feed",
+    "linger.ms": 20,
+    "batch.size": 256 * 1024,
+    "message.timeout.ms": 120_000,
+}
+
+ReadLine = Callable[[bytes], FeedRecord]
+"""Makes a record of a line. Raises `ValueError`, whose text goes on after "line 3"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +48,7 @@ class FeedReport:
     topic: str
     created: bool  # the topic was missing
     records: Mapping[int, int]  # per partition, all partitions of the topic
-    payload: int  # bytes, without the newlines
+    payload: int  # bytes of the values
     seconds: float
 
     @property
@@ -45,49 +63,60 @@ class FeedReport:
 
 
 def feed(
-    bootstrap: str,
+    servers: str | Mapping[str, str],
     path: Path,
     topic: str,
     partitions: int = 4,
     rate: float | None = None,
     progress: Callable[[int], None] = lambda _read: None,
+    *,
+    read: ReadLine = plain_record,
+    partitioner: Partitioner = Partitioner.MURMUR2,
 ) -> FeedReport:
-    r"""Send each line as one record: without its `\n`, otherwise byte for byte, without a key.
+    """Send each line as one record.
 
-    Line i, counted from 0, goes to partition i modulo the number of partitions. So the same file always fills the
-    same partitions with the same records in the same order. The producer is idempotent and waits for all replicas: a
-    record that is resent after a lost answer is stored once. Calling again sends the lines again.
+    A record goes to the partition that it names, or to the one that the partitioner gives its key. Without both, line
+    i, counted from 0, goes to partition i modulo the number of partitions. So the same file always fills the same
+    partitions with the same records in the same order. The producer is idempotent and waits for all replicas: a record
+    that is resent after a lost answer is stored once. Calling again sends the lines again.
 
     Args:
-        bootstrap: Kafka's `host:port`.
+        servers: Kafka's `host:port`, or the properties of a connection, with a login and certificates.
         path: the file; `-` is the standard input.
         topic: created with `partitions` partitions if it is missing; an existing topic is not changed.
         partitions: of a topic that is created.
         rate: records per second at most; None: no limit.
-        progress: called with the bytes of each line that was read, including its newline.
+        progress: called with the bytes of each line that was handed to the client, including its newline.
+        read: makes the record of a line.
+        partitioner: for records with a key.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: the file cannot be read, or a line makes no record. All lines of a regular file are checked
+            before any is sent; of a stream, the lines before the wrong one are stored. The message names the line.
         SourceUnavailableError: Kafka does not answer. The message says how many lines are stored.
         SourceError: Kafka refuses the topic or a record.
     """
+    settings = {SERVERS: servers} if isinstance(servers, str) else servers
+    highest = _check(path, read)
     with _lines(path) as lines:
-        created, count = _ensure_topic(bootstrap, topic, partitions)
-        sent = _FeedProducer(bootstrap, topic)
+        created, count = _ensure_topic(settings, topic, partitions)
+        if highest is not None:
+            _require_partition(*highest, path, topic, count, "Nothing was sent.")
+        sent = _FeedProducer(settings, topic, f"feeding {path} into {topic}", partitioner)
         start = time.monotonic()
         try:
             for number, line in enumerate(lines):
                 if rate:
-                    _wait_until(start + number / rate)
-                sent.send(line.removesuffix(b"\n"), number % count)
+                    sent.wait_until(start + number / rate)
+                try:
+                    record = _record(path, number, line, read)
+                    _require_partition(record.partition or 0, number, path, topic, count)
+                except ConfigurationError as error:
+                    sent.finish()
+                    raise ConfigurationError(f"{error} Kafka has the {sent.acknowledged} lines before it.") from None
+                sent.send(record, number % count)
                 progress(len(line))
             sent.finish()
-        except KafkaError as error:
-            raise _explained(
-                error,
-                f"feeding {path} into {topic} stopped. Kafka has the first {sent.acknowledged} lines, and may have"
-                " later ones. Feeding the file again sends them once more",
-            ) from error
         finally:
             sent.close()
     seconds = time.monotonic() - start
@@ -107,55 +136,146 @@ def check_readable(path: Path) -> None:
 
 
 class _FeedProducer:
-    """A producer, and the futures of its unacknowledged records."""
+    """A producer that counts what Kafka acknowledged.
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    Args:
+        doing: what it does, for messages.
+    """
+
+    def __init__(self, settings: Mapping[str, str], topic: str, doing: str, partitioner: Partitioner) -> None:
         self._topic = topic
-        self._pending: deque[tuple[int, int, Any]] = deque()
+        self._doing = doing
+        self._in_turn = partitioner is Partitioner.ROUND_ROBIN
+        self._handed_over = 0
+        self._early: set[int] = set()
+        self._failed: ClientError | None = None
         self.acknowledged = 0
+        """How many records from the first one on are stored; later ones may be stored too."""
         self.records: Counter[int] = Counter()
         self.payload = 0
-        self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap,
-            client_id="epochline-feed",
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=20,
-            batch_size=256 * 1024,
-            max_request_size=_MAX_REQUEST,
-            allow_auto_create_topics=False,
-        )
+        self._reports = Reports(settings, SOURCE)
+        hashed = {} if self._in_turn else {"partitioner": partitioner.value}
+        self._producer = new_producer(settings, self._reports, {**_PROPERTIES, **hashed})
 
-    def send(self, value: bytes, partition: int) -> None:
-        """Send a record. Waits while too many records are unacknowledged."""
-        future = self._producer.send(self._topic, value=value, partition=partition)
-        self._pending.append((partition, len(value), future))
-        while len(self._pending) > _IN_FLIGHT:
-            self._settle()
+    def send(self, record: FeedRecord, turn: int) -> None:
+        """Hand a record to the client. Waits while the client's queue is full.
+
+        Args:
+            record: the record.
+            turn: the partition of a record that names none and has no key to choose it.
+        """
+        partition = record.partition
+        if partition is None:
+            partition = turn if self._in_turn or record.key is None else _CHOSEN_BY_KEY
+        size = len(record.value or b"")
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=partition,
+                    headers=list(record.headers),
+                    # The client takes a zero as the time now.
+                    timestamp=record.timestamp_ms or 0,
+                    on_delivery=partial(self._delivered, self._handed_over, size),
+                )
+                break
+            except BufferError:
+                self._poll(_TURN_SECONDS)
+            except KafkaException as error:
+                raise self._explained(error.args[0]) from error
+        self._handed_over += 1
+        if self._handed_over % _POLL_EVERY == 0:
+            self._poll(0)
+
+    def wait_until(self, due: float) -> None:
+        """Wait until a moment of the monotonic clock."""
+        while (left := due - time.monotonic()) > 0:
+            self._poll(left)
 
     def finish(self) -> None:
         """Wait until every record is acknowledged; raises if one failed."""
-        self._producer.flush()
-        while self._pending:
-            self._settle()
+        while self._flush():
+            self._poll(0)
+        self._poll(0)
 
     def close(self) -> None:
-        """Close the connection. It does not wait for unacknowledged records."""
-        self._producer.close(timeout=5)
+        """Drop what is not sent yet. Nothing is left after `finish`."""
+        self._producer.purge()
+        with suppress(KafkaException):
+            self._producer.poll(0)
 
-    def _settle(self) -> None:
-        # In the order of sending, so that `acknowledged` counts the leading lines.
-        partition, size, future = self._pending[0]
-        future.get(timeout=150)  # longer than the producer's own delivery time-out, whose error says more
-        self._pending.popleft()
-        self.acknowledged += 1
-        self.records[partition] += 1
+    def _flush(self) -> int:
+        with self._reports.explaining(self._doing):
+            return self._producer.flush(_TURN_SECONDS)
+
+    def _poll(self, seconds: float) -> None:
+        with self._reports.explaining(self._doing):
+            self._producer.poll(seconds)
+        if self._failed is not None:
+            raise self._explained(self._failed)
+        self._reports.check()
+
+    def _delivered(self, number: int, size: int, error: ClientError | None, message: Message) -> None:
+        if error is not None:
+            self._failed = error if self._failed is None else self._failed
+            return
+        self.records[message.partition() or 0] += 1
         self.payload += size
+        self._early.add(number)
+        while self.acknowledged in self._early:
+            self._early.remove(self.acknowledged)
+            self.acknowledged += 1
+
+    def _explained(self, error: ClientError) -> EpochlineError:
+        explained = self._reports.explained(error, self._doing)
+        return type(explained)(
+            f"{explained} Kafka has the first {self.acknowledged} lines, and may have later ones. Feeding the file"
+            " again sends them once more."
+        )
 
 
-def _ensure_topic(bootstrap: str, topic: str, partitions: int) -> tuple[bool, int]:
+def _check(path: Path, read: ReadLine) -> tuple[int, int] | None:
+    """The greatest partition that a line of a regular file names, and the number of that line, counted from 0.
+
+    Raises:
+        ConfigurationError: a line makes no record, or the file cannot be read.
+    """
+    if read is plain_record or path == STANDARD_INPUT or not path.is_file():
+        return None
+    highest: tuple[int, int] | None = None
+    with _lines(path) as lines:
+        for number, line in enumerate(lines):
+            try:
+                partition = _record(path, number, line, read).partition
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{error} Nothing was sent.") from None
+            if partition is not None and (highest is None or partition > highest[0]):
+                highest = partition, number
+    return highest
+
+
+def _record(path: Path, number: int, line: bytes, read: ReadLine) -> FeedRecord:
     try:
-        client = KafkaAdminClient(bootstrap_servers=bootstrap, client_id="epochline-feed", bootstrap_timeout_ms=10_000)
+        return read(line)
+    except ValueError as error:
+        raise ConfigurationError(f"line {number + 1} of {path} {error}.") from None
+
+
+def _require_partition(partition: int, number: int, path: Path, topic: str, count: int, end: str = "") -> None:
+    if partition >= count:
+        raise ConfigurationError(
+            f"line {number + 1} of {path} is for partition {partition}, but {topic} has {count}, counted from 0."
+            f" {end}".rstrip()
+        )
+
+
+def _ensure_topic(settings: Mapping[str, str], topic: str, partitions: int) -> tuple[bool, int]:
+    try:
+        client = KafkaAdminClient(
+            **python_settings(settings), client_id="epochline-feed", bootstrap_timeout_ms=10_000
+        )  # fmt: skip
         with closing(client) as admin:
             wanted = {topic: {"num_partitions": partitions, "replication_factor": -1}}
             try:
@@ -165,18 +285,10 @@ def _ensure_topic(bootstrap: str, topic: str, partitions: int) -> tuple[bool, in
                 created = False
             return created, len(admin.describe_topics([topic])[0]["partitions"])
     except KafkaError as error:
-        raise _explained(error, f"topic {topic} could not be opened at {bootstrap}") from error
-
-
-def _explained(error: KafkaError, what: str) -> SourceError:
-    kind = SourceUnavailableError if error.retriable else SourceError
-    return kind(f"{what} ({type(error).__name__}: {error})")
-
-
-def _wait_until(due: float) -> None:
-    delay = due - time.monotonic()
-    if delay > 0:
-        time.sleep(delay)
+        kind = SourceUnavailableError if error.retriable else SourceError
+        raise kind(
+            f"topic {topic} could not be opened at {settings[SERVERS]} ({type(error).__name__}: {error})"
+        ) from error
 
 
 @contextmanager

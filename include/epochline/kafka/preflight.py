@@ -31,7 +31,7 @@ _LARGEST = "max.message.bytes"
 
 
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
-    """Check that the topic takes what its declaration sends (K18), and create the control topic if it is missing.
+    """Check that each topic takes what the declaration sends (K18), and create the control topic if it is missing.
 
     Settings that the connection's user may not read are not checked; a warning says so. Repeatable.
 
@@ -41,15 +41,16 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
-        SinkError: the topic is missing, or the cluster does not take the sink's transactions.
+        SinkError: a topic is missing, or the cluster does not take the sink's transactions.
     """
     servers = settings[SERVERS]
     with _admin(settings, topic) as admin:
-        if _described(admin, topic.topic) is None:
-            raise SinkError(
-                f"{topic}: Kafka at {servers} has no topic {topic.topic}. Nothing was planned. Create it, for example"
-                f" with kafka-topics.sh --create --topic {topic.topic} --partitions N."
-            )
+        for name in topic.topics:
+            if _described(admin, name) is None:
+                raise SinkError(
+                    f"{topic}: Kafka at {servers} has no topic {name}. Nothing was planned. Create it, for example"
+                    f" with kafka-topics.sh --create --topic {name} --partitions N."
+                )
         if topic.semantics == "at_least_once":
             return
         if ApiKey.InitProducerId not in admin.api_versions():
@@ -60,12 +61,15 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
         _check_control_topic(admin, topic)
 
 
-def check_records(settings: Mapping[str, str], topic: KafkaTopic, partition: int | None, largest: int) -> None:
-    """Check that the topic takes the records of an epoch.
+def check_records(
+    settings: Mapping[str, str], topic: KafkaTopic, name: str, partition: int | None, largest: int
+) -> None:
+    """Check that one of the sink's topics takes the records of an epoch.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
         topic: the declared sink.
+        name: the topic.
         partition: the highest partition that a record names; None if no record names one.
         largest: bytes of key and value of the largest record.
 
@@ -74,18 +78,18 @@ def check_records(settings: Mapping[str, str], topic: KafkaTopic, partition: int
         SinkError: the topic has fewer partitions, or takes smaller records only.
     """
     with _admin(settings, topic) as admin:
-        found = _described(admin, topic.topic)
+        found = _described(admin, name)
         if found is not None and partition is not None and partition >= len(found["partitions"]):
             raise SinkError(
-                f"{topic}: a record is for partition {partition}, but {topic.topic} has {len(found['partitions'])},"
+                f"{topic}: a record is for partition {partition}, but {name} has {len(found['partitions'])},"
                 " counted from 0. Nothing was sealed. Add partitions, or correct the partition column."
             )
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic.topic, [_LARGEST])
+        resource = ConfigResource(ConfigResourceType.TOPIC, name, [_LARGEST])
         for config in _configs(admin, [resource], topic, _LARGEST).values():
             allowed = int(config[_LARGEST]["value"])
             if largest > allowed:
                 raise SinkError(
-                    f"{topic}: a record has {largest} bytes, but {_LARGEST} of {topic.topic} is {allowed}. Nothing was"
+                    f"{topic}: a record has {largest} bytes, but {_LARGEST} of {name} is {allowed}. Nothing was"
                     f" sealed. Raise {_LARGEST} of the topic, or leave such records out in the parse."
                 )
 

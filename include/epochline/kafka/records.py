@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.client import SOURCE, Reports, new_consumer
 from epochline.protocol.offsets import OffsetRange
 
@@ -97,7 +97,7 @@ class ReadSession:
         a range again gives the same batches.
 
         Raises:
-            DataLossError: retention or a truncation removed offsets of the range.
+            RecordsGoneError: retention or a truncation removed offsets of the range.
             SourceUnavailableError: Kafka does not answer any more.
             SourceAuthenticationError: Kafka refuses the login.
             SourceError: Kafka refuses.
@@ -152,14 +152,14 @@ class ReadSession:
 
     def _explained(self, error: KafkaError, doing: str) -> Exception:
         if error.code() in _NO_SUCH_OFFSET:
-            return DataLossError(f"{doing}: Kafka no longer has these offsets ({error.str()}).")
+            return RecordsGoneError(f"{doing}: Kafka no longer has these offsets ({error.str()}).")
         if error.code() in _GONE:
             return SourceUnavailableError(f"{doing}: Kafka has no such topic or partition now ({error.str()}).")
         return self._reports.explained(error, doing)
 
     def _nothing_came(self, doing: str, position: int, *, at_end: bool) -> Exception:
         if at_end:
-            return DataLossError(
+            return RecordsGoneError(
                 f"{doing}: the log ends at offset {position}, and no record came for {self._patience:.0f} s."
             )
         return SourceUnavailableError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +36,8 @@ class Outgoing:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int | None = None
+    topic: str | None = None
+    """One of the sender's other topics; None: its first one."""
 
 
 class TransactionalSender:
@@ -89,8 +91,10 @@ class TransactionalSender:
         )
         failpoint("topic.fenced")
 
-    def send(self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes) -> int:
-        """Send records to a topic, and their marker to the control topic, in one transaction.
+    def send(
+        self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes, others: Sequence[str] = ()
+    ) -> int:
+        """Send records to a topic and to others, and their marker to the control topic, in one transaction.
 
         Returns the number of records, without the marker.
 
@@ -102,7 +106,7 @@ class TransactionalSender:
             SinkError: Kafka refuses a record, the topic or the commit.
         """
         doing = f"sending to {topic} as {self._id}"
-        partitions = _known_partitions(self._producer, self._reports, topic)
+        partitions = _known_partitions(self._producer, self._reports, [topic, *others])
         deadline = time.monotonic() + self._timeout
         failpoint("topic.begin")
         with self._reports.explaining(doing):
@@ -145,7 +149,9 @@ class TransactionalSender:
         return True
 
 
-def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outgoing]) -> int:
+def send_plainly(
+    settings: Mapping[str, str], topic: str, records: Iterable[Outgoing], others: Sequence[str] = ()
+) -> int:
     """Send records without a transaction; each becomes visible at once.
 
     A repeat sends them again: a topic with ``semantics="at_least_once"`` gives up INV-5. Returns the number of records.
@@ -157,7 +163,7 @@ def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outg
     reports = Reports(settings)
     producer = new_producer(settings, reports, {})
     try:
-        partitions = _known_partitions(producer, reports, topic)
+        partitions = _known_partitions(producer, reports, [topic, *others])
         queue = _Queue(producer, reports, f"sending to {topic}")
         sent = queue.put_all(topic, records, partitions)
         queue.settle()
@@ -183,16 +189,18 @@ class _Queue:
         self._stored = 0
         self._failed: KafkaError | None = None
 
-    def put_all(self, topic: str, records: Iterable[Outgoing], partitions: int) -> int:
-        """Hand over every record, in order. Returns the number of records."""
+    def put_all(self, topic: str, records: Iterable[Outgoing], partitions: Mapping[str, int]) -> int:
         for number, record in enumerate(records):
             failpoint("topic.record")
-            if record.partition is not None and not 0 <= record.partition < partitions:
+            name = record.topic or topic
+            if name not in partitions:
+                raise SinkError(f"{self._doing}: record {number} is for an undeclared topic. Restore the outbox.")
+            if record.partition is not None and not 0 <= record.partition < partitions[name]:
                 raise SinkError(
-                    f"{self._doing}: record {number} is for partition {record.partition}, but {topic} has"
-                    f" {partitions}, counted from 0. Correct the partition column, or add partitions."
+                    f"{self._doing}: record {number} is for partition {record.partition}, but {name} has"
+                    f" {partitions[name]}, counted from 0. Correct the partition column, or add partitions."
                 )
-            self.put(topic, record)
+            self.put(name, record)
         return self._put
 
     def put(self, topic: str, record: Outgoing) -> None:
@@ -272,12 +280,15 @@ class _Queue:
             )
 
 
-def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
+def _known_partitions(producer: Producer, reports: Reports, topics: Sequence[str]) -> dict[str, int]:
+    known = {}
     # Before sending, because librdkafka waits for a missing topic as long as for a slow one.
-    partitions = partitions_of(producer, reports, topic, _PATIENCE_SECONDS)
-    if partitions is None:
-        raise SinkError(f"Kafka has no topic {topic}. Nothing was sent. Create it.")
-    return partitions
+    for topic in topics:
+        partitions = partitions_of(producer, reports, topic, _PATIENCE_SECONDS)
+        if partitions is None:
+            raise SinkError(f"Kafka has no topic {topic}. Nothing was sent. Create it.")
+        known[topic] = partitions
+    return known
 
 
 def _discard(producer: Producer) -> None:

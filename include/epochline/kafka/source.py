@@ -11,32 +11,34 @@ from typing import Any, TypeVar
 
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from epochline.config.kafka import SERVERS, python_settings
+from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
-from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
+from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin, new_admin
+from epochline.kafka.client_log import shorten_log
 from epochline.kafka.refusals import detect_refusals
+from epochline.kafka.topics import matching, offsets, readable, retention, with_gaps
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
+from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# kafka-python logs forty lines about sockets per request.
-logging.getLogger("kafka").setLevel(logging.WARNING)
+shorten_log()
 
 _PATIENCE_SECONDS = 15
 _MIRROR = re.compile(r"^epochline (\d+):(\d+)(?: ([0-9a-f-]{36}))?$")
-_UNKNOWN_TOPIC = 3
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -105,10 +107,11 @@ class KafkaOffsets:
             kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
             raise kind(f"Kafka at {servers} refused or did not answer: {_text(error)}") from error
 
-    def look(self, source: KafkaSource) -> SourceView:
+    def look(self, source: DeclaredSource) -> SourceView:
+        source = one_source(source)
         with self._client() as call:
             cluster_id = call("describe_cluster")["cluster_id"]
-            partitions = self._partitions(_matching(source, call, cluster_id))
+            partitions = self._partitions(matching(source, call, cluster_id))
             keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
             if not keys:
                 return SourceView(cluster_id=cluster_id, partitions=())
@@ -120,7 +123,7 @@ class KafkaOffsets:
             )
             starts = call("list_partition_offsets", dict.fromkeys(keys, OffsetSpec.EARLIEST))
             topics = {tp.topic for tp in partitions}
-            gaps = topics if source.gaps_expected else _with_gaps(topics, keys, call)
+            gaps = topics if source.gaps_expected else with_gaps(topics, keys, call)
             held_back = [key for key in keys if ends[key].offset > stable[key].offset]
             transactions = open_transactions(held_back, call)
         return SourceView(
@@ -139,28 +142,25 @@ class KafkaOffsets:
             invisible_allowed=frozenset(gaps),
         )
 
+    def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
+        return {}
+
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
-        named = sorted({topic for source in sources for topic in source.topics})
         with self._client() as call:
-            asked = () if any(source.pattern is not None for source in sources) else (named,)
-            described = call("describe_topics", *asked) if sources else []
-            read = [
-                topic for topic in described
-                if not topic["error_code"]
-                and any(one.reads(topic["name"]) and not (one.pattern and topic["is_internal"]) for one in sources)
+            keys = readable(sources, call)
+            return dict(zip(keys.values(), offsets(keys, OffsetSpec.LATEST, call), strict=True))
+
+    def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
+        with self._client() as call:
+            keys = readable(sources, call)
+            kept = retention(sorted({key.topic for key in keys}), call)
+            return [
+                LogEnd(tp=tp, log_start=start, last_stable=end, retention=kept.get(tp.topic))
+                for tp, start, end in zip(
+                    keys.values(), offsets(keys, OffsetSpec.EARLIEST, call), offsets(keys, OffsetSpec.LATEST, call),
+                    strict=True,
+                )
             ]  # fmt: skip
-            keys = {
-                KafkaPartition(topic["name"], partition["partition_index"]): str(topic["topic_id"])
-                for topic in read
-                for partition in topic["partitions"]
-                if partition["leader_id"] >= 0 and not partition["error_code"]
-            }
-            latest = dict.fromkeys(keys, OffsetSpec.LATEST)
-            ends = call("list_partition_offsets", latest, IsolationLevel.READ_COMMITTED) if keys else {}
-        return {
-            TopicPartition(topic=key.topic, partition=key.partition, topic_id=topic_id): ends[key].offset
-            for key, topic_id in keys.items()
-        }
 
     @staticmethod
     def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
@@ -261,31 +261,3 @@ def _retrying() -> Retrying:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def _matching(source: KafkaSource, call: Callable[..., Any], cluster_id: str) -> list[Mapping[str, Any]]:
-    """Descriptions of the topics that the source names, or whose whole name matches its pattern."""
-    if source.pattern is not None:
-        every = call("describe_topics")
-        return [t for t in every if not t["is_internal"] and re.fullmatch(source.pattern, t["name"])]
-    topics: list[Mapping[str, Any]] = call("describe_topics", list(source.topics))
-    missing = sorted(t["name"] for t in topics if t["error_code"] == _UNKNOWN_TOPIC)
-    if missing:
-        raise TopicMissingError(
-            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration.",
-            missing,
-            cluster_id,
-        )
-    return topics
-
-
-def _with_gaps(topics: set[str], keys: Sequence[KafkaPartition], call: Callable[..., Any]) -> set[str]:
-    """Topics whose offsets may have no visible record: compacted ones, and those with transactional producers."""
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
-    configs = call("describe_configs", resources, config_filter="all")["topic"]
-    gaps = {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}
-    for key, state in call("describe_producers", keys).items():
-        # The first transaction marker sets a coordinator epoch; producers that are only idempotent have none.
-        if any(p.coordinator_epoch >= 0 or p.current_transaction_start_offset >= 0 for p in state.active_producers):
-            gaps.add(key.topic)
-    return gaps

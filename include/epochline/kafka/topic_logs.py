@@ -1,11 +1,10 @@
-"""What Kafka holds of topics now, for audits."""
+"""What Kafka holds of topics now, for audits and previews."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
@@ -15,25 +14,38 @@ from kafka.protocol.consumer import IsolationLevel
 
 from epochline.config.kafka import python_settings
 from epochline.errors import SourceError, SourceUnavailableError
+from epochline.kafka.client_log import shorten_log
+from epochline.kafka.records import ReadSession, RecordReader
+from epochline.protocol.log_ends import HeldLog
 
-logging.getLogger("kafka").setLevel(logging.WARNING)
+shorten_log()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicLog:
-    """A topic's log now.
+@dataclass(frozen=True, slots=True)
+class TopicLogs:
+    """Topics as an audit or a preview reads them.
 
-    ``held`` gives the offsets ``[log start, last stable offset)`` of each partition. In a compacted topic, records
-    in between may be missing.
+    Args:
+        settings: what `epochline.config.kafka.broker_settings` gave.
+        patience: how long a read waits for the next record, in seconds.
     """
 
-    topic_id: str
-    compacted: bool
-    held: Mapping[int, tuple[int, int]]
+    settings: Mapping[str, str] = field(repr=False)
+    patience: float = 120
+
+    @contextmanager
+    def session(self) -> Iterator[ReadSession]:
+        """Opens a consumer, as `epochline.kafka.records.RecordReader` does."""
+        with RecordReader(self.settings, self.patience).session() as session:
+            yield session
+
+    def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
+        """See `topic_logs`."""
+        return topic_logs(self.settings, topics)
 
 
-def topic_logs(settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, TopicLog]:
-    """The logs of those topics that exist.
+def topic_logs(settings: Mapping[str, str], topics: Sequence[str]) -> dict[tuple[str, int], HeldLog]:
+    """The logs of those topics that exist, by topic and partition, up to the last stable offset.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -59,13 +71,15 @@ def topic_logs(settings: Mapping[str, str], topics: Sequence[str]) -> dict[str, 
         ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_COMMITTED)
         resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"], ["cleanup.policy"]) for topic in known]
         configs = admin.describe_configs(resources, config_filter="all")["topic"]
+    ids = {topic["name"]: str(topic["topic_id"]) for topic in known}
     return {
-        topic["name"]: TopicLog(
-            topic_id=str(topic["topic_id"]),
-            compacted="compact" in configs[topic["name"]]["cleanup.policy"]["value"],
-            held={key.partition: (starts[key].offset, ends[key].offset) for key in keys if key.topic == topic["name"]},
+        (key.topic, key.partition): HeldLog(
+            identity=ids[key.topic],
+            start=starts[key].offset,
+            end=ends[key].offset,
+            compacted="compact" in configs[key.topic]["cleanup.policy"]["value"],
         )
-        for topic in known
+        for key in keys
     }
 
 

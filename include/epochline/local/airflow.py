@@ -99,21 +99,27 @@ class Airflow:
         """The variables that the processes get in addition to the caller's environment. They hold passwords."""
         return self._settings.environment(self.port)
 
+    def whole_environment(self) -> dict[str, str]:
+        """The caller's environment without another Airflow's or Spark's variables, and `environment`."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        return {**kept, **self.environment()}
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """Airflow's own program with its arguments; run it in `whole_environment`."""
+        return [sys.executable, "-m", "airflow", *arguments]
+
     def start(self) -> None:
         """Start each of the four processes that does not run. PostgreSQL must be ready."""
         if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self._settings.write_password_file()
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
-        environment = {**kept, **self.environment()}
+        environment = self.whole_environment()
         _require_driver()
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:
-                self.daemons[name].start(
-                    [sys.executable, "-m", "airflow", *arguments], environment=environment, cwd=self.folder
-                )
+                self.daemons[name].start(self.command(arguments), environment=environment, cwd=self.folder)
 
     def wait(self, seconds: float = 240) -> None:
         """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy."""
@@ -149,7 +155,7 @@ class Airflow:
         if done.exists() and done.read_text() == self.version():
             return
         answer = subprocess.run(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
+            self.command(("db", "migrate")),
             capture_output=True, text=True, env=dict(environment), cwd=self.folder, check=False,
         )  # fmt: skip
         log = self._home.logs / "airflow-migrate.log"

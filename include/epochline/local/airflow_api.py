@@ -8,11 +8,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
+from uuid import uuid4
 
-from epochline.errors import StackError
+from epochline.errors import AirflowUnavailableError, StackError
 
 # Requests to loopback must not go through a proxy of the environment.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -28,6 +29,27 @@ class TaskState:
     task_id: str
     state: str | None
     try_number: int
+    pool: str
+    pool_slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagState:
+    """What Airflow says of a DAG: whether it is paused, when its schedule starts the next run, how many may run."""
+
+    paused: bool
+    next_run: datetime | None
+    max_active_runs: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTry:
+    """One try of one task of a run, begun or ended."""
+
+    task_id: str
+    number: int
+    state: str | None
+    started_at: str
 
 
 class _RefusedError(OSError):
@@ -56,15 +78,14 @@ class AirflowApi:
         """Log in and return a token.
 
         Raises:
-            StackError: the server does not answer or refuses.
+            AirflowUnavailableError: the server does not answer, or fails.
+            StackError: it refuses.
         """
         try:
             answer = self._call("/auth/token", {"username": user, "password": password})
             return str(answer["access_token"])
         except (OSError, ValueError, KeyError) as error:
-            raise StackError(
-                f"Airflow at {self._url} gave no token ({type(error).__name__}: {error}); see `epochline status`"
-            ) from error
+            raise self._failed(error, "gave no token") from error
 
     def health(self, since: Mapping[str, float]) -> str | None:
         """None if the database and each part in `since` are healthy; else what is wrong.
@@ -89,35 +110,100 @@ class AirflowApi:
                 return f"{part} has not reported since it was started"
         return None
 
-    def is_paused(self, dag_id: str) -> bool | None:
-        """Whether a DAG is paused; None if Airflow does not have the DAG (yet)."""
+    def scheduler_trouble(self) -> str | None:
+        """None if the scheduler reports; else what is wrong with it."""
+        said = self._request("/api/v2/monitor/health")["scheduler"]
+        if said.get("status") == "healthy":
+            return None
+        return f"the scheduler has not reported since {said.get('latest_scheduler_heartbeat') or 'its start'}"
+
+    def dag(self, dag_id: str) -> DagState | None:
+        """The state of a DAG; None if Airflow does not have the DAG (yet)."""
         try:
-            return bool(self._try_request(f"/api/v2/dags/{quote(dag_id)}")["is_paused"])
+            found = self._try_request(f"/api/v2/dags/{quote(dag_id)}")
         except _RefusedError as error:
             if error.code == 404:
                 return None
             raise self._failed(error) from error
+        begins = found["next_dagrun_run_after"]
+        return DagState(
+            paused=bool(found["is_paused"]),
+            next_run=None if begins is None else datetime.fromisoformat(begins),
+            max_active_runs=found["max_active_runs"],
+        )
 
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pause or unpause a DAG."""
         self._request(f"/api/v2/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": paused}, "PATCH")
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any], note: str | None = None) -> str:
-        """Start a manual run without a logical date. Returns its id."""
-        body = {"logical_date": None, "conf": dict(conf), "note": note}
-        return str(self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+    def trigger(self, dag_id: str, conf: Mapping[str, Any], note: str | None = None, run_id: str | None = None) -> str:
+        """Start a manual run without a logical date. Returns its id. A repeat with the same id starts no second run."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}
+        try:
+            return str(self._try_request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+        except _RefusedError as error:
+            if error.code == 409 and run_id is not None:
+                return run_id
+            raise self._failed(error) from error
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """``queued``, ``running``, ``success`` or ``failed``."""
-        return str(self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}")["state"])
+        return str(self._request(_run_path(dag_id, run_id))["state"])
+
+    def running(self, dag_id: str) -> list[str]:
+        """The ids of the DAG's runs that are running, the oldest first."""
+        asked = urlencode({"state": "running", "order_by": "start_date"})
+        found = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
+        return [str(run["dag_run_id"]) for run in found]
+
+    def slots(self, pool: str) -> tuple[int, int]:
+        """The free slots of a pool, and all of them."""
+        found = self._request(f"/api/v2/pools/{quote(pool, safe='')}")
+        return int(found["open_slots"]), int(found["slots"])
 
     def task_states(self, dag_id: str, run_id: str) -> list[TaskState]:
         """The current states of a run's tasks."""
-        path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/taskInstances"
         return [
-            TaskState(task_id=task["task_id"], state=task["state"], try_number=task["try_number"])
-            for task in self._request(path)["task_instances"]
+            TaskState(
+                task_id=task["task_id"],
+                state=task["state"],
+                try_number=task["try_number"],
+                pool=task["pool"],
+                pool_slots=task["pool_slots"],
+            )
+            for task in self._request(f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
         ]
+
+    def tries(self, dag_id: str, run_id: str) -> list[TaskTry]:
+        """Every try of every task of a run that was started, in the order of their starts.
+
+        Raises:
+            StackError: the server does not answer or refuses, or has no such run.
+        """
+        run = _run_path(dag_id, run_id)
+        found = []
+        for task in self._request(f"{run}/taskInstances")["task_instances"]:
+            for one in self._request(f"{run}/taskInstances/{quote(task['task_id'])}/tries")["task_instances"]:
+                if one["try_number"] > 0 and one["start_date"] is not None:
+                    found.append(
+                        TaskTry(
+                            task_id=one["task_id"],
+                            number=one["try_number"],
+                            state=one["state"],
+                            started_at=one["start_date"],
+                        )
+                    )
+        return sorted(found, key=lambda one: (one.started_at, one.task_id))
+
+    def log(self, dag_id: str, run_id: str, one: TaskTry) -> list[Mapping[str, Any]]:
+        """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more.
+
+        Raises:
+            StackError: the server does not answer or refuses.
+        """
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(one.task_id)}/logs/{one.number}?full_content=true"
+        content = self._request(path)["content"]
+        return [{"event": message} if isinstance(message, str) else message for message in content]
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         try:
@@ -135,8 +221,13 @@ class AirflowApi:
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
-    def _failed(self, error: Exception) -> StackError:
-        return StackError(f"a request to Airflow at {self._url} failed ({error}); see `epochline status`")
+    def _failed(self, error: Exception, how: str = "did not answer a request") -> StackError:
+        """A server that fails or does not answer may recover; one that refuses goes on refusing."""
+        said = f"Airflow at {self._url} {how} ({type(error).__name__.removeprefix('_')}: {error});"
+        passes = error.code >= 500 if isinstance(error, _RefusedError) else isinstance(error, OSError)
+        if passes:
+            return AirflowUnavailableError(f"{said} `epochline up` starts again what crashed")
+        return StackError(f"{said} see `epochline status`")
 
     def _call(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -158,10 +249,21 @@ class AirflowApi:
         return answer
 
 
+def _run_path(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def new_run_id() -> str:
+    """An id for a manual run, as Airflow gives them: a time, and what makes it unique."""
+    return f"manual__{datetime.now(UTC).isoformat()}_{uuid4().hex[:8]}"
+
+
 def _detail(error: urllib.error.HTTPError) -> str:
     """The server's reason for its refusal, on one line."""
     try:
-        return " ".join(str(json.load(error)["detail"]).split())[:300]
+        detail = json.load(error)["detail"]
+        said = detail["reason"] if isinstance(detail, dict) else detail
+        return " ".join(str(said).split())[:300]
     except (ValueError, KeyError, TypeError, OSError):
         return ""
 

@@ -39,9 +39,16 @@ class AirflowSettings:
         return self.home.path("airflow", "passwords.json")
 
     def write_password_file(self) -> None:
-        """Write the administrator's password. Without the file, Airflow generates a password and prints it."""
+        """Write the administrator's password. Without the file, Airflow generates a password and prints it.
+
+        Users that somebody added to the embedded stack keep their passwords.
+        """
         secret = credentials.require(self.home)
-        write_private(self.password_file, json.dumps({ADMIN: secret.airflow_admin}) + "\n")
+        try:
+            others = dict(json.loads(self.password_file.read_text()))
+        except (FileNotFoundError, ValueError):
+            others = {}
+        write_private(self.password_file, json.dumps({**others, ADMIN: secret.airflow_admin}) + "\n")
 
     def environment(self, port: int) -> dict[str, str]:
         """All variables for the processes; tasks inherit them."""

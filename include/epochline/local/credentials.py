@@ -18,7 +18,7 @@ JOB, VIEWER = "epochline_job", "epochline_viewer"
 
 
 def _password() -> str:
-    return secrets.token_urlsafe(24)
+    return secrets.token_urlsafe(48)
 
 
 def _fernet_key() -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import psycopg2
 from psycopg2 import extensions, sql
 
-from epochline.declare.names import OWNER, READER, WRITER
+from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
@@ -217,6 +217,10 @@ class Postgres(Server):
             for login, role in ((JOB, WRITER), (VIEWER, READER)):
                 self._make_login(cursor, login)
                 cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), sql.Identifier(login)))
+            # The pages in Airflow take the role for one transaction; a query of the login sees no more than a reader's.
+            cursor.execute(
+                sql.SQL("GRANT {} TO {} WITH INHERIT FALSE").format(sql.Identifier(INSPECTOR), sql.Identifier(VIEWER))
+            )
             # Without it the owner could not end the job's sessions, and a zombie would not be fenced (INV-4).
             cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
         if left := arrange_roles(url):

@@ -8,9 +8,10 @@ import secrets
 import shlex
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -122,13 +123,20 @@ class SparkCluster:
             self.daemons[name].wait_ready(partial(self._missing, name), 60)
 
     def _missing(self, worker: str) -> str | None:
-        """None if a worker has reached the master; else what is wrong."""
+        """None if a worker and the master are connected; else what is wrong.
+
+        A new worker connects to the master. A master that was started again connects to the workers that it knew.
+        """
+        of_master = {one.laddr.port for one in self._connections(_MASTER)}
+        connected = any(one.raddr and one.raddr.port in of_master for one in self._connections(worker))
+        return None if connected else "it has not reached the master"
+
+    def _connections(self, name: str) -> Sequence[Any]:
+        pid = self.daemons[name].pid
         try:
-            connections = psutil.Process(self.daemons[worker].pid).net_connections("tcp")
+            return [] if pid is None else psutil.Process(pid).net_connections("tcp")
         except psutil.NoSuchProcess:
-            connections = []
-        reached = any(one.raddr and one.raddr.port == self.port for one in connections)
-        return None if reached else "it has not reached the master"
+            return []
 
     def health(self) -> str | None:
         """None if the master listens; else what is wrong."""

@@ -83,7 +83,7 @@ class Stack:
 
         Args:
             parts: names out of `PARTS`. Airflow includes PostgreSQL and Spark, which it needs.
-            report: called with each line of progress.
+            report: called with each line of progress: `starting` or `runs`, then `is ready`.
             spark_cluster: Spark runs its tasks on a cluster of this home, until `down`.
 
         Raises:
@@ -105,20 +105,26 @@ class Stack:
                     f"{part.name:<9} {part.version()} is ready on port {part.port} ({time.monotonic() - begun:.0f} s)"
                 )
 
+            def begins(part: Postgres | Kafka | Spark | Airflow, note: str = "") -> None:
+                if all(daemon.pid is not None for daemon in _daemons(part).values()):
+                    report(f"{part.name:<9} runs on port {part.port}")
+                else:
+                    report(f"{part.name:<9} starting on port {part.port}{note}")
+
             if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
-                report(f"kafka     starting on port {self.kafka.port}")
+                begins(self.kafka)
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
             if "spark" in wanted:
-                report(f"spark     starting on port {self.spark.port}")
+                begins(self.spark)
                 self.spark.start(on_cluster=spark_cluster)
             if "postgres" in wanted:
-                report(f"postgres  starting on port {self.postgres.port}")
+                begins(self.postgres)
                 self.postgres.start()
                 self.postgres.wait()
                 self._migrate_ledger()
                 ready(self.postgres)
             if "airflow" in wanted:
-                report(f"airflow   starting on port {self.airflow.port} (the first time takes a minute)")
+                begins(self.airflow, " (the first time takes a minute)")
                 self.airflow.start()
             if "kafka" in wanted:
                 self.kafka.wait()
@@ -146,10 +152,8 @@ class Stack:
     def status(self) -> StackStatus:
         """The state of each part. Takes no lock and changes nothing; the home may not exist yet."""
         known = bool(self._ports.known())
-        postgres = self._part(self.postgres, {"postgres": self.postgres.daemon})
-        kafka = self._part(self.kafka, {"kafka": self.kafka.daemon})
-        spark = self._part(self.spark, self.spark.daemons)
-        airflow = self._part(self.airflow, self.airflow.daemons)
+        postgres, kafka = self._part(self.postgres), self._part(self.kafka)
+        spark, airflow = self._part(self.spark), self._part(self.airflow)
         return StackStatus(
             home=self.home.root,
             secrets_file=self.home.secrets,
@@ -170,7 +174,8 @@ class Stack:
             ),
         )
 
-    def _part(self, part: Postgres | Kafka | Spark | Airflow, daemons: Mapping[str, Daemon]) -> dict[str, Any]:
+    def _part(self, part: Postgres | Kafka | Spark | Airflow) -> dict[str, Any]:
+        daemons = _daemons(part)
         state, detail = State.STOPPED, ""
         crashed = [name for name, daemon in daemons.items() if daemon.crashed]
         pids = {name: daemon.pid for name, daemon in daemons.items()}
@@ -211,6 +216,11 @@ class Stack:
 
         upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))
         self.postgres.arrange_roles()
+
+
+def _daemons(part: Postgres | Kafka | Spark | Airflow) -> Mapping[str, Daemon]:
+    """The processes of a part, by name."""
+    return {part.name: part.daemon} if isinstance(part, Postgres | Kafka) else part.daemons
 
 
 def _with_needs(parts: Sequence[str]) -> set[str]:

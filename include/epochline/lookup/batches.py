@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from epochline.arrow.cast.contract import ERROR, marks, require_columns
+from epochline.lookup.async_lookup import AsyncLookup
 from epochline.lookup.lookup import Lookup
 from epochline.lookup.round import Answer, Outcome
 
@@ -15,7 +16,7 @@ V = TypeVar("V")
 
 
 def over_batches(
-    lookup: Lookup[Any, V, Any], *, key: str, column: str, kind: pa.DataType
+    lookup: Lookup[Any, V, Any] | AsyncLookup[Any, V, Any], *, key: str, column: str, kind: pa.DataType
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Returns a function that adds a column of looked-up values to a batch. Rows keep their number and order.
 
@@ -55,7 +56,7 @@ def over_batches(
     return enrich
 
 
-def _reason(what: str, lookup: Lookup[Any, V, Any], answer: Answer[Any, V]) -> str | None:
+def _reason(what: str, lookup: Lookup[Any, V, Any] | AsyncLookup[Any, V, Any], answer: Answer[Any, V]) -> str | None:
     if answer.outcome is Outcome.FAILED:
         return f"{what} failed ({type(answer.error).__name__})"
     if answer.outcome is Outcome.TIMED_OUT and answer.value is None:

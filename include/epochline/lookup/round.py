@@ -162,7 +162,7 @@ class Round(Generic[K, V, C]):
         self._in_flight -= 1
         answer = cast("Answer[K, V]", request.answer)
         if isinstance(answer.error, _Unreachable):
-            _raise_unreachable(answer.error.__cause__)
+            raise_unreachable(answer.error.__cause__)
         if answer.outcome is Outcome.TIMED_OUT and self._settings.on_timeout is not None:
             return replace(answer, value=self._settings.on_timeout(answer.key))
         return answer
@@ -237,7 +237,13 @@ class Round(Generic[K, V, C]):
         return in_time
 
 
-def _raise_unreachable(cause: BaseException | None) -> NoReturn:
+def raise_unreachable(cause: BaseException | None) -> NoReturn:
+    """Say that a store cannot be reached.
+
+    Raises:
+        EpochlineError: the cause, if it is one.
+        LookupUnavailableError: for every other cause.
+    """
     if isinstance(cause, EpochlineError):
         raise cause
     # Neither text nor cause: a client may show its password in them, and logs show both (SEC-4).

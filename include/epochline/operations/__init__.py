@@ -1,4 +1,4 @@
-"""Every operator action in one table, shared by the command line, the DAGs and the web page."""
+"""Every operator action in one table, shared by the command line, the DAGs and the pages."""
 
 from typing import Any
 
@@ -7,11 +7,13 @@ from epochline.operations.accept_ledger import AcceptLedger
 from epochline.operations.accept_state import AcceptState
 from epochline.operations.action import Action, ActionPreview, DirectAction, Done, Parameters, Request, Subject
 from epochline.operations.adopt_topic import AdoptTopic
+from epochline.operations.dag_runs import PublishDue, Retry
 from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.drop import Drop
 from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
 from epochline.operations.janitor import STALE_AFTER, Tidied, tidy
+from epochline.operations.log_ends import refresh_log_ends
 from epochline.operations.pause import Pause, Resume
 from epochline.operations.requeue import Requeue
 from epochline.operations.restore import Restore
@@ -37,8 +39,12 @@ ACTIONS: dict[str, Action[Any, Any]] = {
 }
 """Every action by its name in commands and DAGs."""
 
+DAG_ACTIONS: dict[str, Action[Any, Any]] = ACTIONS | {action.name: action for action in (Retry(), PublishDue())}
+"""Every action that has a DAG: those of the command line, and two for which it has commands of its own."""
+
 __all__ = [
     "ACTIONS",
+    "DAG_ACTIONS",
     "STALE_AFTER",
     "Action",
     "ActionPreview",
@@ -49,5 +55,6 @@ __all__ = [
     "Request",
     "Subject",
     "Tidied",
+    "refresh_log_ends",
     "tidy",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
+from epochline.coordinator.evidence import Evidence, collect_evidence, mirrored_offsets, shown_by_group, unknown_to
 from epochline.coordinator.observe import cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
@@ -57,7 +57,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         evidence = collect_evidence(subject.ledger, source, declared)
         view = source.look(declared.source)
         shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
-        mirrored = source.mirrored(declared.consumer_group)
+        mirrored = mirrored_offsets(source, declared)
         return Found(
             evidence=evidence,
             mirrored={
@@ -128,7 +128,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
     def change(
         self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Found, request: Request
     ) -> Afterwards:
-        _, source = subject.declaration()
+        declared, source = subject.declaration()
         unknown = unknown_to(tx, subject.name, seen.evidence)
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
@@ -146,7 +146,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
 
         def show() -> Sequence[str]:
             sweep(subject.ledger, subject.name)
-            mirror(subject.ledger, source, subject.name)
+            mirror(subject.ledger, source, declared)
             left = "" if paused is None or paused.by == "epochline" else f"; it is still paused {paused}"
             return [f"{subject.name} goes on with this ledger{left}"]
 

@@ -32,7 +32,7 @@ class Subject:
         """
         if self.declared is None or self.source is None:
             raise ConfigurationError(
-                f"{self.name}: Kafka has to be asked for this, and no DAG file declares the pipeline, so it is not"
+                f"{self.name}: the source has to be asked for this, and no DAG file declares the pipeline, so it is not"
                 " known where. Nothing was changed. Bring the declaration back."
             )
         return self.declared, self.source
@@ -198,3 +198,13 @@ def nothing_else(*lines: str) -> Afterwards:
 def refused(reason: str, *, lines: Sequence[str] = ()) -> ActionPreview:
     """The preview of an action that would be refused."""
     return ActionPreview(lines=lines, before={}, after={}, refusal=reason)
+
+
+def was_dropped(pipeline: str, dropped: object) -> ActionPreview:
+    """The refusal of an action on a pipeline that was dropped.
+
+    Args:
+        pipeline: its name.
+        dropped: by whom, when and why, as text.
+    """
+    return refused(f"{pipeline} was dropped {dropped}; nothing of it runs any more.")

@@ -13,7 +13,9 @@ from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
+from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import CutOff
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import Head, TopicPartition, cut_reached
 from epochline.protocol.planning import PartitionView
 
@@ -24,7 +26,9 @@ class AdoptTopicParameters(Parameters):
     topic: str | None = Field(
         None, description="The topic that was made again or truncated.", json_schema_extra={"argument": True}
     )
-    cluster: bool = Field(False, description="Instead of one topic: the connection leads to another cluster; take all.")
+    cluster: bool = Field(
+        False, description="Instead of one topic: a connection leads to another cluster; take all of its topics."
+    )
     at: Literal["earliest", "latest", "truncation"] = Field(
         "earliest",
         description="Where each partition begins: at its log start, at its end, or (truncation) where it was cut off."
@@ -37,6 +41,9 @@ class Logs:
     """The logs that Kafka has now."""
 
     cluster_id: str | None
+    """The clusters that the pipeline's offsets belong to afterwards."""
+    moved: Mapping[str, tuple[str, str]]
+    """Sources whose connection leads to another cluster than before, each with its former and its new id."""
     partitions: Sequence[PartitionView]
     ends_below_head: Mapping[TopicPartition, int | None]
     """Per partition whose log no longer reaches the head: up to which offset it is still the log that was read.
@@ -70,7 +77,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         # A truncated log that has not grown since ends before its head.
         cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
         return Logs(
-            cluster_id=view.cluster_id,
+            cluster_id=with_clusters(view.cluster_id, row.cluster_id if row else None),
+            moved=moved_clusters(row.cluster_id if row else None, view.cluster_id),
             partitions=view.partitions,
             ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
             cut_off=cut_off(source, shown, view),
@@ -85,19 +93,30 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         if row is None or obstacle is not None:
             return refused(obstacle or f"{subject.name} is not known.")
         adopted = _adopted(parameters, seen, heads)
-        carried = _carried(parameters, heads)
+        carried = _carried(parameters, seen, heads)
         lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
         lines += [
             f"{one.tp}: begins at {one.next_offset} ({parameters.at}) of topic id {one.tp.topic_id}" for one in adopted
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
+        declared, _ = subject.declaration()
+        lines += [
+            f"{sink.table}: its key is the place of a record, so a new record at the place of an older row is refused;"
+            " declare another table first"
+            for sink in declared.targets
+            if sink.key_is_place
+        ]
         lines += [
             f"{one}; {one.shown_by} gets every record from offset {one.end} on"
             for one in _cut_off_of_topic(parameters, seen)
         ]
         if parameters.cluster:
-            lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
+            lines += [
+                f"{f'offsets of {name}' if name else 'its offsets'} belong to Kafka cluster {now} from now on, not to"
+                f" {before}"
+                for name, (before, now) in sorted(seen.moved.items())
+            ]
         return ActionPreview(
             lines=lines,
             before=_state(row.generation, row.cluster_id, [(head.tp, head.next_offset) for head in heads]),
@@ -115,7 +134,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
         for head in _adopted(parameters, seen, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}")
-        for head in _carried(parameters, heads):
+        for head in _carried(parameters, seen, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
         tx.targets.restart_order(declared)
@@ -128,7 +147,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
 
         def mirror_heads() -> Sequence[str]:
-            mirror(subject.ledger, source, subject.name)
+            mirror(subject.ledger, source, declared)
             return [f"{subject.name} goes on in generation {begun.generation}"]
 
         return mirror_heads
@@ -141,20 +160,18 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             return f"{unfinished} is {unfinished.state}, and its ranges are of the old log; finish or abort it first."
         if (parameters.topic is None) is not parameters.cluster:
             return "name the topic, or say --cluster for all of them, and not both."
-        row = tx.epochs.pipeline(subject.name)
-        moved = row is not None and row.cluster_id not in (None, seen.cluster_id)
         if parameters.cluster:
             if parameters.at == "truncation":
                 return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
             same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
-            return None if moved else same
-        if moved:
+            return None if seen.moved else same
+        for name, (_, now) in sorted(seen.moved.items()):
             return (
-                f"the connection leads to Kafka cluster {seen.cluster_id}, so every topic is another one; correct the"
-                " connection, or say --cluster."
+                f"the connection{f' of {name}' if name else ''} leads to Kafka cluster {now}, so every topic is another"
+                " one; correct the connection, or say --cluster."
             )
         if not any(one.tp.topic == parameters.topic for one in seen.partitions):
-            return f"{subject.name} reads no topic {parameters.topic!r}, or Kafka does not have it."
+            return f"{subject.name} reads no topic {parameters.topic!r}, or the source does not have it."
         known = [head for head in heads if head.tp.topic == parameters.topic]
         views = {one.tp: one for one in seen.partitions}
         # A `tp` contains the topic's id: a partition of a topic that was made again is not in `views`.
@@ -163,6 +180,9 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             return (
                 f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
             )
+        waits = [one for one in seen.partitions if one.waits_for is not None and one.last_stable < one.high_watermark]
+        if parameters.at == "latest" and waits:
+            return f"{waits[0].tp} has no latest position yet: {waits[0].waits_for}. Try again when that has ended."
         if parameters.at == "truncation":
             other = [head for head in known if head.tp not in views]
             unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]
@@ -189,16 +209,22 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     origins = {head.tp: head.origin for head in heads} if parameters.at == "truncation" else {}
     adopted = []
     for one in sorted(seen.partitions, key=lambda one: one.tp):
-        if parameters.cluster or one.tp.topic == parameters.topic:
+        if _is_adopted(parameters, seen, one.tp.topic):
             begins = _begins_at(parameters, one, seen, heads)
             origin = min(begins, origins.get(one.tp, begins))
             adopted.append(Head(tp=one.tp, origin=origin, next_offset=begins, leader_epoch=one.leader_epoch))
     return adopted
 
 
-def _carried(parameters: AdoptTopicParameters, heads: Sequence[Head]) -> list[Head]:
+def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
     """Heads of the other topics, which stay where they are."""
-    return [head for head in heads if not parameters.cluster and head.tp.topic != parameters.topic]
+    return [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
+
+
+def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:
+    if parameters.cluster:
+        return any(belongs_to(name, topic) for name in seen.moved)
+    return topic == parameters.topic
 
 
 def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:

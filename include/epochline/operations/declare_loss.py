@@ -9,6 +9,7 @@ from epochline.coordinator.commit import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
+from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange
 from epochline.protocol.planning import SourceView
 
@@ -35,9 +36,9 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
             return refused(
                 f"{unfinished} is {unfinished.state} and may hold what looks lost; finish or abort it first."
             )
-        if row is None or row.cluster_id not in (None, seen.cluster_id):
+        if row is None or moved_clusters(row.cluster_id, seen.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster; nothing there was lost.")
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head, seen)]
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
         gaps = lost_ranges(heads, seen)
         if not gaps:
             return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
@@ -59,14 +60,14 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
     ) -> Afterwards:
         declared, source = subject.declaration()
         row = tx.epochs.lock_pipeline(subject.name)
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head, seen)]
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
         gaps = lost_ranges(heads, seen)
         for one in gaps:
             if not tx.chain.declare_lost(subject.name, row.generation, one):
                 raise ActionRefusedError(f"{one} does not start at its head any more. Nothing was changed.")
 
         def show() -> Sequence[str]:
-            mirror(subject.ledger, source, subject.name)
+            mirror(subject.ledger, source, declared)
             return [f"{subject.name} goes on at {', '.join(f'{one.tp}: {one.range.until}' for one in gaps)}"]
 
         return show

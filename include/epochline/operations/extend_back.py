@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pydantic import Field, field_validator
 
 from epochline.coordinator.checks import is_read
-from epochline.coordinator.intent import EpochDraft
+from epochline.coordinator.intent import EpochDraft, limit_place
 from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
+from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView, share_limit
@@ -91,7 +92,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 f"{subject.name} keeps state, which goes forward only. Read the past with a pipeline of its own."
             )
         row = tx.epochs.pipeline(subject.name)
-        if row is None or row.cluster_id not in (None, seen.view.cluster_id):
+        if row is None or moved_clusters(row.cluster_id, seen.view.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster.")
         begins = self._begins(tx, subject, parameters, seen, row)
         gone = [
@@ -100,7 +101,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             if x < log_start and parameters.to.isdigit()
         ]
         if gone:
-            return refused(f"{subject.name}: Kafka no longer holds offset {parameters.to}: {', '.join(gone)}.")
+            return refused(f"{subject.name}: the source no longer holds offset {parameters.to}: {', '.join(gone)}.")
         back = [(head, max(x, log_start)) for head, x, log_start in begins if max(x, log_start) < head.origin]
         if not back:
             return refused(
@@ -123,13 +124,16 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
     ) -> EpochDraft:
         declared, _ = subject.declaration()
         step = parameters.step or declared.source.records_per_epoch
+        place = "step of the action" if parameters.step else limit_place(declared)
         begins = self._begins(tx, subject, parameters, seen, row)
         back = [(head, max(x, log_start)) for head, x, log_start in begins]
         shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
             # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
-        return EpochDraft(kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step)
+        return EpochDraft(
+            kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step, limit_from=place
+        )
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
         if own.kind is not EpochKind.EXTEND_BACK:
@@ -141,7 +145,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             if origins.get(planned.tp) != planned.range.until:
                 return f"the origin of {planned.tp} is {origins.get(planned.tp)}, not {planned.range.until}"
             if now is None or now.leader_epoch != planned.leader_epoch or now.log_start > planned.range.start:
-                return f"Kafka no longer holds {planned}, or its leader changed"
+                return f"the source no longer holds {planned}, or its leader changed"
         return None
 
     def _begins(
@@ -153,7 +157,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         begins = []
         for head in tx.chain.heads(subject.name, row.generation):
             view = views.get(head.tp)
-            if view is None or not is_read(declared, head, seen.view):
+            if view is None or not is_read(declared, head):
                 continue
             # What an earlier generation committed of the same log is not committed a second time.
             first = max(view.log_start, tx.chain.superseded_until(subject.name, row.generation, head.tp))

@@ -11,6 +11,7 @@ from epochline.operations.action import (
     Subject,
     nothing_else,
     refused,
+    was_dropped,
 )
 from epochline.ports import Transaction
 
@@ -28,7 +29,7 @@ class Pause(DirectAction[Parameters, None]):
     def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
         standing = tx.operators.standing(subject.name)
         if standing.dropped is not None:
-            return refused(f"{subject.name} was dropped {standing.dropped}; nothing of it runs any more.")
+            return was_dropped(subject.name, standing.dropped)
         if standing.paused is not None:
             return refused(f"{subject.name} is paused already, {standing.paused}.")
         lines = [f"no epoch of {subject.name} is planned from now on; its runs end as skipped"]
@@ -41,7 +42,7 @@ class Pause(DirectAction[Parameters, None]):
         self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
     ) -> Afterwards:
         tx.operators.pause(subject.name, request.actor, request.reason)
-        return nothing_else(f"{subject.name} is paused; `epochline resume {subject.name}` lets it go on")
+        return nothing_else(f"{subject.name} is paused. To go on, run `epochline resume {subject.name} --reason …`")
 
 
 class Resume(DirectAction[Parameters, None]):

@@ -120,12 +120,17 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: Source
                 f"{sink} does not keep each epoch's rows apart (mode {sink.mode}): only rows of append targets with"
                 " lineage can be compared and replaced."
             )
+        if sink.repeats == "skip":
+            return (
+                f"{sink} skips repeats of its key: later epochs left rows out because of {replayed}, and a replay could"
+                " not bring those back."
+            )
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
     logs = {one.tp: one for one in view.partitions}
     for planned in tx.epochs.ranges(replayed):
         now = logs.get(planned.tp)
-        if now is None or now.log_start > planned.range.start or now.last_stable < planned.range.until:
-            return f"Kafka no longer holds {planned}."
+        if now is None or not now.holds(planned.range):
+            return f"The source no longer holds {planned}."
     return None

@@ -88,7 +88,7 @@ def _selection(parameters: RequeueParameters, generation: int) -> Selection:
 
 def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of_order: bool) -> str | None:
     """Why a sink cannot take requeued records, which are older than rows that are there; None if all sinks can."""
-    keyed = [str(topic) for topic in pipeline.topics if topic.key]
+    keyed = [str(topic) for topic in pipeline.topics if topic.key or isinstance(topic.value, str)]
     if keyed and not out_of_order:
         return (
             f"{', '.join(keyed)}: a requeued record comes after newer ones of its key. A consumer or a compacted topic"

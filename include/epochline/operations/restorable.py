@@ -10,6 +10,7 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, changes
+from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.planning import SourceView
@@ -113,7 +114,7 @@ def _of_its_own(
 ) -> Iterator[str]:
     if found.imported_at is not None:
         yield f"{found} came from a file; a new pipeline begins from it, with --of {found.pipeline}."
-    if found.cluster_id not in (None, row.cluster_id):
+    if moved_clusters(found.cluster_id, row.cluster_id):
         yield f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
     if set(found.states) - {state.table for state in declared.states}:
         yield f"{found} has state {', '.join(found.states)}, which {declared.name} no longer declares."
@@ -165,11 +166,14 @@ def _unreadable(
         saved = {head.tp for head in found.heads}
         places += [(tp, at) for tp, at in origins(tx, found, row).items() if tp not in saved]
     for tp, offset in places:
-        if declared.source.topics and tp.topic not in declared.source.topics:
+        if not declared.source.keeps(tp.topic):
             continue
         log = logs.get(tp)
         if log is None:
-            yield f"Kafka no longer has {tp} as it was then (topic id {tp.topic_id}); its records cannot be read again."
+            yield (
+                f"the source no longer has {tp} as it was then (topic id {tp.topic_id}); its records cannot be read"
+                " again."
+            )
         elif not log.log_start <= offset <= log.high_watermark:
             yield (
                 f"{tp} would go on at offset {offset}, but its log holds [{log.log_start}, {log.high_watermark}) now;"

@@ -14,6 +14,7 @@ from epochline.operations.action import ActionPreview, Afterwards, DirectAction,
 from epochline.operations.restorable import obstacle, origins, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.ports import PipelineRow, Transaction
+from epochline.protocol.clusters import with_clusters
 from epochline.protocol.epoch import Run
 from epochline.protocol.planning import SourceView
 from epochline.protocol.savepoint import Savepoint
@@ -90,16 +91,17 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
             undone = tx.savepoints.later(subject.name, found.epoch_id)
             begins = origins(tx, found, row)
             undo(tx, declared, with_rows(tx, subject.name, undone))
-            row = tx.operators.begin_generation(subject.name, found.cluster_id)
-        elif found.cluster_id is not None:
-            tx.epochs.remember_cluster(subject.name, found.cluster_id)
+            clusters = with_clusters(found.cluster_id, row.cluster_id)
+            row = tx.operators.begin_generation(subject.name, clusters)
+        elif (clusters := with_clusters(row.cluster_id, found.cluster_id)) is not None:
+            tx.epochs.remember_cluster(subject.name, clusters)
         run = Run(dag_id="operator", run_id=f"{request.actor}: {parameters.name}", host=socket.gethostname())
         epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
 
         def show() -> Sequence[str]:
-            mirror(subject.ledger, source, subject.name, known=parameters.of is not None)
+            mirror(subject.ledger, source, declared, known=parameters.of is not None)
             return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
 
         return show

@@ -9,7 +9,15 @@ from epochline.ports.chain import Chain
 from epochline.ports.epochs import EpochRows, PipelineRow
 from epochline.ports.history import Aborts, History
 from epochline.ports.ledger import Ledger, Transaction
-from epochline.ports.operators import PAUSE_AFTER_FAILURES, PAUSE_BEHIND, ActionRow, Decision, Operators, PipelineStatus
+from epochline.ports.operators import (
+    PAUSE_AFTER_FAILURES,
+    PAUSE_BEHIND,
+    PAUSE_DOWN,
+    ActionRow,
+    Decision,
+    Operators,
+    PipelineStatus,
+)
 from epochline.ports.quarantine import Claims, Quarantine, Selection
 from epochline.ports.receipts import Accepted, AnnouncedReceipt, DueReceipt, Receipts
 from epochline.ports.savepoints import Savepoints
@@ -21,6 +29,7 @@ from epochline.ports.times import Times
 __all__ = [
     "PAUSE_AFTER_FAILURES",
     "PAUSE_BEHIND",
+    "PAUSE_DOWN",
     "Aborts",
     "Accepted",
     "ActionRow",

@@ -57,7 +57,10 @@ class Attempts(Protocol):
         """The ticket that `begin` gave out."""
 
     def fence(self, attempt: Attempt, reason: str) -> None:
-        """Reject everything that the attempt writes from now on."""
+        """Reject everything that the attempt writes from now on. The reason is added to the attempt's error."""
+
+    def note_error(self, attempt: Attempt, error: str) -> None:
+        """Add ``Class: message`` to the error of an attempt that is not fenced, unless the error holds it already."""
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         """Close the attempt's staging: later parts are rejected."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
 
 
@@ -20,6 +21,12 @@ class Chain(Protocol):
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins. Does nothing if the partition has an origin."""
+
+    def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
+        """Store where logs begin and end, for people, and how long Kafka keeps them where that is known.
+
+        Rows of partitions that Kafka no longer has stay. Nothing is stored for a pipeline that has never planned.
+        """
 
     def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
         """Begin a new generation's partition with what earlier ones committed: its origin and one link to its head.

@@ -34,7 +34,7 @@ class EpochRows(Protocol):
         """Never give this id or a lower one to a new epoch."""
 
     def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
-        """Record the Kafka cluster that the pipeline's offsets belong to."""
+        """Record the Kafka cluster, or the cluster of each source, that the pipeline's offsets belong to."""
 
     def unfinished(self, pipeline: str) -> Epoch | None:
         """The epoch that is PLANNED or PRE_COMMITTED; a pipeline has one at most."""
@@ -72,6 +72,7 @@ class EpochRows(Protocol):
         note: str | None,
         interval: Interval | None = None,
         replays: int | None = None,
+        plan_seconds: float | None = None,
     ) -> Epoch:
         """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
 

@@ -31,6 +31,9 @@ class History(Protocol):
     def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
         """Time until the last commit is ``pause`` ago, by the database's clock; zero if it is (K9)."""
 
+    def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
+        """Time until the last epoch, operators' epochs left out, was planned ``interval`` ago; zero if it was (K8)."""
+
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         """Number of attempts that ended unsealed within the interval before now (R2)."""
 

@@ -11,6 +11,7 @@ from epochline.ports.epochs import PipelineRow
 
 PAUSE_AFTER_FAILURES = "pause after failures"
 PAUSE_BEHIND = "pause behind"
+PAUSE_DOWN = "pause down"
 """Actions that a pipeline takes by itself. The first one's row keeps under ``aborts`` the total of aborts so far."""
 
 

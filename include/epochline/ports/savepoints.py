@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Protocol
 
 from epochline.declare.pipeline import Pipeline
@@ -32,6 +33,25 @@ class Savepoints(Protocol):
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
         """Write a savepoint with its copies to a file."""
+
+    def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
+        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts (C11).
+
+        The file appears complete, by a rename, and only its owner can read it. Then the pipeline's files in the folder
+        are deleted, except those of its ``keep`` newest epochs up to this one. Needs no lock: if another epoch was
+        committed while the state was read, nothing is written.
+
+        Args:
+            pipeline: the newest committed epoch's declaration.
+            folder: the folder of the pipeline's epoch files; it is created if missing.
+            keep: how many files are kept, at least 1.
+
+        Returns:
+            The file's path; None if the epoch has its file already or another epoch was committed meanwhile.
+
+        Raises:
+            SavepointFileError: the folder cannot be written.
+        """
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:
         """Keep the savepoint of a file, under its pipeline's name. New pipelines can begin from it.

@@ -1,4 +1,4 @@
-"""Kafka, as far as planning needs it."""
+"""The source, as far as planning needs it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from epochline.declare.inputs import DeclaredSource
 from epochline.declare.source import KafkaSource
+from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView
 
 
 class OffsetSource(Protocol):
-    """Kafka, as far as planning needs it. Reads no record."""
+    """Kafka, or a source of the user's own, as far as planning needs it. Reads no record."""
 
-    def look(self, source: KafkaSource) -> SourceView:
+    def look(self, source: DeclaredSource) -> SourceView:
         """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
 
         Raises:
@@ -23,11 +25,31 @@ class OffsetSource(Protocol):
             SourceError: a topic that the declaration names does not exist.
         """
 
+    def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
+        """The number of records in each range, by topic and partition, if the source proves a read by counting.
+
+        Empty if the offsets alone prove it, as Kafka's do.
+
+        Raises:
+            SourceUnavailableError: the source does not answer.
+            SourceError: the source cannot count.
+        """
+
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         """The last stable offset of every partition that one of the sources matches now, and that has a leader.
 
         A topic that does not exist is left out. Cheaper than `look`: the number of requests does not depend on the
         number of sources.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses.
+        """
+
+    def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
+        """Begin, end and retention of every log that one of the sources matches now, and that has a leader.
+
+        A topic that does not exist is left out. The number of requests does not depend on the number of sources.
 
         Raises:
             SourceUnavailableError: Kafka does not answer.

@@ -57,7 +57,7 @@ class TableDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserted:
-    """What became of the rows staged for an upsert target. Each is counted once (INV-9)."""
+    """What became of the rows staged for a target that upserts or skips repeats. Each is counted once (INV-9)."""
 
     inserted: int
     updated: int
@@ -65,7 +65,7 @@ class Upserted:
     superseded: int
     """Older than another row of their key, in the same epoch or the table."""
     unchanged: int
-    """The table says the same already: unchanged state, or a delete of a missing key."""
+    """The table says the same already: unchanged state, a delete of a missing key, or a skipped repeat of a key."""
 
     @property
     def total(self) -> int:
@@ -84,7 +84,12 @@ class Applied:
     rows: int
     """Target rows written or deleted."""
     upserted: Upserted | None = None
-    """For an upsert, what became of its staged rows."""
+    """For an upsert, or a target that skips repeats, what became of its staged rows."""
+
+    @property
+    def accounted(self) -> int:
+        """Number of staged rows whose outcome is known."""
+        return self.rows if self.upserted is None else self.upserted.total
 
 
 class Targets(Protocol):
@@ -95,6 +100,14 @@ class Targets(Protocol):
 
         Raises:
             TargetError: a table is missing or does not fit the declaration.
+        """
+
+    def refuse_foreign(self, pipeline: Pipeline) -> None:
+        """Refuse targets that another pipeline or another program writes. Changes nothing.
+
+        Raises:
+            TargetError: another pipeline writes one of them, or an append target whose columns are declared has an
+                owner or a unique key that `create` gives no table.
         """
 
     def claim(self, pipeline: Pipeline) -> None:
@@ -114,7 +127,11 @@ class Targets(Protocol):
         """Order all existing rows before those of the next generation, whose offsets start over."""
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
-        """Create the declared tables that do not exist. Returns their names."""
+        """Create the declared tables that do not exist. Returns their names.
+
+        Raises:
+            TargetError: an append target exists, but not as it would be created. No table of the pipeline is created.
+        """
 
     def free_connections(self) -> int:
         """How many more sessions the server accepts now."""
@@ -126,7 +143,7 @@ class Targets(Protocol):
         """At the seal: index, analyze, and find rows that the target would refuse.
 
         Raises:
-            SealRefusedError: the commit would fail for any rows.
+            RowsRefusedError: the commit would fail for any rows.
         """
 
     def try_out(
@@ -135,7 +152,7 @@ class Targets(Protocol):
         """At the seal: apply staging to these targets and roll back. Returns the refused rows.
 
         Raises:
-            SealRefusedError: the rows are refused, but not because of any single row.
+            RowsRefusedError: the rows are refused, but not because of any single row.
         """
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:

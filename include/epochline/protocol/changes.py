@@ -32,18 +32,25 @@ class Change:
 
 _KEPT = "existing rows were written by the old one; declare another table, or another pipeline"
 _TABLE = "run `epochline migrate`, which creates missing tables; add a column by ALTER TABLE"
+_READ_AGAIN = (
+    "the ledger has the topics under the name of their input, so records would be read a second time; declare another"
+    " pipeline"
+)
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
 _DURATION = TypeAdapter(timedelta)
 _GROUPS = frozenset({"sinks", "state"})
 _POST_COMMIT = {"topic": "kafka", "path": "files", "sink": "own"}
 _OUTBOX = "the outbox needs other columns: publish all epochs, drop its table, run `epochline migrate`"
+_IN_OUTBOX = ("order_by", "aggregated", "topic_column")
 _UNMARKED = "no marker says which epochs were sent at least once; give the rows another topic"
+_UNIQUE = "the table needs a unique index on exactly this key, and no other; ALTER TABLE first, then run again"
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
     "key": (Effect.REFUSED, _KEPT),
     "measures": (Effect.MIGRATION, _ALTER),
     "order_by": (Effect.MIGRATION, "the table needs the _order_ columns; without them order holds within an epoch"),
     "lineage": (Effect.MIGRATION, "the table must have the _ columns, or none of them"),
+    "insert_time": (Effect.MIGRATION, "the table must have the column, as timestamptz; ALTER TABLE first"),
     "aggregated": (Effect.MIGRATION, "the table must have the _ columns, or none of them"),
 }
 
@@ -108,21 +115,78 @@ def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change
 
 
 def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    several = "inputs" in before, "inputs" in now
+    if any(several):
+        yield from _several(before, now) if all(several) else (_other_names(before, now),)
+        return
+    yield from _one_source("source", before, now)
+
+
+def _one_source(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     advice = {
         "connection": "another Kafka cluster is refused: offsets belong to the cluster they were read from",
         "startup": "only for topics that are new to the ledger; origins are kept",
         "topics": "a new topic begins by the startup mode; the heads of a removed topic are kept",
     }
+    if "source" in now:
+        advice["connection"] = "the identity of a partition tells whether its positions are the same"
     for field in sorted(set(before) | set(now)):
         old, new = before.get(field), now.get(field)
         if old != new:
             yield Change(
-                field=f"source.{field}",
+                field=f"{where}.{field}",
                 before=old,
                 now=new,
                 effect=Effect.NEXT_EPOCH,
                 advice=advice.get(field, ""),
             )
+
+
+def _other_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
+    """A single source became several, or the other way round: the ledger would name its topics otherwise."""
+    shown = [f"{len(one['inputs'])} sources" if "inputs" in one else "one source" for one in (before, now)]
+    return Change(field="source", before=shown[0], now=shown[1], effect=Effect.REFUSED, advice=_READ_AGAIN)
+
+
+def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    was, becomes = before["inputs"], now["inputs"]
+    gone = {name: _place(was[name]) for name in was.keys() - becomes.keys()}
+    for name in sorted(gone):
+        yield Change(
+            field=f"source.inputs.{name}", before="declared", now=None, effect=Effect.NEXT_EPOCH,
+            advice="the heads of its topics are kept",
+        )  # fmt: skip
+    for name in sorted(becomes.keys() - was.keys()):
+        former = sorted(one for one, place in gone.items() if place == _place(becomes[name]))
+        yield Change(
+            field=f"source.inputs.{name}",
+            before=former[0] if former else None,
+            now=name if former else "declared",
+            effect=Effect.REFUSED if former else Effect.NEXT_EPOCH,
+            advice=_READ_AGAIN if former else "its topics begin by the startup mode",
+        )
+    for name in sorted(was.keys() & becomes.keys()):
+        old, new = dict(was[name]), dict(becomes[name])
+        yield from _one_source(f"source.inputs.{name}.source", old.pop("source"), new.pop("source"))
+        for field in sorted(old.keys() | new.keys()):
+            if old.get(field) != new.get(field):
+                yield Change(
+                    field=f"source.inputs.{name}.{field}", before=old.get(field), now=new.get(field),
+                    effect=Effect.NEXT_EPOCH,
+                )  # fmt: skip
+    if before.get("records_per_epoch") != now.get("records_per_epoch"):
+        yield Change(
+            field="source.records_per_epoch", before=before.get("records_per_epoch"), now=now.get("records_per_epoch"),
+            effect=Effect.NEXT_EPOCH,
+        )  # fmt: skip
+
+
+def _place(given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an input reads, whatever its name is."""
+    source = given["source"]
+    if "connection" in source:
+        return source["connection"], source.get("topics"), source.get("pattern")
+    return source.get("source"), source.get("options"), source.get("label")
 
 
 def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
@@ -133,13 +197,22 @@ def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
         old, new = before.get(field), now.get(field)
         if old == new:
             continue
-        if kept and field in ("window", "key", "aggregates"):
+        if kept and field in ("window", "key", "aggregates", "query", "parameters", "retractions"):
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
         elif kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
             forgotten = "windows that the old one dropped would begin again; give the results another table"
             yield Change(field="windows.lateness", before=old, now=new, effect=Effect.REFUSED, advice=forgotten)
+        elif field == "time" and old and new and _moves_marks(old, new):
+            carried = "watermarks that records carried depend on the old one; keep both fields, or make a new pipeline"
+            yield Change(field="windows.time", before=old, now=new, effect=Effect.REFUSED, advice=carried)
         else:
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
+
+
+def _moves_marks(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether watermarks that records carried, kept as later times, could be read by another ``out_of_orderness``."""
+    kept = now.get("punctuation") and before.get("out_of_orderness") == now.get("out_of_orderness")
+    return bool(before.get("punctuation")) and not kept
 
 
 def _by_table(declaration: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
@@ -171,7 +244,7 @@ def _sinks(
                 yield Change(field=where, before=old, now=new, effect=Effect.REFUSED, advice=_UNMARKED)
                 continue
             if "table" not in now[table]:
-                advice = _OUTBOX if field in ("order_by", "aggregated") and "topic" in now[table] else ""
+                advice = _OUTBOX if field in _IN_OUTBOX and "topic" in now[table] else ""
                 effect = Effect.MIGRATION if advice else Effect.NEXT_EPOCH
                 yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
                 continue
@@ -179,6 +252,8 @@ def _sinks(
                 yield from _columns(f"{group}.{table}.columns", old or {}, new or {})
                 continue
             effect, advice = _SINK.get(field, (Effect.NEXT_EPOCH, ""))
+            if field == "key" and before[table].get("mode") == now[table].get("mode") == "append":
+                effect, advice = Effect.MIGRATION, _UNIQUE
             yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
 
 

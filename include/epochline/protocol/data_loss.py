@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.errors import DataLossError
+from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView
 
@@ -38,7 +39,8 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         ]
         raise DataLossError(
             f"{pipeline}: {_all(gone, sum(until - start for start, until in passed.values()))}. Nothing was planned and"
-            f" no offset was reset. `epochline declare-loss {pipeline}` records the loss and continues after it."
+            " no offset was reset. The command records the loss and continues after it.",
+            f"declare-loss {pipeline} --reason …",
         )
     ends = {head.tp: (head.next_offset, view.high_watermark) for head, view in there}
     _refuse_truncated(
@@ -75,8 +77,8 @@ def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence
     if lacking:
         raise DataLossError(
             f"{pipeline}: {_all([str(one) for one in lacking])}. Nothing was planned. The tables cannot have those"
-            f" records; `epochline adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation` reads the records that"
-            " replaced them, into all sinks."
+            " records. The command reads the records that replaced them, into all sinks.",
+            f"adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation --reason …",
         )
 
 
@@ -106,7 +108,7 @@ def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[Topi
 
 
 def check_read(
-    epoch: str,
+    epoch: Epoch,
     ranges: Sequence[PlannedRange],
     partitions: Sequence[PartitionView],
     ends: Mapping[TopicPartition, int | None],
@@ -143,8 +145,9 @@ def check_read(
     if changed:
         raise DataLossError(
             f"{epoch}: the log changed after the epoch was planned: {_all(list(dict.fromkeys(changed)))}. The staged"
-            " records may be of another log, so nothing was sealed and no offset moves. Abort the epoch, as the run's"
-            " teardown does; the next run's plan says what was lost and what an operator may do."
+            " records may be of another log, so nothing was sealed and no offset moves. The run's end aborts the epoch."
+            " The next plan says what was lost.",
+            f"plan {epoch.pipeline}",
         )
 
 
@@ -166,18 +169,17 @@ def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[Part
     gone = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
     shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
-        f"{pipeline}: Kafka no longer has the partition{'' if len(gone) == 1 else 's'}"
+        f"{pipeline}: the source no longer has the partition{'' if len(gone) == 1 else 's'}"
         f" {_all(gone, committed_offsets(heads), 'were committed')}. Records produced"
         " after that and not read are lost; their number is unknown. Nothing was planned."
         + (
-            f" A topic does not lose partitions, so it was made again with fewer: `epochline adopt-topic {pipeline}"
-            f" {shrunk[0]}` continues with the new one, which holds"
+            " A topic does not lose partitions, so it was made again with fewer. The new one holds"
             f" {held(view for view in partitions if view.tp.topic == shrunk[0])}."
             if shrunk
-            else " Bring the topic back, or remove it from the declaration if it was deleted on purpose. A topic made"
-            f" again under its name is another topic: `epochline adopt-topic {pipeline} {heads[0].tp.topic}` continues"
-            " with that one."
-        )
+            else " Remove the topic from the declaration if it was deleted on purpose. A topic made again under its"
+            " name is another topic, with which the command continues."
+        ),
+        f"adopt-topic {pipeline} {(shrunk or [heads[0].tp.topic])[0]} --reason …",
     )
 
 
@@ -194,8 +196,9 @@ def _refuse_made_again(
         f"{pipeline}: topic {topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
         f" {view.tp.topic_id}); {_all(committed)} now means another record. {committed_offsets(void)} offsets of the"
         " old topic were committed; its unread records are lost, and their number is unknown. Nothing was"
-        f" planned. Bring the old topic back, or run `epochline adopt-topic {pipeline} {topic}` to continue with the"
-        f" new one, which holds {held(one for one in partitions if one.tp.topic == topic)}."
+        f" planned. The new topic holds {held(one for one in partitions if one.tp.topic == topic)}. The command"
+        " continues with it.",
+        f"adopt-topic {pipeline} {topic} --reason …",
     )
 
 
@@ -213,7 +216,8 @@ def _refuse_truncated(
     topic = next(iter(found)).topic
     raise DataLossError(
         f"{pipeline}: {_all(truncated)}. Nothing was planned. Find out which broker lost its log, and compare the"
-        f" target; `epochline adopt-topic {pipeline} {topic}` continues with the log as it is."
+        " target. The command continues with the log as it is.",
+        f"adopt-topic {pipeline} {topic} --reason …",
     )
 
 

@@ -148,6 +148,8 @@ class Epoch:
     """The interval that bounded a backfill epoch's ranges."""
     replays: int | None = None
     """The epoch whose ranges a replay reads."""
+    attempts_before: int = 0
+    """Number of the newest attempt when the epoch was last planned."""
 
     def __str__(self) -> str:
         return f"epoch {self.epoch_id} of {self.pipeline}"
@@ -182,7 +184,7 @@ class Attempt:
     ended: bool = False
     """Whether the job wrote its end mark. Without one the attempt failed, whatever the exit code says."""
     error: str | None = None
-    """Why the attempt's job failed, as ``Class: message``, or why the attempt was fenced."""
+    """Why the attempt failed, as ``Class: message``, then why it was fenced, each after ``; ``."""
     generation: int = 1
 
     @property

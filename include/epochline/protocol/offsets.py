@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from epochline.protocol.epoch import Counts
@@ -153,8 +154,9 @@ class PartitionCounts:
     """Records of one Kafka partition that a part, or a whole attempt, received.
 
     ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
-    newest event time of a good record, if the pipeline has event time. ``oldest_timestamp`` and ``newest_timestamp``
-    are the least and the greatest of Kafka's own timestamps, of bad records too; None if no record has a usable one.
+    newest event time of a good record, if the pipeline has event time; a watermark that a record carries counts as one
+    that is newer by ``out_of_orderness``. ``oldest_timestamp`` and ``newest_timestamp`` are the least and the greatest
+    of Kafka's own timestamps, of bad records too; None if no record has a usable one.
     """
 
     received: int
@@ -234,6 +236,7 @@ def unbalanced(
     seen: Mapping[tuple[str, int], PartitionCounts],
     *,
     invisible_allowed: frozenset[str] = frozenset(),
+    counted: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> list[str]:
     """List the partitions that do not balance at the seal (INV-9).
 
@@ -244,6 +247,7 @@ def unbalanced(
         planned: the epoch's ranges.
         seen: what the parts received, keyed by (topic, partition).
         invisible_allowed: names of topics in which offsets without a visible record are expected.
+        counted: how many records the source itself counts in the ranges, keyed alike; empty if it does not count.
     """
     problems: list[str] = []
     for one in planned:
@@ -262,6 +266,8 @@ def unbalanced(
                 f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is neither"
                 " compacted nor known to have transactional producers"
             )
+        if counted.get(key, got.received) != got.received:
+            problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")
         if got.first_offset is not None and got.last_offset is not None:
             outside = got.first_offset < one.range.start or got.last_offset >= one.range.until
             if outside:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp, Startup
-from epochline.errors import SourceError
+from epochline.errors import SourceError, SourceUnavailableError
 from epochline.protocol.offsets import Head, Origin, TopicPartition
 from epochline.protocol.planning import PartitionView
 
@@ -34,6 +34,7 @@ def missing_origins(
 
     Raises:
         SourceError: the mode gives a partition no offset, or one outside its log.
+        SourceUnavailableError: ``latest`` is not known while a source of the user's own waits for transactions.
     """
     ruled = {view.tp for view in begun_by_startup(heads, partitions, by_pattern=by_pattern)}
     known = {head.tp for head in heads}
@@ -76,6 +77,11 @@ def _resolve(startup: Startup, view: PartitionView, found: int | None) -> tuple[
         case FromOffsets():
             return _given_offset(startup, view), "startup offset"
         case "latest":
+            if view.last_stable < view.high_watermark and view.waits_for is not None:
+                raise SourceUnavailableError(
+                    f"{view.tp} has no latest position yet: {view.waits_for}. Nothing was planned. A retry helps when"
+                    " that has ended."
+                )
             return view.last_stable, "startup latest"
         case _:
             return view.log_start, "startup earliest"
@@ -97,7 +103,8 @@ def _group_offset(startup: FromGroup, view: PartitionView, held: int | None) -> 
 
 
 def _given_offset(startup: FromOffsets, view: PartitionView) -> int:
-    offset = startup.offsets.get(view.tp.topic, {}).get(view.tp.partition)
+    # Several sources prefix their topics with a name and a slash, which no topic of Kafka holds.
+    offset = startup.offsets.get(view.tp.topic.rpartition("/")[2], {}).get(view.tp.partition)
     if offset is None:
         raise SourceError(
             f"startup=FromOffsets(…) names no offset for {view.tp}, whose log is {_log(view)}. Nothing was planned."

@@ -40,6 +40,17 @@ class PartitionView:
     leader_epoch: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
     """Transactions that hold the last stable offset back, as far as the broker names them, the oldest first."""
+    waits_for: str | None = None
+    """What holds the end back, as a source of the user's own says it. The end may then be lower than before."""
+
+    @property
+    def known_end(self) -> int:
+        """The end of what was drawn or written and can be read, now or when what holds it back has ended."""
+        return self.last_stable if self.waits_for is None else self.high_watermark
+
+    def holds(self, planned: OffsetRange) -> bool:
+        """Whether a range that a plan has used before can still be read."""
+        return self.log_start <= planned.start and planned.until <= self.known_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class RefusedRow:
         reason: the server's message with values, for the ledger, which only its owner reads.
         place: place of the row's record; None if a transform or an aggregate made the row.
         row: the staged row as JSON; None if the row has a record.
+        raised: whether code of the target, such as a trigger, raised the error.
     """
 
     sink: str
@@ -34,6 +35,7 @@ class RefusedRow:
     reason: str
     place: Place | None
     row: str | None = None
+    raised: bool = False
 
 
 def by_partition(found: Iterable[tuple[str, int, int, str]]) -> Refused:

@@ -5,18 +5,21 @@ Clients of PostgreSQL and Kafka are imported by the methods that need them: a co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochline.config.connections import Connections, JobCredentials
+from epochline.config.connections import Connection, Connections, JobCredentials
 
 if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
+    from epochline.declare.source import CustomSource, OneSource
+    from epochline.kafka.topic_logs import TopicLogs
     from epochline.ports import Ledger, OffsetSource
     from epochline.postgres.ledger.transactions import PostgresLedger
     from epochline.protocol.staging import StagingTicket
+    from epochline.sources.reading import SourceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,51 @@ class Adapters:
         )
 
     def offsets_of(self, pipeline: Pipeline) -> OffsetSource:
-        """The Kafka behind the pipeline's connection."""
+        """The Kafka behind the pipeline's connection, the source of the user's own, or several of them together."""
         from epochline.failpoints import watched_source
+
+        return watched_source(self.offsets_by(pipeline, self.offsets_of_one))
+
+    def offsets_by(self, pipeline: Pipeline, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
+        """The pipeline's source, or several of them together, each reached by a function of the caller."""
+        from epochline.sources.several import offsets_of_source
+
+        return offsets_of_source(pipeline.source, of_one)
+
+    def offsets_of_one(self, source: OneSource) -> OffsetSource:
+        """The Kafka behind a source's connection, or the source of the user's own."""
+        from epochline.declare.source import CustomSource
+
+        if isinstance(source, CustomSource):
+            from epochline.sources.positions import SourcePositions
+
+            return SourcePositions(source.spec, self._source_connection(source))
         from epochline.kafka.source import KafkaOffsets
 
-        return watched_source(KafkaOffsets(self.connections.kafka_settings(pipeline.source.connection)))
+        return KafkaOffsets(self.connections.kafka_settings(source.connection))
+
+    def records_of(self, source: OneSource, patience: float = 120) -> TopicLogs | SourceReader:
+        """The records of a source, for audits and previews.
+
+        Args:
+            source: as it is declared.
+            patience: how long a read waits for Kafka's next record, in seconds.
+
+        Raises:
+            ConfigurationError: there is no such connection.
+        """
+        from epochline.declare.source import CustomSource
+
+        if isinstance(source, CustomSource):
+            from epochline.sources.reading import SourceReader
+
+            return SourceReader(source.spec, connection=self._source_connection(source))
+        from epochline.kafka.topic_logs import TopicLogs
+
+        return TopicLogs(self.connections.kafka_settings(source.connection), patience)
+
+    def _source_connection(self, source: CustomSource) -> Connection | None:
+        return None if source.connection is None else self.connections.look_up(source.connection)
 
     @contextmanager
     def opened_offsets(self, connection_id: str) -> Iterator[OffsetSource]:
@@ -82,14 +125,26 @@ class Adapters:
             ConfigurationError: a connection is missing or incomplete, or a grant is missing; the message names it.
             LedgerUnavailableError: PostgreSQL cannot be reached.
         """
+        from epochline.declare.source import CustomSource
+
         dsn = self.connections.postgres_dsn(pipeline.postgres_connection)
         if pipeline.writer_connection is not None:
             from epochline.postgres.ledger.writer import check_writer
 
             ledger, dsn = dsn, self.connections.postgres_dsn(pipeline.writer_connection)
             check_writer(ledger, dsn, ticket)
+        brokers = {
+            one.connection: self.connections.kafka_settings(one.connection) for one in pipeline.kafka_sources.values()
+        }
+        several = len(pipeline.inputs) > 1
         return JobCredentials(
             dsn=dsn,
-            kafka=self.connections.kafka_settings(pipeline.source.connection),
+            kafka={} if several else next(iter(brokers.values()), {}),
+            kafkas=brokers if several else {},
+            source_connections={
+                one.source.connection: self.connections.look_up(one.source.connection)
+                for one in pipeline.inputs.values()
+                if isinstance(one.source, CustomSource) and one.source.connection is not None
+            },
             registries=self.connections.registries_of(pipeline),
         )

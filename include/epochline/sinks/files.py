@@ -1,4 +1,4 @@
-"""A folder of files as a sink: by an atomic rename on a disk, and by a manifest everywhere (P5, Q5).
+"""A folder of files as a sink: by an atomic rename on a disk, and by a manifest everywhere (P5, Q5, ADR 0036).
 
 Below the sink's folder::
 
@@ -21,7 +21,9 @@ from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUn
 from epochline.failpoints import failpoint
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt, WrittenPart
 from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile
-from epochline.sinks.storage import STAGING, reaching, storage_at
+from epochline.sinks.storage import STAGING, reaching
+from epochline.sinks.store_probe import probe
+from epochline.sinks.stores import storage_at
 
 if TYPE_CHECKING:
     from epochline.sinks.file_part import FilePart
@@ -41,6 +43,15 @@ class FileSink:
         self._files = files
         self._storage = storage_at(files.path, files.name)
         self._manifest = FileManifest(files.path)
+
+    def preflight(self, pipeline: str) -> None:
+        """Check that the store keeps the first of two manifest entries of one epoch.
+
+        Raises:
+            SinkError: the store overwrites, or this user may not write there.
+            SinkUnavailableError: the storage does not answer.
+        """
+        probe(self._storage, self._files.name)
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Make the attempt's folder.
@@ -148,6 +159,8 @@ class FileSink:
                 # The answer was lost, or another process was faster and has already cleaned up.
                 if not self._is_shown(attempt):
                     raise
+            else:
+                self._refuse_another_entry(attempt)
             failpoint("files.shown")
         shown = frozenset(file["file"] for file in body["files"]) if target == body["folder"] else frozenset()
         self._storage.remove(_folder(attempt), keep=shown)
@@ -160,7 +173,8 @@ class FileSink:
                 raise SinkAheadError(
                     f"{attempt} in {self._files}: {target} holds other files, which the ledger does not know: the"
                     " ledger went back in time, as from a backup. Nothing was shown. Find out where the files come"
-                    f" from; move {target} away if they are obsolete."
+                    f" from, and move {target} away if they are obsolete.",
+                    f"publish {attempt.pipeline}",
                 )
         elif not self._is_complete(committable, target):
             raise SinkError(
@@ -184,6 +198,12 @@ class FileSink:
             entry = self._manifest.entry(attempt.epoch_id)
         return entry is not None and entry.token == attempt.token
 
+    def _refuse_another_entry(self, attempt: SinkAttempt) -> None:
+        """Check that the epoch's entry is this attempt's: a store keeps the first one, whoever wrote it."""
+        if not self._is_shown(attempt):
+            self._refuse_out_of_turn(attempt)
+            raise SinkUnavailableError(f"{self._files.name} did not store the manifest entry of {attempt}. Try again.")
+
     def _refuse_out_of_turn(self, attempt: SinkAttempt) -> None:
         """Check that the newest epoch of the manifest is an earlier epoch of the same pipeline."""
         newest = self._newest()
@@ -194,8 +214,8 @@ class FileSink:
             raise SinkAheadError(
                 f"{attempt}: {self._files} already shows epoch {newest.epoch}, by attempt {newest.attempt}, which the"
                 " ledger does not know: the ledger went back in time, as from a backup. Nothing was written. Bring the"
-                f" newer ledger back; if it is lost, `epochline accept-ledger {attempt.pipeline}` takes over what the"
-                " folder shows and continues."
+                " newer ledger back. If it is lost, the command takes over what the folder shows and continues.",
+                f"accept-ledger {attempt.pipeline} --reason …",
             )
 
     def _newest(self) -> ManifestEntry | None:

@@ -1,4 +1,7 @@
-"""Storage of a file sink: an object store through fsspec, or a disk, where folders can be renamed."""
+"""Storage of a file sink: an object store through fsspec, or a disk, where folders can be renamed.
+
+`epochline.sinks.stores` opens the storage of a URL.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from epochline.errors import EpochlineError, SinkError, SinkUnavailableError
 
 STAGING = "_epochline/staging"
@@ -20,7 +20,7 @@ STAGING = "_epochline/staging"
 _SEALED = "sealed"
 _HOPELESS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EXDEV, errno.ELOOP,
-    errno.EINVAL,
+    errno.EINVAL, errno.ENOSYS,
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ class Storage:
     """Files below a sink's folder, by paths relative to it.
 
     This class is for object stores: a file appears once it is complete, nothing is renamed, and folders are only
-    prefixes of names.
+    prefixes of names. A conditional PUT (``If-None-Match: *``) keeps the first of two files with one name.
 
     Args:
         files: fsspec's file system.
@@ -104,13 +104,21 @@ class Storage:
     def put(self, path: str, data: bytes, scratch: str) -> None:
         """Store a small file atomically: a reader finds it complete or not at all.
 
+        If the file exists, it is kept and no error is raised. Read the file to find out whose it is.
+
         Args:
             path: path of the file.
             data: content of the file.
             scratch: a folder for temporary files, which a crash may leave behind.
         """
+        with reaching(self._sink), suppress(FileExistsError):
+            self._files.pipe_file(self._whole(path), data, mode="create")
+
+    def read(self, path: str) -> bytes:
+        """Read a small file."""
         with reaching(self._sink):
-            self._files.pipe_file(self._whole(path), data)
+            content: bytes = self._files.cat_file(self._whole(path))
+            return content
 
     def remove(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
         """Remove a folder except the files to keep; a missing folder is no error."""
@@ -223,20 +231,3 @@ class LocalDisk(Storage):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def storage_at(path: str, sink: str) -> Storage:
-    """Open the storage of a path or URL.
-
-    Args:
-        path: the sink's folder.
-        sink: name of the sink, for errors.
-
-    Raises:
-        SinkError: fsspec does not know the URL's scheme, or its driver is not installed.
-    """
-    try:
-        files, root = fsspec.url_to_fs(path, use_listings_cache=False)
-    except (ImportError, ValueError) as error:
-        raise SinkError(f"{sink}: {error}. Install fsspec's driver where Airflow and Spark's executors run.") from error
-    return (LocalDisk if isinstance(files, LocalFileSystem) else Storage)(files, root, sink)

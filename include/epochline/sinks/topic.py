@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -116,17 +117,22 @@ class TopicSink:
                 f" {rate:.0f} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}). This is more"
                 f" than half of transaction_timeout ({self._topic.transaction_timeout.total_seconds():.0f} s). Nothing"
                 " was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
-                " transaction_timeout as far as the broker allows."
+                " transaction_timeout as far as the broker allows.",
+                f"resume {self._pipeline} --reason …",
             )
         return {}
 
     def _check_fits(self, parts: Sequence[WrittenPart]) -> None:
-        partitions = [part.message["partition"] for part in parts if "partition" in part.message]
-        largest = max((part.message.get("bytes", 0) for part in parts), default=0)
-        if not partitions and not largest:
-            return
+        by_topic: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+        for part in parts:
+            for name, most in part.message.get("topics", {self._topic.topic: part.message}).items():
+                by_topic[name].append(most)
         try:
-            check_records(self._settings(), self._topic, max(partitions, default=None), largest)
+            for name, found in by_topic.items():
+                partitions = [most["partition"] for most in found if "partition" in most]
+                largest = max(most.get("bytes", 0) for most in found)
+                if partitions or largest:
+                    check_records(self._settings(), self._topic, name, max(partitions, default=None), largest)
         except SinkUnavailableError as error:
             # An unreachable topic holds no epoch back; the publisher reports it later.
             log.warning("topic.unchecked sink=%s reason=%s", self._topic, error)
@@ -161,7 +167,8 @@ class TopicSink:
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
             with self._ledger.connection() as connection, self._measuring():
-                send_plainly(self._settings(), self._topic.topic, self._records(connection, committable))
+                records = self._records(connection, committable)
+                send_plainly(self._settings(), self._topic.topic, records, self._topic.other_topics)
             return
         with TransactionalSender(
             self._settings(), self._topic.transactional_id(self._pipeline), self._topic.transaction_timeout
@@ -177,7 +184,7 @@ class TopicSink:
             with self._ledger.connection() as connection, self._measuring():
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
-                sender.send(self._topic.topic, records, key, marker.body())
+                sender.send(self._topic.topic, records, key, marker.body(), self._topic.other_topics)
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
@@ -188,9 +195,9 @@ class TopicSink:
     def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:
         """Yield the epoch's records; raises at the end if their number is not the sealed one."""
         sent = 0
-        for key, value, headers, partition in rows_of(connection, self._outbox, committable.attempt.epoch_id):
+        for key, value, headers, partition, topic in rows_of(connection, self._outbox, committable.attempt.epoch_id):
             sent += 1
-            yield Outgoing(key=key, value=value, headers=headers, partition=partition)
+            yield Outgoing(key=key, value=value, headers=headers, partition=partition, topic=topic)
         if sent != committable.rows:
             self._refuse_published(connection, committable)
             plain = self._topic.semantics == "at_least_once"
@@ -247,8 +254,9 @@ class TopicSink:
                 raise SinkAheadError(
                     f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
                     f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
-                    " Nothing was sent. Bring the newer ledger back; if it is lost, `epochline accept-ledger"
-                    f" {self._pipeline}` takes over what the topic shows and continues."
+                    " Nothing was sent. Bring the newer ledger back. If it is lost, the command takes over what the"
+                    " topic shows and continues.",
+                    f"accept-ledger {self._pipeline} --reason …",
                 )
         return marker
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from epochline.arrow.cast.source import SOURCE_SCHEMA, stored_record
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 
@@ -66,8 +67,8 @@ class ClaimReader:
                 yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
 
 
-def claim_reader(ticket: StagingTicket, dsn: str) -> ClaimReader:
-    """A reader of the records that the attempt's epoch claimed.
+def claim_reader(ticket: StagingTicket, dsn: str, source: str = "") -> ClaimReader:
+    """A reader of the records that the attempt's epoch claimed, of one source if there are several.
 
     The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
     """
@@ -75,7 +76,11 @@ def claim_reader(ticket: StagingTicket, dsn: str) -> ClaimReader:
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         failpoint("claims.partitions")
         cursor.execute(statement("claimed_partitions"), _epoch(ticket))
-        partitions = [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
+        partitions = [
+            ClaimedPartition(topic_id, partition)
+            for topic, topic_id, partition in cursor.fetchall()
+            if belongs_to(source, topic)
+        ]
     return ClaimReader(ticket, dsn, partitions)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
-from epochline.config.connections import JobCredentials
+from epochline.config.connections import Connection, JobCredentials
 from epochline.config.kafka import broker_settings
 from epochline.errors import ConfigurationError
 
@@ -29,10 +29,13 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
     """Read the credentials file that the environment names.
 
     The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``. ``kafka`` takes
-    the properties of a connection's extra (`epochline.config.kafka`). A pipeline with Avro also needs
-    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}``. A job on a Spark Connect
-    server needs ``"spark": {"server": "sc://host:port/;token=…"}``. With ``"delete_after_reading": true``, for a file
-    written for a single job, the file is deleted.
+    the properties of a connection's extra (`epochline.config.kafka`), or null for a pipeline that reads no Kafka. For
+    a pipeline with several sources, ``"kafkas"`` holds such properties by connection id, and ``kafka`` is null. A
+    pipeline with Avro also needs ``"registries": {"connection id": {"url": "http://…", "login": "…", "password":
+    "…"}}``. A source of the user's own with a connection needs ``"sources"``: the fields of
+    `epochline.config.connections.Connection`, by connection id. A job on a Spark Connect server needs ``"spark":
+    {"server": "sc://host:port/;token=…"}``. With ``"delete_after_reading": true``, for a file written for a single job,
+    the file is deleted.
 
     Raises:
         ConfigurationError: no file is named, other users can read it, or it is incomplete. The message shows no
@@ -77,13 +80,37 @@ def _checked(name: str, content: Any) -> JobCredentials:
         raise ConfigurationError(
             f'{name}: "postgres" needs a "dsn" that libpq understands: postgresql://user:pw@host:port/db'
         )
+    # An explicit null: a pipeline that reads no Kafka.
+    without_kafka = kafka is None and "kafka" in sections
     given = {str(key): str(value) for key, value in kafka.items()} if isinstance(kafka, dict) else {}
     return JobCredentials(
         dsn=dsn,
-        kafka=broker_settings(f'{name}: "kafka"', given),
+        kafka={} if without_kafka else broker_settings(f'{name}: "kafka"', given),
+        kafkas=_kafkas(name, sections.get("kafkas", {})),
         registries=_registries(name, sections.get("registries", {})),
+        source_connections=_sources(name, sections.get("sources", {})),
         server=_server(name, sections.get("spark", {})),
     )
+
+
+def _kafkas(name: str, section: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(section, dict) or not all(isinstance(one, dict) for one in section.values()):
+        raise ConfigurationError(f'{name}: "kafkas" needs the properties of Kafka, by connection id')
+    return {
+        connection: broker_settings(
+            f'{name}: "kafkas" of {connection}', {str(key): str(value) for key, value in one.items()}
+        )
+        for connection, one in section.items()
+    }
+
+
+def _sources(name: str, section: Any) -> dict[str, Connection]:
+    try:
+        return {connection: Connection(**fields) for connection, fields in section.items()}
+    except (AttributeError, TypeError):
+        raise ConfigurationError(
+            f'{name}: "sources" needs the fields of a connection (host, port, login, …) by connection id'
+        ) from None
 
 
 def _server(name: str, section: Any) -> str | None:

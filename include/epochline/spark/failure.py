@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
 from epochline.errors import EpochlineError
 
 _OURS = re.compile(
@@ -37,6 +41,17 @@ def _error_class(module: str, name: str) -> type[EpochlineError] | None:
     except ImportError:
         return None
     return kind if isinstance(kind, type) and issubclass(kind, EpochlineError) else None
+
+
+def driver_is_gone(spark: SparkSession) -> bool:
+    """Whether the JVM that this process drives no longer answers. A server's client drives none."""
+    if is_remote():
+        return False
+    try:
+        spark.sparkContext._jvm.System.nanoTime()  # type: ignore[union-attr]
+    except (Py4JError, OSError):
+        return True
+    return False
 
 
 def one_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,9 +43,20 @@ def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
     """
     selects = [sink.topic.select if isinstance(sink, OutboxSpec) else sink.select for sink in pipeline.sinks]
     references = [select for select in selects if select is not None]
+    values = [sink.topic.value for sink in pipeline.sinks if isinstance(sink, OutboxSpec)]
+    references += [value for value in values if isinstance(value, str)]
     references += [sink.sink for sink in pipeline.external if isinstance(sink, CustomSinkSpec)]
     if isinstance(pipeline.parse, str):
         references.append(pipeline.parse)
+    return ship(references)
+
+
+def ship(references: Iterable[str]) -> ShippedFunctions:
+    """Load and pickle functions or classes by ``module:name``; those of installed packages are not shipped.
+
+    Raises:
+        DeclarationError: one cannot be imported on the driver.
+    """
     functions = {}
     for reference in references:
         function = load_function(reference)

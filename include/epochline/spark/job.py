@@ -9,20 +9,31 @@ import psycopg2
 from pyspark.sql import SparkSession
 
 from epochline.config.registry import Registries
-from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
+from epochline.declare.names import ledger_prefix
+from epochline.declare.source import CustomSource
+from epochline.errors import (
+    ConfigurationError,
+    EpochError,
+    EpochFencedError,
+    EpochlineError,
+    JobLostError,
+    LedgerUnavailableError,
+)
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import end_job, record_error, standing
 from epochline.protocol.epoch import EpochKind
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
 from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
-from epochline.spark.failure import epochline_error_from, one_line
+from epochline.spark.failure import driver_is_gone, epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
+from epochline.spark.memory import reported
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.server import SHUFFLES, adapt_plans, configure, cores, shuffles_are_configured
-from epochline.spark.source import BATCH_RECORDS, RecordSource, read_ranges
+from epochline.spark.source import BATCH_RECORDS, RecordSource, read_custom, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
 
@@ -65,6 +76,11 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
         _end(plan.ticket, credentials.dsn, made)
     except Exception as error:
         ours = _what_happened(plan.ticket, credentials.dsn, error)
+        if ours is None and driver_is_gone(spark):
+            ours = JobLostError(
+                f"{plan.ticket}: the JVM of Spark's driver is gone: it was killed, or ran out of memory. The task's log"
+                " may say more"
+            )
         _keep_error(plan.ticket, credentials.dsn, ours or error)
         if ours is None or ours is error:
             raise
@@ -82,12 +98,11 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     configure(spark, plan.pipeline.spark_conf)
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
+    said = " ".join(f"{name}={value!r}" for name, value in reported(spark).items())
+    log.info("job.memory pipeline=%s epoch=%d %s", plan.pipeline.name, plan.ticket.epoch_id, said)
     size = sum(len(one.range) for one in plan.ranges)
     adapt_plans(spark, size > _SMALL_EPOCH, plan.pipeline.spark_conf)
-    if plan.kind is EpochKind.REQUEUE:
-        records = RecordSource(spark, claim_reader(plan.ticket, credentials.dsn))
-    else:
-        records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
+    records = {name: _records(spark, plan, credentials, name) for name in plan.pipeline.inputs}
     registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
@@ -100,8 +115,34 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     order = WriteOrder(
         ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, sets_aside=sets_aside
     )  # fmt: skip
-    stage([(records, order)])
+    stage([(records[""], order)])
     return Made()
+
+
+def _records(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials, name: str) -> RecordSource:
+    """The epoch's records of one source."""
+    if plan.kind is EpochKind.REQUEUE:
+        return RecordSource(spark, claim_reader(plan.ticket, credentials.dsn, name))
+    source, prefix = plan.pipeline.inputs[name].source, ledger_prefix(name)
+    ranges = [one for one in plan.ranges if belongs_to(name, one.tp.topic)]
+    parallelism = plan.parallelism
+    if parallelism is not None and len(ranges) < len(plan.ranges):
+        offsets, of_all = (sum(len(one.range) for one in some) for some in (ranges, plan.ranges))
+        parallelism = max(1, parallelism * offsets // of_all)
+    if isinstance(source, CustomSource):
+        connection = credentials.source_connections.get(source.connection or "")
+        if connection is None and source.connection is not None:
+            raise ConfigurationError(
+                f"{plan.ticket}: the job was given no connection {source.connection} of source {source.name}; nothing"
+                " was written"
+            )
+        return read_custom(spark, ranges, source.spec, connection, parallelism, prefix)
+    kafka = credentials.kafka_of(source.connection)
+    if not kafka:
+        raise ConfigurationError(
+            f"{plan.ticket}: the job was given no connection {source.connection} of Kafka; nothing was written"
+        )
+    return read_ranges(spark, ranges, kafka, parallelism, prefix)
 
 
 def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:

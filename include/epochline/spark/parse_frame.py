@@ -5,7 +5,7 @@ for the quarantine, with its bytes. One *counts* row per parse task holds its co
 
 A parse task may run again, because a block of the frame was lost or because Spark speculates. Therefore every task
 inserts its counts and source digest as a part named ``PARSE`` before Spark stores its block. The key (attempt, parse
-id, Spark partition) admits the first task. A later task fails if its counts or digest differ, and its block is not
+id, number of the task) admits the first task. A later task fails if its counts or digest differ, and its block is not
 used. Accumulators would count repeated tasks twice, so the first write reads the counts from the frame itself.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -57,8 +56,12 @@ class ParseTask:
     registries: Registries = field(default=Registries(), repr=False)
     parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the frame for one Spark partition, and record the counts in the ledger.
+
+        Args:
+            number: of the task, the same each time it runs.
+            batches: its records.
 
         Raises:
             NonDeterministicPartError: an earlier run of the same task received other records.
@@ -79,12 +82,11 @@ class ParseTask:
             if refused.num_rows:
                 yield _widened(schema, refused.num_rows, IS_REFUSED, {REFUSED: _as_struct(schema, refused)})
         require_whole_input(self.ticket)
-        self._leave(counts)
+        self._leave(number, counts)
         yield _widened(schema, 1, IS_COUNTS, {COUNTS: pa.array([json.dumps(message_of(counts))], pa.string())})
 
-    def _leave(self, counts: Mapping[tuple[str, int], PartitionCounts]) -> None:
-        task = TaskContext.get()
-        part = PartTransaction(self.ticket, self.dsn, self.parse_id, task.partitionId() if task else 0)
+    def _leave(self, number: int, counts: Mapping[tuple[str, int], PartitionCounts]) -> None:
+        part = PartTransaction(self.ticket, self.dsn, self.parse_id, number)
         try:
             part.finish([Part(sink=PARSE, rows=0, message=message_of(counts))])
         finally:
@@ -111,7 +113,7 @@ def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
 
 def parse(records: RecordSource, task: ParseTask) -> DataFrame:
     """Parse records into the frame; the caller persists it."""
-    return records.mapInArrow(task.run, from_arrow_schema(frame_schema(task.pipeline)))
+    return records.map_tasks(task.run, from_arrow_schema(frame_schema(task.pipeline)))
 
 
 def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,17 +49,48 @@ def session(
     os.environ.setdefault("SPARK_SUBMIT_OPTS", driver_options)
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    with log.open("ab") as out:
-        gateway = launch_gateway(settings, popen_kwargs={"stdout": out, "stderr": out})
-    context = SparkContext(conf=settings, gateway=gateway)
-    context.setLogLevel("WARN")
-    spark = SparkSession(context)
+    with _py4j_logs_to(log):
+        with log.open("ab") as out:
+            gateway = launch_gateway(settings, popen_kwargs={"stdout": out, "stderr": out})
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        context = SparkContext(conf=settings, gateway=gateway)
+        if threading.current_thread() is threading.main_thread():
+            # Spark's own handler would call the JVM in the middle of another call, which fails.
+            signal.signal(signal.SIGINT, on_interrupt)
+        context.setLogLevel("WARN")
+        spark = SparkSession(context)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()  # the JVM ends when this pipe does
+            gateway.proc.wait(timeout=30)
+            # The next session of this process starts a new JVM.
+            SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _py4j_logs_to(log: Path) -> Iterator[None]:
+    """Append what py4j logs to a file: it logs a traceback of each call that is interrupted, and raises it as well."""
+    file = logging.FileHandler(log, delay=True)
+
+    def keep(record: logging.LogRecord) -> bool:
+        if "py4j" not in Path(record.pathname).parts:
+            return True
+        file.emit(record)
+        return False
+
+    # It logs by its own logger and by the root logger.
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    propagated = own.propagate
+    root.addFilter(keep)
+    own.addHandler(file)
+    own.propagate = False
     try:
-        yield spark
+        yield
     finally:
-        spark.stop()
-        gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM ends when this pipe does
-        gateway.proc.wait(timeout=30)
-        # The next session of this process starts a new JVM.
-        SparkContext._gateway = SparkContext._jvm = None
+        root.removeFilter(keep)
+        own.removeHandler(file)
+        own.propagate = propagated
+        file.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
@@ -19,6 +20,7 @@ from epochline.declare.functions import load_function
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
+from epochline.declare.windowed_query import QueryWindows
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import add_up
 from epochline.spark.attempt_plan import AttemptPlan
@@ -40,6 +42,7 @@ from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
 from epochline.spark.source import RecordSource
 from epochline.spark.staging import WriteOrder, stage
 from epochline.spark.state import StateReader, read_state
+from epochline.spark.windowed_query import query_results, query_rows, require_same_query
 from epochline.spark.windowing import placed_in_windows, windowed
 
 _Keep = Callable[[DataFrame], DataFrame]
@@ -58,8 +61,8 @@ class Made:
     too_late: int | None = None
 
 
-def stage_transformed(records: RecordSource, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
-    """Parse the records once, make the rows of every table from them, and stage the rows.
+def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
+    """Parse the records of each source once, make the rows of every table from them, and stage the rows.
 
     Raises:
         DeclarationError: the transform did not return the declared DataFrames.
@@ -70,36 +73,49 @@ def stage_transformed(records: RecordSource, plan: AttemptPlan, dsn: str, regist
     for reference in filter(None, named):
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
-    spec = pipeline.spec
-    functions = ship_functions(spec)
-    task = ParseTask(pipeline=spec, ticket=ticket, functions=functions, dsn=dsn, registries=registries)
+    specs, spec = pipeline.specs, pipeline.spec
+    functions = {name: ship_functions(one) for name, one in specs.items()}
     with _kept() as keep:
-        frame = keep(parse(records, task))
+        parsed = {
+            name: keep(
+                parse(
+                    records[name],
+                    ParseTask(
+                        pipeline=one, ticket=ticket, functions=functions[name], dsn=dsn, registries=registries
+                    ),
+                )
+            )
+            for name, one in specs.items()
+        }  # fmt: skip
         first = QuarantineFactory(tables=(ticket.table(QUARANTINE),))
-        writes = [(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))]
-        if pipeline.windows is not None and plan.times is not None:
-            frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
+        counted = reduce(lambda one, other: one.union(other), (refused_and_counted(one) for one in parsed.values()))
+        writes = [(counted, WriteOrder(ticket=ticket, flow=first, dsn=dsn))]
+        windows = pipeline.windowing
+        if windows is not None and plan.times is not None:
+            frames, made = _by_windows(parsed[""], plan, windows, plan.times, dsn, keep)
         else:
-            frames, made = _by_transform(frame, plan, dsn, keep), Made()
+            frames, made = _by_transform(parsed, plan, dsn, keep), Made()
+        ships = next(iter(functions.values()))
         for sink in spec.sinks:
             staged = ticket.table(sink.table)
-            flow = SinkFlowFactory(
-                pipeline=spec, sink=sink, tables=(staged,), functions=functions, registries=registries
-            )
+            flow = SinkFlowFactory(pipeline=spec, sink=sink, tables=(staged,), functions=ships, registries=registries)
             rows = staged_frame(sink, staged, frames[sink.table])
             writes.append((rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external)))
         stage(writes)
     return made
 
 
-def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
+def _by_transform(parsed: Mapping[str, DataFrame], plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
     pipeline = plan.pipeline
-    rows = parsed_rows(frame, pipeline.spec)
+    rows = {name: parsed_rows(frame, pipeline.specs[name]) for name, frame in parsed.items()}
+    given = rows if len(rows) > 1 else rows[""]
     transform: Callable[..., object] = load_function(pipeline.transform or "")
-    states = {state.table: keep(read_state(rows, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state}
-    made = transform(rows, states) if states else transform(rows)
+    states = {
+        state.table: keep(read_state(given, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state
+    }
+    made = transform(given, states) if states else transform(given)
     frames = by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
-    _compute_once(frame, frames, [rows, *states.values()], keep)
+    _compute_once(frames, [*rows.values(), *states.values()], keep)
     return frames
 
 
@@ -107,6 +123,9 @@ def _by_windows(
     frame: DataFrame, plan: AttemptPlan, windows: Windowed, times: TimeStanding, dsn: str, keep: _Keep
 ) -> tuple[Mapping[str, DataFrame], Made]:
     rows = parsed_rows(frame, plan.pipeline.spec)
+    if isinstance(windows, QueryWindows):
+        require_same_query(rows, windows)
+        rows = query_rows(rows, windows)
     counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
     seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
     before = times.watermark
@@ -115,24 +134,28 @@ def _by_windows(
     reader = WindowReader(rows=_reader_of(state, plan, dsn), key=windows.key, lateness=windows.lateness)
     known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
     out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
+    results = out.results
+    if isinstance(windows, QueryWindows):
+        results = query_results(results, windows, before=_moment(before))
     too_late = keep(out.too_late)
     rows_of = _declared_rows(plan.pipeline)
-    frames = {rows_of[windows.into]: out.results, state.table: out.state}
+    frames = {rows_of[windows.into]: results, state.table: out.state}
     # A sum of floats depends on the order of its terms.
-    _compute_once(frame, frames, [rows, known], keep)
+    _compute_once(frames, [rows, known], keep)
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())
 
 
-def _compute_once(frame: DataFrame, frames: Mapping[str, DataFrame], given: Sequence[DataFrame], keep: _Keep) -> None:
+def _compute_once(frames: Mapping[str, DataFrame], given: Sequence[DataFrame], keep: _Keep) -> None:
     """Let the one job that writes several frames compute once what they have in common.
 
     Two executors of that job could compute the same block at the same time, each in its own way. So the blocks are
     computed before it, unless there is one executor, which locks a block that it computes.
     """
-    common = [keep(one) for one in in_common(frame.sparkSession, frames.values(), given)]
-    if not has_one_executor(frame.sparkSession):
+    spark = given[0].sparkSession
+    common = [keep(one) for one in in_common(spark, frames.values(), given)]
+    if not has_one_executor(spark):
         for one in common:
             one.count()
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -156,14 +157,14 @@ def _stage(
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
-    largest: dict[str, dict[str, int]] = {}
+    largest: dict[str, dict[str, Any]] = {}
     placed = {table.sink for table in order.flow.tables if table.columns.keys() >= STAGED_PLACE.keys()}
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
         for sink, batch in staged.items():
             if batch.num_rows:
                 if sink in placed:
-                    _note_largest(largest.setdefault(sink, {}), batch)
+                    _note_by_topic(largest.setdefault(sink, {}), batch)
                     batch = _placed(batch, spark_partition, rows[sink])
                 copies[sink](batch)
                 rows[sink] += batch.num_rows
@@ -182,7 +183,18 @@ def _stage(
     ]
 
 
-def _note_largest(most: dict[str, int], batch: pa.RecordBatch) -> None:
+def _note_by_topic(most: dict[str, Any], batch: pa.RecordBatch) -> None:
+    """Note what the seal of a topic checks; by topic if each record names its own."""
+    if "topic" not in batch.schema.names:
+        _note_largest(most, batch)
+        return
+    topics = batch.column("topic")
+    for topic in pc.unique(topics).to_pylist():
+        of_topic = most.setdefault("topics", {}).setdefault(topic, {})
+        _note_largest(of_topic, batch.filter(pc.equal(topics, topic)))
+
+
+def _note_largest(most: dict[str, Any], batch: pa.RecordBatch) -> None:
     """Note the highest partition and the largest key plus value, in bytes, of a topic's records for its seal."""
     sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
     found = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}

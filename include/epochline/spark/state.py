@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -107,11 +108,12 @@ class StateReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def read_state(records: DataFrame, reader: StateReader, keys: str | None) -> DataFrame:
+def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader, keys: str | None) -> DataFrame:
     """Read the state of the records' keys, each key once. A key with a NULL has no state.
 
     Args:
-        records: the parsed records.
+        records: the parsed records, by input if there are several sources. Without ``keys``, the keys are those of each
+            input that has the columns.
         reader: reads one state table.
         keys: the declared function that computes keys from records, or None.
 
@@ -119,20 +121,31 @@ def read_state(records: DataFrame, reader: StateReader, keys: str | None) -> Dat
         DeclarationError: the frame of ``keys`` lacks a column of the key.
     """
     if keys is not None:
-        made: Callable[[DataFrame], DataFrame] = load_function(keys)
-        records = made(records)
-    missing = [name for name in reader.key if name not in records.columns]
-    if missing:
-        raise DeclarationError(
-            f"state {reader.table}: {keys} returned no {', '.join(missing)}, only {', '.join(records.columns)}"
-        )
+        made: Callable[[object], DataFrame] = load_function(keys)
+        frames = [made(records)]
+        missing = [name for name in reader.key if name not in frames[0].columns]
+        if missing:
+            raise DeclarationError(
+                f"state {reader.table}: {keys} returned no {', '.join(missing)}, only {', '.join(frames[0].columns)}"
+            )
+    else:
+        given = records.values() if isinstance(records, Mapping) else [records]
+        frames = [frame for frame in given if set(reader.key) <= set(frame.columns)]
     key_types = from_arrow_schema(record_schema({name: reader.columns[name] for name in reader.key}))
-    met = records.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
+    met = [
+        frame.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
+        for frame in frames
+    ]
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.read(batches)
 
-    return met.na.drop().distinct().mapInArrow(run, from_arrow_schema(reader.schema))
+    return (
+        reduce(lambda one, other: one.union(other), met)
+        .na.drop()
+        .distinct()
+        .mapInArrow(run, from_arrow_schema(reader.schema))
+    )
 
 
 def _plain(value: Any) -> Any:

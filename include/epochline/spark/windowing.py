@@ -6,7 +6,7 @@ The outputs are results to write, windows to keep or to drop, and records that c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
@@ -21,7 +21,7 @@ from epochline.declare.columns import DELETED, END, START
 from epochline.declare.windows import Session, Sliding, Tumbling
 from epochline.spark.parse_frame import quoted
 
-_TOUCHED, _KNOWN, _ISLAND = "_touched", "_known", "_island"
+_TOUCHED, _KNOWN, _ISLAND, _FORMER = "_touched", "_known", "_island", "_former"
 _BEFORE, _AFTER, _AT = "_before", "_after", "_at"
 
 
@@ -31,8 +31,10 @@ class Out:
 
     Args:
         results: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: results to write. A result is deleted
-            if its session has merged into another or has reopened.
-        state: the same columns: windows to keep or, if ``_deleted``, to drop.
+            if its session has merged into another or has reopened. With ``retractions``, the declared flag takes the
+            place of ``_deleted``: false in the rows that repeat a former result, true in the others.
+        state: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: windows to keep or, if ``_deleted``, to
+            drop.
         too_late: records that came too late for every window, with all their columns.
     """
 
@@ -71,7 +73,7 @@ def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: C
     )
     both = _marked(state, known=True).unionByName(_marked(new, known=False))
     if not isinstance(declared.window, Session):
-        merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared))
+        merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared), _former(declared))
         return _out(merged, None, rows.where(expired).select(*_columns(columns)), declared)
     islands = _islands(both, by)
     # A late record counts if it extends a kept session; otherwise it would begin a session that has already ended.
@@ -101,21 +103,41 @@ def placed_in_windows(rows: DataFrame, declared: Windowed) -> DataFrame:
 def _out(merged: DataFrame, known: DataFrame | None, late: DataFrame, declared: Windowed) -> Out:
     names = [*declared.key, START, END, *declared.aggregates]
     changed = F.col(_TOUCHED) | ~_closed(_BEFORE)
-    results = merged.where(_closed(_AFTER) & changed).withColumn(DELETED, F.lit(False))
+    results = merged.where(_closed(_AFTER) & changed)
     gone = _forgotten(declared.lateness, _AFTER)
     kept = merged.where(F.col(_TOUCHED) | gone).withColumn(DELETED, gone)
     # A new window that is dropped at once was never stored.
     kept = kept.where(~F.col(DELETED) | F.col(_KNOWN))
     picked = _columns([*names, DELETED])
-    results, kept = results.select(*picked), kept.select(*picked)
-    if known is not None:
+    results, kept = results.select(*_columns(names)), kept.select(*picked)
+    if known is None:
+        # A window that had ended before this epoch has a result, which its stored aggregates repeat.
+        given_out = merged.where(F.col(_KNOWN) & _closed(_BEFORE))
+        replaced, withdrawn = given_out.where(_TOUCHED), None
+        replaced = replaced.select(*_columns([*declared.key, START, END]), f"{_FORMER}.*")
+    else:
         # A stored session may have merged into an earlier one, or may have reopened after it was closed.
-        known = known.withColumn(DELETED, F.lit(True))
         absorbed = F.col(START) > F.col("_island_start")
         goes_on = ~_closed(_AFTER, F.col("_island_end"))
-        results = results.unionByName(known.where(_closed(_BEFORE) & (absorbed | goes_on)).select(*picked))
-        kept = kept.unionByName(known.where(absorbed).select(*picked))
+        given_out = known.where(_closed(_BEFORE))
+        replaced = given_out.where("_island_touched").select(*_columns(names))
+        withdrawn = given_out.where(absorbed | goes_on).select(*_columns(names))
+        kept = kept.unionByName(known.where(absorbed).withColumn(DELETED, F.lit(True)).select(*picked))
+    if declared.retractions is None:
+        results = _flagged(DELETED, {False: results} | ({} if withdrawn is None else {True: withdrawn}))
+    else:
+        results = _flagged(declared.retractions, {False: replaced, True: results})
     return Out(results=results, state=kept, too_late=late)
+
+
+def _flagged(flag: str, frames: Mapping[bool, DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, (frame.withColumn(flag, F.lit(on)) for on, frame in frames.items()))
+
+
+def _former(declared: Windowed) -> Column:
+    """The stored aggregates of a window. At most one row of each window is stored."""
+    stored = F.when(F.col(_KNOWN), F.struct(*_columns(list(declared.aggregates))))
+    return F.first(stored, ignorenulls=True).alias(_FORMER)
 
 
 def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
@@ -130,6 +152,7 @@ def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
             "_island_start": F.min(START).over(island),
             "_island_end": F.max(END).over(island),
             "_island_known": F.max(_KNOWN).over(island),
+            "_island_touched": F.max(_TOUCHED).over(island),
         }
     )
 

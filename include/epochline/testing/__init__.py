@@ -1,9 +1,11 @@
-"""Fakes that pass the same contract tests as the real adapters: a ledger in memory and a Kafka in memory.
+"""Tests of pipelines without servers.
 
-Planning, sealing and committing take milliseconds over them, also in the tests of a pipeline's author.
+`parse_values` gives the rows that a pipeline makes of some values. The fakes, a ledger in memory and a Kafka in memory,
+pass the same contract tests as the real adapters: planning, sealing and committing take milliseconds over them.
 """
 
 from epochline.testing.kafka import FakeKafka
 from epochline.testing.ledger import FakeLedger, FakeTransaction
+from epochline.testing.parse import parse_values
 
-__all__ = ["FakeKafka", "FakeLedger", "FakeTransaction"]
+__all__ = ["FakeKafka", "FakeLedger", "FakeTransaction", "parse_values"]

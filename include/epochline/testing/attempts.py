@@ -63,7 +63,17 @@ class FakeAttempts(Side):
 
     def fence(self, attempt: Attempt, reason: str) -> None:
         self.rows.failed_at.setdefault(attempt.attempt_id, self._now())
-        self.change(attempt, fenced=True, state=AttemptState.FENCED)
+        self.change(attempt, fenced=True, state=AttemptState.FENCED, error=self._with(attempt, reason))
+
+    def note_error(self, attempt: Attempt, error: str) -> None:
+        known = self.rows.attempts[attempt.attempt_id].attempt
+        if not known.fenced and error not in (known.error or ""):
+            self.rows.failed_at.setdefault(attempt.attempt_id, self._now())
+            self.change(attempt, error=self._with(attempt, error))
+
+    def _with(self, attempt: Attempt, added: str) -> str:
+        known = self.rows.attempts[attempt.attempt_id].attempt.error
+        return "; ".join(filter(None, (known, added)))
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         self.change(attempt, sealed=True, state=AttemptState.SEALED)

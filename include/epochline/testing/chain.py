@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
 from epochline.testing.side import Side
 
@@ -39,6 +40,9 @@ class FakeChain(Side):
         if key not in self.rows.chains:
             self.rows.chains[key] = [(None, origin.offset, None)]
             self.rows.leader_epochs[key] = origin.leader_epoch
+
+    def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
+        """Nothing of the protocol reads them."""
 
     def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
         begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)

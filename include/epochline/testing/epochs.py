@@ -81,6 +81,7 @@ class FakeEpochs(Side):
         note: str | None,
         interval: Interval | None = None,
         replays: int | None = None,
+        plan_seconds: float | None = None,
     ) -> Epoch:
         if self.unfinished(pipeline.name) is not None:
             raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
@@ -119,7 +120,7 @@ class FakeEpochs(Side):
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         return self._mark(
             epoch, EpochState.PLANNED, aborted_at=None, error=None, approval=None,
-            declaration_hash=pipeline.declaration_hash,
+            declaration_hash=pipeline.declaration_hash, attempts_before=epoch.attempt,
         )  # fmt: skip
 
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from epochline.ports import PAUSE_AFTER_FAILURES, Aborts
-from epochline.protocol.epoch import Epoch
+from epochline.ports import Aborts
+from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.testing.side import Side
 
 
@@ -24,11 +24,18 @@ class FakeHistory(Side):
         committed = [epoch.committed_at for epoch in self._tx.epochs.of(pipeline) if epoch.committed_at is not None]
         return max(timedelta(0), max(committed) + pause - self._now()) if committed else timedelta(0)
 
+    def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
+        own = (EpochKind.REGULAR, EpochKind.IDLE)
+        planned = [epoch.planned_at for epoch in self._tx.epochs.of(pipeline) if epoch.kind in own]
+        return max(timedelta(0), max(planned) + interval - self._now()) if planned else timedelta(0)
+
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         failed = [
             self.rows.failed_at[row.attempt.attempt_id]
             for row in self.rows.attempts.values()
-            if row.attempt.pipeline == pipeline and row.attempt.fenced and not row.attempt.sealed
+            if row.attempt.pipeline == pipeline
+            and row.attempt.attempt_id in self.rows.failed_at
+            and not row.attempt.sealed
         ]
         return sum(1 for moment in failed if moment > self._now() - interval)
 
@@ -36,7 +43,7 @@ class FakeHistory(Side):
         last = self._tx.states.last_committed(pipeline) or 0
         counts = {number: count for (name, number), count in self.rows.aborts.items() if name == pipeline}
         actions = self._tx.operators.actions(pipeline)
-        pauses = [one.after["aborts"] for one in actions if one.action == PAUSE_AFTER_FAILURES]
+        pauses = [one.after["aborts"] for one in actions if one.after and "aborts" in one.after]
         ever = sum(counts.values())
         since_commit = sum(count for number, count in counts.items() if number > last)
         return Aborts(in_a_row=min(since_commit, ever - max(pauses, default=0)), ever=ever)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource
+from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.testing.rows import Key
 
@@ -28,6 +30,8 @@ class FakeKafka:
     """When the record at each offset was made."""
     leader_epochs: dict[Key, dict[int, int]] = field(default_factory=dict)
     """Where the log of each leader epoch begins, for partitions whose leader changed: {epoch: start offset}."""
+    retention: dict[str, Retention] = field(default_factory=dict)
+    """By topic; no retention is known of the others."""
     gaps: set[str] = field(default_factory=set)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
 
@@ -50,16 +54,30 @@ class FakeKafka:
         """Change what Kafka says of a partition: any field of its `PartitionView`."""
         self.views[topic, partition] = replace(self.views[topic, partition], **facts)
 
-    def look(self, source: KafkaSource) -> SourceView:  # described by the port, here and below
+    def look(self, source: DeclaredSource) -> SourceView:  # described by the port, here and below
+        source = one_source(source)
         missing = [topic for topic in source.topics if topic not in {name for name, _ in self.views}]
         if missing:
             raise TopicMissingError(f"Kafka has no topic {', '.join(missing)}", missing, self.cluster_id)
         found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
         return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
 
+    def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
+        return {}
+
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         views = (view for _, view in sorted(self.views.items()))
         return {view.tp: view.last_stable for view in views if any(one.reads(view.tp.topic) for one in sources)}
+
+    def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
+        return [
+            LogEnd(
+                tp=view.tp, log_start=view.log_start, last_stable=view.last_stable,
+                retention=self.retention.get(view.tp.topic),
+            )
+            for _, view in sorted(self.views.items())
+            if any(one.reads(view.tp.topic) for one in sources)
+        ]  # fmt: skip
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}

@@ -22,8 +22,16 @@ class FakeTargets(Side):
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
         missing = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
         if missing:
-            raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.")
+            raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.", "migrate")
         return {sink.table: dict(sink.columns or {}) for sink in pipeline.tables}
+
+    def refuse_foreign(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.tables:
+            owner = self.rows.claims.get(sink.table, pipeline.name)
+            if owner != pipeline.name:
+                raise TargetError(
+                    f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.", f"plan {pipeline.name}"
+                )
 
     def claim(self, pipeline: Pipeline) -> None:
         places = [sink.table for sink in pipeline.tables]
@@ -31,9 +39,13 @@ class FakeTargets(Side):
             new = place not in self.rows.claims
             owner = self.rows.claims.setdefault(place, pipeline.name)
             if new and any(row.get("_epoch") is not None for row in self.rows.targets.get(place, [])):
-                raise TargetError(f"{pipeline.name}: {place} holds rows that another pipeline wrote.")
+                raise TargetError(
+                    f"{pipeline.name}: {place} holds rows that another pipeline wrote.", f"plan {pipeline.name}"
+                )
             if owner != pipeline.name:
-                raise TargetError(f"{pipeline.name}: target {place} belongs to pipeline {owner}.")
+                raise TargetError(
+                    f"{pipeline.name}: target {place} belongs to pipeline {owner}.", f"plan {pipeline.name}"
+                )
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         mine = [place for place, owner in self.rows.claims.items() if owner == pipeline]
@@ -46,6 +58,11 @@ class FakeTargets(Side):
         pass
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
+        for sink in pipeline.tables:
+            if (sink.mode == "append" and sink.key) or sink.insert_time:
+                raise NotImplementedError(
+                    f"{sink.table}: targets in memory know no unique key and no time of an insert"
+                )
         made = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
         self.rows.targets.update({table: [] for table in made})
         return made

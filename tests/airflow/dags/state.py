@@ -1,11 +1,6 @@
-"""State and windows under a scheduler: word count, and windows that an idle source closes."""
+"""Windows that an idle source closes, under a scheduler."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
-from epochline.config.discovery import find, project_folder
-
-word_count = epoch_dag(
-    find("word_count", project_folder() / "dags").model_copy(update={"profile": None, "schedule": None})
-)
 
 _SEEN = {"value": "text", "window_start": "timestamptz", "window_end": "timestamptz", "times": "bigint"}
 closing = epoch_dag(

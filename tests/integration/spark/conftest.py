@@ -22,6 +22,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
+from epochline.ports import OffsetSource
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.staging import StagingTicket
@@ -194,7 +195,8 @@ class Runs:
         self.pipeline, self.name = pipeline, pipeline.name
         settings = {"bootstrap.servers": servers.bootstrap}
         self.ledger = PostgresLedger(self.database.dsn, sink_factory=sinks_by(lambda _: settings))
-        self.kafka = KafkaOffsets(settings)
+        self.kafka: OffsetSource = KafkaOffsets(settings)
+        self.credentials = servers.credentials
         if create:
             with self.ledger.transaction() as tx:
                 tx.targets.create(self.pipeline)
@@ -209,7 +211,7 @@ class Runs:
         assert planned.epoch is not None
         ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
         assert ticket is not None
-        run_job(self.servers.spark, self.name, planned.epoch.epoch_id, ticket.attempt, self.servers.credentials)
+        run_job(self.servers.spark, self.name, planned.epoch.epoch_id, ticket.attempt, self.credentials)
         return ticket
 
     def sealed(self, planned: Plan, who: Run) -> Epoch:

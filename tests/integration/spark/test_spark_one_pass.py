@@ -14,7 +14,7 @@ from psycopg2 import sql
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
-from epochline.errors import DataLossError, EpochFencedError, EpochNotFoundError
+from epochline.errors import EpochFencedError, EpochNotFoundError, RecordsGoneError
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import add_up
 from epochline.protocol.staging import StagingTicket
@@ -147,7 +147,7 @@ def test_a_range_that_kafka_does_not_hold_fails_the_attempt(servers: Servers, mo
     monkeypatch.setattr("epochline.spark.source.PATIENCE_SECONDS", 2.0)
     _, ticket = begun(servers, {0: _json(0, 10)}, {0: (0, 25)})
 
-    with pytest.raises(DataLossError):
+    with pytest.raises(RecordsGoneError):
         servers.run_job()
 
     assert not servers.database.ended(ticket)

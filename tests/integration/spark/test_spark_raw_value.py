@@ -26,12 +26,14 @@ class Program(Runs):
     def __init__(self, servers: Servers, topic: str) -> None:
         source = KafkaSource(topics=topic, records_per_epoch=10)
         # A name of its own: the consumer group of another test's ledger would show epochs that this one lacks.
-        pipeline = find("raw_value", ROOT / "dags").model_copy(update={"name": servers.name, "source": source})
+        pipeline = find("raw_value", ROOT / "dags" / "examples").model_copy(
+            update={"name": servers.name, "source": source}
+        )
         servers.database.query((EXAMPLES / "raw_value.sql").read_text())
         super().__init__(servers, pipeline, create=False)
 
     def values(self) -> list[str]:
-        found = self.database.query("SELECT value FROM t_test ORDER BY value::int, id")
+        found = self.database.query("SELECT value FROM examples.t_test ORDER BY value::int, id")
         return [value for (value,) in found]
 
     def head(self) -> int:
@@ -80,16 +82,16 @@ def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone
 
     attempts = "SELECT attempt, rows_staged FROM epochline.attempts WHERE epoch_id = 2 ORDER BY attempt"
     for attempt in (1, 2, 3):
-        with pytest.raises(SealRefusedError, match="for t_test: DivisionByZero"):
+        with pytest.raises(SealRefusedError, match="for examples.t_test: DivisionByZero"):
             program.sealed(planned, who)
         assert database.query(attempts) == [(number, 10) for number in range(1, attempt + 1)]
         assert (program.values(), program.head()) == (TEN, 10)
 
-    database.query("DROP TRIGGER fault_at_15 ON t_test")
+    database.query("DROP TRIGGER fault_at_15 ON examples.t_test")
     program.committed(planned, who)
 
     assert (program.values(), program.head()) == (TWENTY, 20)
-    counts = "SELECT count(DISTINCT id), count(insert_time), count(DISTINCT insert_time) FROM t_test"
+    counts = "SELECT count(DISTINCT id), count(insert_time), count(DISTINCT insert_time) FROM examples.t_test"
     assert database.query(counts) == [(20, 20, 2)]
     assert database.query(
         "SELECT later.planned_at - earlier.committed_at >= interval '1 second'"

@@ -10,6 +10,7 @@ import pytest
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
 from epochline.coordinator import commit, plan, preview
+from epochline.declare.names import split_table
 from epochline.errors import EpochlineError, StateError
 from epochline.operations.accept_state import AcceptState
 from epochline.protocol.epoch import Epoch
@@ -40,7 +41,7 @@ def count_on(lines, state):
     return {"u_wordcount": made["t_wordcount"], "u_given": made["given"], "u_word_count": made["word_count"]}
 '''
 COLUMNS = {"word": "text", "count": "bigint"}
-DECLARED = find("word_count", ROOT / "dags")
+DECLARED = find("word_count", ROOT / "dags" / "examples")
 RESTORABLE = DECLARED.model_copy(
     update={"sinks": tuple(one.model_copy(update={"before_images": 10}) for one in DECLARED.sinks)}
 )
@@ -50,7 +51,8 @@ class Counting(Runs):
     """A pipeline that counts words."""
 
     def counts(self, table: str = "word_count") -> dict[str, int]:
-        return dict(self.database.query(f"SELECT word, count FROM {table}"))
+        schema, _ = split_table(self.pipeline.states[0].table)
+        return dict(self.database.query(f"SELECT word, count FROM {schema}.{table}"))
 
     def both(self) -> dict[str, int]:
         """The counts, which target and state agree about."""
@@ -105,7 +107,7 @@ def test_the_word_count_of_the_documents(counting: NewCounting) -> None:
 
 
 def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(counting: NewCounting) -> None:
-    """C1, C8, S14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
+    """C1, C8, S14, X14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
     line.epoch()
     assert line.both() == {"hello": 2, "world": 1, "flink": 1}

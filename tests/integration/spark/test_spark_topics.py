@@ -7,11 +7,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from epochline import Json, KafkaTopic, Pipeline
 from epochline.config.discovery import find
 from epochline.failpoints import FailpointError
 from pipelines.running_counts import FAULT
@@ -44,8 +46,9 @@ def shipped(servers: Servers) -> Iterator[Shipped]:
     """A program of ``dags/examples`` under its own topics' names; the topics are created again, with three partitions (E1b)."""
     made: list[str] = []
 
-    def make(program: str, partitions: int = 3) -> Publishing:
-        declared = find(program, ROOT / "dags")
+    def make(program: str, partitions: int = 3, **changed: Any) -> Publishing:
+        declared = find(program, ROOT / "dags" / "examples")
+        declared = Pipeline.model_validate(dict(declared) | changed)
         for topic in (*declared.source.topics, *(sink.topic for sink in declared.topics)):
             delete_topic(servers.bootstrap, topic)
             made.append(make_topic(servers.bootstrap, topic, partitions))
@@ -106,7 +109,7 @@ def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
     assert thrown, "no attempt threw: begin with another seed"
     assert counts(line.seen()) == {"hello": [1, 2, 3, 4, 5], "world": [1, 2, 3], "flink": [1]}
     assert len(line.seen("read_uncommitted")) == 2 * len(line.seen())
-    kept = dict(line.database.query("SELECT word, count FROM running_counts"))
+    kept = dict(line.database.query("SELECT word, count FROM examples.running_counts"))
     assert kept == {"hello": 5, "world": 3, "flink": 1}
 
 
@@ -152,4 +155,27 @@ def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_
         ("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6), ("192.168.1.1", "05", 1),
     ]  # fmt: skip
     assert windows(line.seen("read_uncommitted")) == windows(line.seen())
-    assert line.database.query("SELECT count(*) FROM ip_count_topic_late") == [(1,)]
+    assert line.database.query("SELECT count(*) FROM examples.ip_count_topic_late") == [(1,)]
+
+
+def test_a_consumer_gets_the_result_that_is_taken_back_before_the_new_one(shipped: Shipped) -> None:
+    """N5: once each and in one partition, although the publisher was killed behind its send."""
+    declared = find("ip_count_topic", ROOT / "dags" / "examples")
+    out, late = declared.sinks
+    assert isinstance(out, KafkaTopic)
+    assert declared.windows is not None
+    changes = out.model_copy(update={"value": Json(columns={**out.record, "added": "boolean"}), "order_by": ("added",)})
+    windowed = declared.windows.model_copy(update={"retractions": "added"})
+    line = shipped("ip_count_topic", partitions=1, windows=windowed, sinks=(changes, late))
+    line.read_and_publish({0: visits(0, 1, 5)})
+
+    line.produce({0: visits(3)})
+    line.epoch()
+    with armed("topic.committed:raise"), pytest.raises(FailpointError):
+        line.publish()
+    line.publish()
+
+    values = [json.loads(one.value or "") for one in line.seen()]
+    assert [(value["added"], value["count"]) for value in values] == [(True, 2), (False, 2), (True, 3)]
+    assert len({one.key for one in line.seen()}) == 1
+    assert len(line.seen("read_uncommitted")) == 3

@@ -23,6 +23,7 @@ from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_j
 from epochline.arrow.cast.reasons import marked
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, ColumnType
+from epochline.declare.json_paths import written_path
 
 # A failing batch with fewer records is read one by one instead of being halved again.
 _ONE_BY_ONE = 256
@@ -36,12 +37,18 @@ class JsonReader:
 
     Args:
         columns: the members to read, with their types.
+        steps: by column, the names of the members that lead to its value, from the outermost object inwards.
     """
 
-    def __init__(self, columns: Mapping[str, ColumnType]) -> None:
-        self._members = {name: _Member(name, kind) for name, kind in columns.items()}
-        self.schema = pa.schema([(name, member.read_as) for name, member in self._members.items()])
-        self._at_once = all(member.at_once for member in self._members.values())
+    def __init__(self, columns: Mapping[str, ColumnType], steps: Mapping[str, tuple[str, ...]]) -> None:
+        self._members = {name: _Member(name, kind, steps[name]) for name, kind in columns.items()}
+        read_as: dict[tuple[str, ...], pa.DataType] = {}
+        # Arrow's reader gives one type for each value, so two columns of one value must agree on it.
+        self._at_once = all(
+            member.at_once and read_as.setdefault(member.steps, member.read_as) == member.read_as
+            for member in self._members.values()
+        )
+        self._schema = _nested(read_as) if self._at_once else None
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
@@ -72,11 +79,11 @@ class JsonReader:
             table = pyarrow.json.read_json(
                 pa.BufferReader(data),  # type: ignore[arg-type]  # the stubs know only files of Python
                 pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
-                pyarrow.json.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
+                pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
             )
             if table.num_rows != len(texts):
                 return None
-            return [table.column(name).combine_chunks().cast(member.given_as) for name, member in self._members.items()]
+            return [_found(table, member.steps).cast(member.given_as) for member in self._members.values()]
         except pa.ArrowInvalid:
             return None
 
@@ -127,15 +134,37 @@ def _is_plain(texts: pa.Array) -> bool:
     return int((opened[starts + lengths] - opened[starts]).max()) <= MAX_DEPTH
 
 
+def _nested(read_as: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """A schema with a struct for each object on a path."""
+    fields: dict[str, pa.DataType] = {}
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for (name, *rest), kind in read_as.items():
+        if rest:
+            inner.setdefault(name, {})[tuple(rest)] = kind
+        else:
+            fields[name] = kind
+    return pa.schema(fields | {name: pa.struct(list(_nested(below))) for name, below in inner.items()})
+
+
+def _found(table: pa.Table, steps: tuple[str, ...]) -> pa.Array:
+    """A column of the table, or of the structs in it. It is NULL where a struct is NULL."""
+    column: pa.Array = table.column(steps[0]).combine_chunks()
+    for step in steps[1:]:
+        column = pc.struct_field(column, column.type.get_field_index(step))
+    return column
+
+
 class _Member:
     """Reads one member: it checks the JSON value and chooses the Arrow type that carries it to the cast.
 
     Arrow's reader has other types for decimals: it reads them as ``read_as`` and gives them as ``given_as``.
     """
 
-    def __init__(self, name: str, kind: ColumnType) -> None:
+    def __init__(self, name: str, kind: ColumnType, steps: tuple[str, ...]) -> None:
         self.name = name
         self.kind = kind
+        self.steps = steps
+        self._nested = steps != (name,)
         self.at_once = True
         self.carried: pa.DataType = pa.string()
         self.written: pa.DataType = pa.string()
@@ -165,13 +194,23 @@ class _Member:
         self.given_as = arrow_type(kind) if decimal else self.carried
 
     def take(self, document: dict[str, Any]) -> Any:
-        value = document.get(self.name)
+        value = self._within(document) if self._nested else document.get(self.name)
         if value is None:
             return None
         try:
             return self._take(value)
         except DoesNotFitError as error:
             raise DoesNotFitError(f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})") from None
+
+    def _within(self, value: Any) -> Any:
+        for depth, step in enumerate(self.steps):
+            if not isinstance(value, dict):
+                where = written_path(self.steps[:depth])
+                raise DoesNotFitError(f"{self.name}: {_shown(value)} at {where} is not an object")
+            value = value.get(step)
+            if value is None:
+                break
+        return value
 
 
 def _widest(kind: ColumnType) -> pa.DataType:

@@ -14,6 +14,7 @@ from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.json_objects import JsonWriter
 from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.serializer import Serializer
 from epochline.config.registry import registry
 from epochline.declare.columns import DELETED, ColumnType
 from epochline.declare.specs import AvroSpec, JsonSpec, OutboxSpec, TopicSpec
@@ -38,6 +39,7 @@ class TopicEncoder:
         self._topic = topic
         self._kinds = {name: column_type(text) for name, text in topic.record.items()}
         self._value = _value_encoder(topic, self._kinds)
+        self._topics = pa.array(topic.topics, pa.string())
         self._key = JsonWriter({name: self._kinds[name] for name in topic.key})
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -50,20 +52,41 @@ class TopicEncoder:
         Raises:
             SourceUnavailableError: the registry of an Avro schema does not answer. A retry may help.
             SinkError: the registry refuses the schema.
+            BatchContractError: a function that makes the records broke its contract.
         """
         problems: dict[int, str] = {}
-        keys = self._keys(rows, problems)
-        columns = {
-            "key": keys,
-            "value": self._values(rows, problems),
-            "headers": self._headers(rows),
-            "partition": self._partitions(rows, problems),
-        }
+        columns = (
+            self._serialized(rows, self._value, problems)
+            if isinstance(self._value, Serializer)
+            else {
+                "key": self._keys(rows, problems),
+                "value": self._values(rows, self._value, problems),
+                "headers": self._headers(rows),
+            }
+        )
+        columns["partition"] = self._partitions(rows, problems)
+        if self._topic.topic_column is not None:
+            columns["topic"] = self._chosen_topics(rows.column(self._topic.topic_column), problems)
         columns |= {f"order_{at}": rows.column(name) for at, name in enumerate(self._topic.order_by, 1)}
         if problems:
             bad = pa.array([row in problems for row in range(rows.num_rows)], pa.bool_())
             columns = {name: pc.if_else(bad, pa.scalar(None, column.type), column) for name, column in columns.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), problems
+
+    def _serialized(
+        self, rows: pa.RecordBatch, serializer: Serializer, problems: dict[int, str]
+    ) -> dict[str, pa.Array]:
+        made = serializer.serialize(rows.select(list(self._kinds)), _deleted(rows))
+        for row, reason in made.problems.items():
+            problems.setdefault(row, f"{self._topic}: {reason}")
+        return {"key": made.keys, "value": made.values, "headers": made.headers}
+
+    def _chosen_topics(self, topics: pa.Array, problems: dict[int, str]) -> pa.Array:
+        declared = ", ".join(self._topic.topics)
+        for row in pc.indices_nonzero(pc.invert(pc.is_in(topics, self._topics))).to_pylist():
+            reason = f"{self._topic}: {self._topic.topic_column} names none of the declared topics ({declared})"
+            problems.setdefault(row, reason)
+        return topics
 
     def _keys(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
         if not self._topic.key:
@@ -75,14 +98,14 @@ class TopicEncoder:
             problems.setdefault(row, f"{self._topic}: key: {reason}")
         return texts.cast(pa.binary())
 
-    def _values(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
+    def _values(self, rows: pa.RecordBatch, value: ValueEncoder, problems: dict[int, str]) -> pa.Array:
         deleted = _deleted(rows)
         if deleted is None:
-            values, found = self._value.encode(rows)
+            values, found = value.encode(rows)
         else:
             # A deleted row has no value, so its other columns are not encoded.
             kept = pc.indices_nonzero(pc.invert(deleted))
-            encoded, found = self._value.encode(rows.take(kept))
+            encoded, found = value.encode(rows.take(kept))
             values = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.binary()), pc.invert(deleted), encoded)
             places = kept.to_pylist()
             found = {places[row]: reason for row, reason in found.items()}
@@ -124,7 +147,9 @@ def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
     return deleted if any_true(deleted) else None
 
 
-def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder:
+def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder | Serializer:
+    if isinstance(topic.value, str):
+        return Serializer(topic.value)
     if isinstance(topic.value, JsonSpec):
         return _JsonValues(topic.value, kinds)
     if isinstance(topic.value, AvroSpec):

@@ -163,7 +163,7 @@ def _only_named_groups(pattern: str) -> str:
 class _JsonParser:
     def __init__(self, parse: JsonSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._reader = JsonReader(self._kinds)
+        self._reader = JsonReader(self._kinds, parse.steps)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         values = cast_column("value", batch.column("value"), _TEXT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,13 @@ from epochline.arrow.cast.source import source_batch
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.digest import digest, record_hashes
+from epochline.arrow.stage.event_times import EventTimes, later, newest_times, skipped_times
 from epochline.arrow.stage.explode import explode
 from epochline.arrow.stage.quarantine import quarantine_batch
-from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder
+from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, deleted_by_parse
 from epochline.arrow.stage.timestamps import microseconds, span
 from epochline.arrow.stage.topic_rows import TopicRows
+from epochline.arrow.stage.window_rows import outside_windows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import OutboxSpec, PipelineSpec, TableSpec
@@ -36,6 +37,12 @@ from epochline.protocol.staging import StagedTable
 
 CountsByPartition = dict[tuple[str, int], PartitionCounts]
 """CountsByPartition of records, by topic and partition."""
+
+
+_DELETED = (
+    "the parse marked the record with _deleted, which does not reach the transform. Mark it in a column of the record,"
+    " and let the transform set _deleted"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,8 @@ class _Parsed:
     """The reason per bad record; the first one found is kept."""
     skip: npt.NDArray[np.bool_]
     """Per record of the source batch, whether it is skipped."""
+    carried: EventTimes
+    """The times that watermarks of skipped records stand for."""
 
 
 class BatchFlow:
@@ -143,7 +152,8 @@ class BatchFlow:
         self._fail_if_declared(source, parsed.reasons)
         counts = _counts(source, parsed)
         if self._pipeline.event_time is not None:
-            for place, newest in _newest_times(rows, self._pipeline.event_time).items():
+            times = later(newest_times(rows, self._pipeline.event_time), parsed.carried)
+            for place, newest in times.items():
                 counts[place] = replace(counts[place], newest=newest)
         return rows.select(self.parsed_schema.names), quarantine_batch(source, parsed.reasons), counts
 
@@ -166,6 +176,13 @@ class BatchFlow:
         record = np.arange(source.num_rows)
         skip = np.zeros(source.num_rows, bool)
         skip[skipped] = True
+        carried: EventTimes = {}
+        if skipped and self._pipeline.event_time is not None:
+            carried, problems = skipped_times(
+                source, given, skipped, self._pipeline.event_time, self._pipeline.parsed_columns
+            )
+            reasons |= problems
+            skip[list(problems)] = False
         # A record that the parse skips stays skipped, although a target refused its row earlier.
         for row, reason in self._refused_rows(source):
             if not skip[row]:
@@ -189,10 +206,13 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
-        # Only a pipeline with windows has required columns: they place a record in its window.
-        for name in self._pipeline.required:
-            for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
-                reasons.setdefault(int(record[row]), f"{name} is NULL, so the record belongs to no window")
+        if self._pipeline.event_time is not None:
+            without_value = tombstones.take(pa.array(record))
+            for row, reason in outside_windows(self._pipeline, given, columns, without_value).items():
+                reasons.setdefault(int(record[row]), reason)
+        elif self._pipeline.is_transformed and (deleted := deleted_by_parse(given)) is not None:
+            for row in pc.indices_nonzero(deleted).to_pylist():
+                reasons.setdefault(int(record[row]), _DELETED)
         # Whether each record gave exactly one row, in order: then columns need no copy.
         one_to_one = len(record) == source.num_rows and self._pipeline.explode is None
         for name in ("topic", "partition", "offset"):
@@ -201,7 +221,7 @@ class BatchFlow:
         columns["_row"] = numbers
         columns[TOMBSTONE] = tombstones if one_to_one else tombstones.take(pa.array(record))
         rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        parsed = _Parsed(rows=rows, record=record, reasons=reasons, skip=skip)
+        parsed = _Parsed(rows=rows, record=record, reasons=reasons, skip=skip, carried=carried)
         if reasons:
             keep = ~np.isin(record, list(reasons))
             parsed.rows, parsed.record = rows.filter(pa.array(keep)), record[keep]
@@ -232,13 +252,6 @@ def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> RowBuilder | TopicRo
     if isinstance(sink, OutboxSpec):
         return TopicRows(sink, table)
     return RowBuilder(sink, table, pipeline.parsed_columns)
-
-
-def _newest_times(rows: pa.RecordBatch, column: str) -> dict[tuple[str, int], datetime]:
-    """The newest event time per topic and partition."""
-    table = pa.table({"topic": rows["_topic"], "partition": rows["_partition"], "time": rows[column]})
-    newest = table.group_by(["topic", "partition"]).aggregate([("time", "max")])
-    return {(row["topic"], row["partition"]): row["time_max"] for row in newest.to_pylist()}
 
 
 def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:

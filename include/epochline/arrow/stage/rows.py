@@ -160,7 +160,8 @@ def _long_key(sink: TableSpec, size: int) -> str:
 def _fill_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
     """Replace NULL by 0 in a measure, because one NULL would make the whole sum NULL."""
     if name in sink.measures and column.null_count:
-        return pc.fill_null(column, pa.scalar(0).cast(column.type))
+        # From text: Arrow casts no integer to a decimal of fewer than 21 digits.
+        return pc.fill_null(column, pa.scalar("0").cast(column.type))
     return column
 
 

@@ -21,7 +21,7 @@ def demo(
     ] = None,
     lines: Annotated[int, typer.Option(min=1000, help="Length of the generated log, in lines.")] = LINES,
 ) -> None:
-    """Feed an access log while Airflow runs epochs, kill a Spark driver half-way, and compare the result with the log.
+    """Feed an access log while Airflow runs epochs, kill a Spark driver, and compare the result with the log.
 
     Starts the stack if it does not run, and leaves it running. May be repeated, also after an interruption: each demo
     adds a log, and the verdict covers all logs. Exit code 0: the target holds exactly what was fed; 1: it does not, or

@@ -1,15 +1,13 @@
-"""Catch a Spark driver between two parts, and kill it.
+"""Kill a Spark driver while its epoch is being staged.
 
-The driver's JVM (``SparkSubmit``) is the process that Airflow's task started. The JVM and its children are stopped with
-SIGSTOP, and the ledger is asked. If some parts are committed and some are not, the JVM gets SIGKILL; otherwise all go
-on. The driver's Python process is a child of the JVM and ends when the JVM has ended.
+The driver of an attempt is the process that Airflow's task started: the client of the Spark server. Once a part of the
+attempt is committed, and as long as its driver has written no manifest, the driver gets SIGKILL. What the server's
+tasks still stage afterwards is refused or discarded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,6 @@ import psutil
 
 from epochline.cli.database import Session, ask
 
-_LAUNCHER = "org.apache.spark.launcher.Main"
 _LOOK_EVERY_SECONDS = 0.01
 
 
@@ -37,10 +34,10 @@ class Caught:
     staged: Sequence[dict[str, Any]]
 
 
-def kill_between_parts(
+def kill_while_staging(
     ledger: Session, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
 ) -> Caught | None:
-    """Wait for an attempt, and kill its driver when some of its parts are committed and some are not.
+    """Wait for an attempt, and kill its driver when parts of it are committed and it is not yet sealed.
 
     Args:
         ledger: an open session, queried many times a second.
@@ -75,11 +72,9 @@ def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, A
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
-                if command[-len(wanted) :] != wanted or process.name() != "java" or _LAUNCHER in command:
-                    continue
-                if process.environ().get("EPOCHLINE_HOME") == home:
+                if command[-len(wanted) :] == wanted and process.environ().get("EPOCHLINE_HOME") == home:
                     return process
-        time.sleep(0.2)
+        time.sleep(0.05)
     return None
 
 
@@ -95,17 +90,13 @@ def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> C
         if looks % 50 == 0 and not (_is_open(ledger, attempt) and driver.is_running()):
             return None
         time.sleep(_LOOK_EVERY_SECONDS)
-    frozen = _freeze(driver)
-    try:
-        staged = _settled(ledger, attempt["attempt_id"])
-        received = max(one["received"] or 0 for one in staged)
-        if not _is_open(ledger, attempt) or not 0 < received < attempt["planned"]:
-            return None
+    with contextlib.suppress(psutil.NoSuchProcess):
         driver.kill()
         driver.wait(timeout=30)
-    finally:
-        for process in frozen:
-            _send(process, signal.SIGCONT)
+    (manifest,) = ask(ledger, "manifest_is_written", attempt_id=attempt["attempt_id"])
+    if manifest["written"]:
+        return None
+    staged = ask(ledger, "staged_by_attempt", attempt_id=attempt["attempt_id"])
     return Caught(
         epoch_id=attempt["epoch_id"],
         attempt=attempt["attempt"],
@@ -113,34 +104,6 @@ def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> C
         run_id=attempt["run_id"],
         pid=driver.pid,
         planned=attempt["planned"],
-        received=received,
+        received=max(one["received"] or 0 for one in staged),
         staged=staged,
     )
-
-
-def _freeze(driver: psutil.Process) -> list[psutil.Process]:
-    """Stop the JVM, then its children: the driver's Python process and the workers."""
-    _send(driver, signal.SIGSTOP)
-    with contextlib.suppress(psutil.Error):
-        children = driver.children(recursive=True)
-        for child in children:
-            _send(child, signal.SIGSTOP)
-        return [driver, *children]
-    return [driver]
-
-
-def _settled(ledger: Session, attempt_id: int) -> list[dict[str, Any]]:
-    """What is staged, once everything that was on its way to the server has arrived."""
-    before = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
-    while True:
-        time.sleep(0.2)
-        now = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
-        if now == before:
-            return now
-        before = now
-
-
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.Error, ProcessLookupError):
-        if process.is_running():
-            os.kill(process.pid, number)

@@ -140,8 +140,8 @@ class FedLogs:
     def _ends(self) -> dict[int, int]:
         from epochline.kafka.topic_logs import topic_logs
 
-        log = topic_logs({"bootstrap.servers": self._bootstrap}, [self._topic]).get(self._topic)
-        return {} if log is None else {partition: end for partition, (_, end) in log.held.items()}
+        logs = topic_logs({"bootstrap.servers": self._bootstrap}, [self._topic])
+        return {partition: log.end for (_, partition), log in logs.items()}
 
     def _read(self) -> list[FedLog]:
         if not self._file.exists():

@@ -13,14 +13,13 @@ from rich.rule import Rule
 from epochline.cli import database, printing
 from epochline.cli.database import Session
 from epochline.cli.demo.background_feed import Feeding
-from epochline.cli.demo.driver import Caught, kill_between_parts
+from epochline.cli.demo.driver import Caught, kill_while_staging
 from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
 from epochline.cli.demo.verdict import verdict
-from epochline.cli.lag import lag_of
+from epochline.cli.lag import records_behind
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.migrate import create_declared
 from epochline.cli.trigger import stack_api
-from epochline.config import discovery
 from epochline.errors import ConfigurationError, StackError
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
@@ -30,7 +29,7 @@ PIPELINE = TOPIC = "access_log"
 _SEED = 7
 _FEED_SECONDS = 75
 _FIRST_EPOCH = 100_000
-"""Lines in the first epoch: enough for the kill to come between two parts."""
+"""Lines in the first epoch."""
 _ROUNDS = 4
 _PATIENCE_SECONDS = 600
 
@@ -69,7 +68,7 @@ class Show:
     def _airflow(self) -> AirflowApi:
         """The API, after Airflow has found the DAG."""
         api = stack_api()
-        _wait(lambda: api.is_paused(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
+        _wait(lambda: api.dag(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
         return api
 
     def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Session) -> Caught:
@@ -92,12 +91,12 @@ class Show:
             if number > 0:
                 _wait(lambda: feeding.done, "the log to be fed")  # noqa: B023
             _step(
-                "Airflow runs epochs; one Spark driver gets killed half-way",
+                "Airflow runs epochs; one Spark driver gets killed while it stages",
                 f"Airflow: {self._stack.airflow.url}/dags/{PIPELINE}",
                 "see it:  epochline sql 'SELECT * FROM epochline.attempts ORDER BY started_at DESC LIMIT 5'",
             )
             api.pause(PIPELINE, False)
-            caught = kill_between_parts(
+            caught = kill_while_staging(
                 ledger,
                 str(self._stack.home.root),
                 PIPELINE,
@@ -110,10 +109,10 @@ class Show:
             fed.finish()
             if caught is not None:
                 return caught
-            printing.say("every driver ended before it could be stopped; trying again with more lines at once")
+            printing.say("every driver ended before it could be killed; trying again with more lines at once")
         raise StackError(
-            f"in {_ROUNDS} rounds no Spark driver could be stopped between two parts: this machine is too fast for"
-            " the log. Nothing is wrong with the pipeline; run the demo again with more --lines."
+            f"in {_ROUNDS} rounds no Spark driver could be killed before its epoch was sealed: this machine is too fast"
+            " for the log. Nothing is wrong with the pipeline; run the demo again with more --lines."
         )
 
     def _next_log(self, fed: FedLogs, number: int) -> Path:
@@ -132,14 +131,15 @@ class Show:
 
     def _nothing_left(self, ledger: Session) -> bool:
         unfinished = database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
-        return not unfinished and not any(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
+        return not unfinished and not records_behind(PIPELINE)
 
     def _say_missed(self, epoch_id: int) -> None:
-        printing.say(f"the driver of epoch {epoch_id} was too fast: all parts came at once; trying the next epoch")
+        printing.say(f"the driver of epoch {epoch_id} was too fast to be killed; trying the next epoch")
 
     def _show_kill(self, caught: Caught) -> None:
         _step(
-            f"killed: the Spark driver of epoch {caught.epoch_id}, attempt {caught.attempt} (JVM {caught.pid}, SIGKILL)"
+            f"killed: the Spark driver of epoch {caught.epoch_id}, attempt {caught.attempt} (process {caught.pid},"
+            " SIGKILL)"
         )
         printing.say(
             f"the epoch reads {caught.planned} offsets; parts with {caught.received} of them were committed to staging:"
@@ -178,7 +178,7 @@ class Show:
         shown: list[int] = []
 
         def caught_up() -> bool:
-            behind = sum(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
+            behind = records_behind(PIPELINE)
             if not shown or shown[-1] != behind:
                 shown.append(behind)
                 printing.say(f"{behind} records behind")

@@ -124,6 +124,9 @@ class PostgresAttempts:
     def fence(self, attempt: Attempt, reason: str) -> None:
         execute(self._connection, "fence_attempt", attempt_id=attempt.attempt_id, reason=reason)
 
+    def note_error(self, attempt: Attempt, error: str) -> None:
+        execute(self._connection, "note_attempt_error", attempt_id=attempt.attempt_id, error=error)
+
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         execute(self._connection, "seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
 
 
@@ -48,6 +49,20 @@ class PostgresChain:
             pipeline=pipeline, generation=generation, topic=origin.tp.topic, topic_id=origin.tp.topic_id,
             partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
             leader_epoch=origin.leader_epoch,
+        )  # fmt: skip
+
+    def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
+        # In one order, so that two plans do not wait for each other's rows.
+        ordered = sorted(ends, key=lambda one: one.tp)
+        kept = [one.retention for one in ordered]
+        execute(
+            self._connection, "keep_log_ends",
+            pipeline=pipeline, topics=[one.tp.topic for one in ordered],
+            topic_ids=[one.tp.topic_id for one in ordered], partitions=[one.tp.partition for one in ordered],
+            log_starts=[one.log_start for one in ordered], last_stables=[one.last_stable for one in ordered],
+            cleanup_policies=[one and one.cleanup_policy for one in kept],
+            retention_ms=[one and one.milliseconds for one in kept],
+            retention_bytes=[one and one.bytes for one in kept],
         )  # fmt: skip
 
     def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochNotFoundError, EpochStateError
+from epochline.errors import EpochNotFoundError, EpochStateError, LedgerError
 from epochline.ports import PipelineRow
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
@@ -45,7 +45,16 @@ def _epoch(row: Row[Any]) -> Epoch:
         record_limit=row.record_limit,
         interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
         replays=row.replays,
+        attempts_before=_attempts_before(row),
     )
+
+
+def _attempts_before(row: Row[Any]) -> int:
+    """The number of attempts before the last plan. PostgreSQL does not notice that a row lacks the column."""
+    try:
+        return int(row.attempts_before)
+    except AttributeError:
+        raise LedgerError("The ledger is older than this code: run `epochline migrate`.") from None
 
 
 class PostgresEpochs:
@@ -120,6 +129,7 @@ class PostgresEpochs:
         note: str | None,
         interval: Interval | None = None,
         replays: int | None = None,
+        plan_seconds: float | None = None,
     ) -> Epoch:
         self._keep_declaration(pipeline)
         epoch_id = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
@@ -129,6 +139,7 @@ class PostgresEpochs:
             dag_id=run.dag_id, run_id=run.run_id, host=run.host, hash=pipeline.declaration_hash,
             record_limit=record_limit, note=note, lease=lease.total_seconds(),
             interval_start=interval and interval.start, interval_end=interval and interval.until, replays=replays,
+            plan_seconds=plan_seconds,
         )  # fmt: skip
         for planned in ranges:
             execute(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from epochline.ports import PAUSE_AFTER_FAILURES, Aborts
+from epochline.ports import Aborts
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Epoch
 
@@ -36,10 +36,15 @@ class PostgresHistory:
         left = execute(self._connection, "pause_left", pipeline=pipeline, pause=pause.total_seconds()).scalar_one()
         return left or timedelta(0)
 
+    def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
+        seconds = interval.total_seconds()
+        left = execute(self._connection, "interval_left", pipeline=pipeline, interval=seconds).scalar_one()
+        return left or timedelta(0)
+
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         seconds = interval.total_seconds()
         return int(execute(self._connection, "failed_attempts", pipeline=pipeline, interval=seconds).scalar_one())
 
     def aborts(self, pipeline: str) -> Aborts:
-        row = execute(self._connection, "aborts", pipeline=pipeline, pause=PAUSE_AFTER_FAILURES).one()
+        row = execute(self._connection, "aborts", pipeline=pipeline).one()
         return Aborts(in_a_row=row.in_a_row, ever=row.ever)

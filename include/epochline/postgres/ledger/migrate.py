@@ -14,11 +14,15 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from psycopg2 import sql
+from psycopg2.errors import InsufficientPrivilege
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
+from epochline.declare.names import INSPECTOR
 from epochline.errors import LedgerError
 from epochline.postgres.ledger.forward import execute_script
+from epochline.postgres.queries.composed import as_text, execute_sql
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -72,17 +76,20 @@ def upgrade(url: str) -> str:
     return head_revision()
 
 
-def arrange_roles(url: str) -> list[str]:
+def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
     """Create the roles of least privilege and grant to them, as far as this login may. A repeat changes nothing.
 
     Args:
         url: SQLAlchemy URL of a migrated database.
+        viewer: login of the pages in Airflow, if it is known. If it may read the views, it may then take the role that
+            sees quarantined bytes; no other reader may.
 
     Returns:
         SQL statements for a DBA to run in this order before the next call; usually none.
     """
     with _migrating(url) as connection:
-        return _arrange_roles(connection)
+        left = _arrange_roles(connection)
+        return left if viewer is None else [*left, *_let_inspect(connection, viewer)]
 
 
 def _apply_definitions(connection: Connection, *, every: bool) -> None:
@@ -103,6 +110,19 @@ def _apply_definitions(connection: Connection, *, every: bool) -> None:
 
 def _arrange_roles(connection: Connection) -> list[str]:
     return [statement for (statement,) in execute(connection, "arrange_roles")]
+
+
+def _let_inspect(connection: Connection, login: str) -> list[str]:
+    """Let a login take the inspector's role; the statement for a DBA if this login may not grant it."""
+    if not execute(connection, "lacks_inspector", login=login).scalar_one():
+        return []
+    statement = sql.SQL("GRANT {} TO {} WITH INHERIT FALSE").format(sql.Identifier(INSPECTOR), sql.Identifier(login))
+    try:
+        with connection.begin_nested():
+            execute_sql(connection, statement)
+    except InsufficientPrivilege:
+        return [f"{as_text(connection, statement)};"]
+    return []
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from epochline.postgres.queries.statements import run as execute
 _AT_ONCE = 5_000
 _GIVING_UP = timedelta(minutes=5)
 
-OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
-"""Key, value, headers, partition."""
+OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None, str | None]
+"""Key, value, headers, partition, topic; no topic if the sink has one topic only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,9 @@ def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None
 def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
     """The rows of an epoch in the order of sending, fetched in batches."""
     order = [sql.Identifier(name) for name in sending_order(outbox)]
-    statement = sql.SQL("SELECT key, value, headers, partition FROM {} WHERE _epoch = %s ORDER BY {}").format(
-        sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
+    topic = sql.SQL("NULL") if outbox.topic.topic_column is None else sql.Identifier("topic")
+    statement = sql.SQL("SELECT key, value, headers, partition, {} FROM {} WHERE _epoch = %s ORDER BY {}").format(
+        topic, sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
     )
     raw = connection.connection.driver_connection
     if raw is None:
@@ -62,8 +63,8 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
     with raw.cursor(name="epochline_outbox") as cursor:
         cursor.itersize = _AT_ONCE
         cursor.execute(statement, (epoch_id,))
-        for key, value, headers, partition in cursor:
-            yield _bytes(key), _bytes(value), _headers(headers), partition
+        for key, value, headers, partition, name in cursor:
+            yield _bytes(key), _bytes(value), _headers(headers), partition, name
 
 
 def _most_milliseconds(outbox: Outbox) -> int:

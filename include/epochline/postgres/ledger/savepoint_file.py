@@ -45,10 +45,12 @@ def write_file(
     declaration: str,
     copies: Mapping[str, sql.Identifier],
     into: IO[bytes],
+    *,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a savepoint and its copies of state tables."""
+    """Write a savepoint and its copies of state tables. ``more`` is for people, and no import reads it."""
     execute_sql(connection, sql.SQL(_SETTINGS))
-    described = _described(savepoint) | {"declaration": json.loads(declaration), "states": []}
+    described = dict(more or {}) | _described(savepoint) | {"declaration": json.loads(declaration), "states": []}
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
@@ -90,6 +92,17 @@ def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, 
         raise SavepointFileError(
             f"the file is no savepoint, or was damaged ({type(error).__name__}). Nothing was changed."
         ) from error
+
+
+def description(source: IO[bytes]) -> str:
+    """What a savepoint file says about itself, as JSON for people: everything but the rows of its state.
+
+    Raises:
+        SavepointFileError: the file is no savepoint, or is damaged.
+    """
+    read_description(source)
+    with zipfile.ZipFile(source) as archive:
+        return archive.read(_DESCRIBED).decode()
 
 
 def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any], into: sql.Identifier) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 from psycopg2 import sql
@@ -16,6 +18,7 @@ from epochline.declare.state import StateDigest, StateTable
 from epochline.errors import SavepointFileError, StateError
 from epochline.ports import PipelineRow
 from epochline.postgres.ledger.chain import PostgresChain
+from epochline.postgres.ledger.epoch_files import delete_older, file_of, is_there, new_file
 from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
 from epochline.postgres.ledger.states import state_now
 from epochline.postgres.queries.composed import execute_sql
@@ -24,6 +27,10 @@ from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
+
+
+class _OvertakenError(Exception):
+    """Another epoch was committed while the state was read."""
 
 
 class PostgresSavepoints:
@@ -150,6 +157,32 @@ class PostgresSavepoints:
         copies = {one.state: _copy(one.table_name) for one in execute(self._connection, "savepoint_states", **named)}
         write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
 
+    def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
+        savepoint = self._newest(pipeline)
+        if savepoint is None or is_there(savepoint, folder):
+            return None
+        epoch = {"pipeline": pipeline.name, "epoch_id": savepoint.epoch_id}
+        outcome = execute(self._connection, "epoch_outcome", **epoch).one()
+        states = {state.table: sql.Identifier(*split_table(state.table)) for state in pipeline.states}
+        try:
+            with new_file(folder, savepoint.epoch_id) as into:
+                write_file(self._connection, savepoint, pipeline.stored(), states, into, more=dict(outcome._mapping))
+                if self._newest(pipeline) != savepoint:
+                    raise _OvertakenError
+        except _OvertakenError:
+            return None
+        delete_older(folder, savepoint.epoch_id, keep)
+        return file_of(folder, savepoint.epoch_id)
+
+    def _newest(self, pipeline: Pipeline) -> Savepoint | None:
+        """A savepoint of the newest committed epoch, as its file describes it."""
+        newest = self.standing(pipeline, "", "epochline", "left by its epoch")
+        if newest is None:
+            return None
+        epoch = {"pipeline": pipeline.name, "epoch_id": newest.epoch_id}
+        committed_at = execute(self._connection, "epoch_committed_at", **epoch).scalar_one()
+        return replace(newest, name=f"epoch-{newest.epoch_id}", made_at=committed_at)
+
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:
         savepoint, declaration, states = read_description(source)
         if self.find(savepoint.pipeline, savepoint.name) is not None:
@@ -186,7 +219,8 @@ class PostgresSavepoints:
         if state_now(self._connection, state.table) != saved:
             raise StateError(
                 f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
-                " Nothing was changed."
+                " Nothing was changed. The command shows the other savepoints.",
+                f"savepoints {savepoint.pipeline}",
             )
 
     def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:

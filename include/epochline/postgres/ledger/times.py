@@ -35,9 +35,10 @@ class PostgresTimes:
         )
 
     def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
-        if pipeline.windows is None:
+        windows = pipeline.windowing
+        if windows is None:
             return False
-        open_windows = pipeline.windows.open_windows(pipeline.sinks)
+        open_windows = windows.open_windows(pipeline.sinks)
         statement = sql.SQL(
             "SELECT EXISTS (SELECT FROM {} WHERE {end} <= {after}"
             " AND {end} > coalesce({before}::timestamptz, '-infinity'))"

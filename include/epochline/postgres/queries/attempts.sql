@@ -33,8 +33,13 @@ FROM epochline.attempt a WHERE a.attempt_id = %(attempt_id)s FOR UPDATE
 -- name: fence_attempt
 -- Fence an attempt: from now on the database refuses its writes (INV-4).
 UPDATE epochline.attempt
-SET fenced_at = clock_timestamp(), ended_at = coalesce(ended_at, clock_timestamp()), error = coalesce(error, %(reason)s)
+SET fenced_at = clock_timestamp(), ended_at = coalesce(ended_at, clock_timestamp()), error = concat_ws('; ', error, %(reason)s)
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL
+
+-- name: note_attempt_error
+-- Add to what is known of an attempt's failure, once: a repeat that fails in the same way adds nothing.
+UPDATE epochline.attempt SET error = left(concat_ws('; ', error, %(error)s), 8000)
+WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND coalesce(position(%(error)s IN error), 0) = 0
 
 -- name: seal_attempt
 -- Seal an attempt: from now on the database accepts no more parts.

@@ -20,8 +20,11 @@ SELECT topic, topic_id, partition, start_offset, until_offset, records_read, rec
 FROM epochline.planned_range WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s ORDER BY topic, partition
 
 -- name: audited_rows
--- The rows of each sink that an epoch committed.
-SELECT m.sink, m.rows FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+-- The rows of each sink that an epoch committed. What the receipt of an append target counts as unchanged are skipped
+-- repeats of its unique key.
+SELECT m.sink, m.rows - coalesce(r.unchanged, 0) AS rows
+FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+LEFT JOIN epochline.receipt r ON (r.attempt_id, r.sink) = (m.attempt_id, m.sink)
 WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.fenced_at IS NULL
 
 -- name: audited_claims

@@ -29,6 +29,29 @@ VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NU
         %(leader_epoch)s)
 ON CONFLICT DO NOTHING
 
+-- name: keep_log_ends
+-- Store where the logs of partitions begin and end, as Kafka just said, and how long Kafka keeps them if it said so. If
+-- the log ended at the head or before it when Kafka was last asked, it was caught up at that time.
+INSERT INTO epochline.log_end AS known (pipeline, topic, topic_id, partition, log_start, last_stable, cleanup_policy,
+                                        retention_ms, retention_bytes)
+SELECT p.pipeline, given.*
+FROM epochline.pipeline p,
+     unnest(%(topics)s::text[], %(topic_ids)s::text[], %(partitions)s::integer[], %(log_starts)s::bigint[],
+            %(last_stables)s::bigint[], %(cleanup_policies)s::text[], %(retention_ms)s::bigint[],
+            %(retention_bytes)s::bigint[])
+         given (topic, topic_id, partition, log_start, last_stable, cleanup_policy, retention_ms, retention_bytes)
+WHERE p.pipeline = %(pipeline)s
+ON CONFLICT (pipeline, topic_id, partition) DO UPDATE
+SET log_start = excluded.log_start, last_stable = excluded.last_stable, observed_at = excluded.observed_at,
+    cleanup_policy = coalesce(excluded.cleanup_policy, known.cleanup_policy),
+    retention_ms = coalesce(excluded.retention_ms, known.retention_ms),
+    retention_bytes = coalesce(excluded.retention_bytes, known.retention_bytes),
+    caught_up_at = CASE WHEN known.last_stable <= (
+        SELECT max(c.until_offset) FROM epochline.committed_range c
+        WHERE c.generation = (SELECT p.generation FROM epochline.pipeline p WHERE p.pipeline = known.pipeline)
+          AND (c.pipeline, c.topic_id, c.partition) = (known.pipeline, known.topic_id, known.partition))
+        THEN known.observed_at ELSE known.caught_up_at END
+
 -- name: write_restored_origin
 -- Start a chain where a savepoint says, with the event time that the savepoint knew.
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,

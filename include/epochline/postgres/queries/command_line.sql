@@ -8,12 +8,19 @@ SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.kind, e.dag_id, e.run_id, e
        extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_timestamp()) - e.planned_at)::float8 AS seconds,
        (SELECT sum(r.until_offset - r.start_offset)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
-       e.watermark, e.records_too_late, e.undone_by, e.replays, e.note, e.error,
+       e.watermark, e.records_too_late, e.undone_by, e.replays, e.note, e.error, e.settings,
        (SELECT p.longest_latency_seconds FROM epochline.phases p
         WHERE (p.pipeline, p.epoch_id) = (e.pipeline, e.epoch_id)) AS longest_latency_seconds
 FROM epochline.epoch e
 WHERE (%(pipeline)s IS NULL OR e.pipeline = %(pipeline)s) AND (%(epoch)s IS NULL OR e.epoch_id = %(epoch)s)
 ORDER BY e.planned_at DESC, e.pipeline, e.epoch_id DESC LIMIT %(limit)s
+
+-- name: newest_committed_epochs
+-- The newest committed epochs of a pipeline, the oldest first.
+SELECT epoch_id, committed_at FROM (
+    SELECT epoch_id, committed_at FROM epochline.epochs
+    WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL ORDER BY epoch_id DESC LIMIT %(limit)s
+) AS newest ORDER BY epoch_id
 
 -- name: ranges_of_epoch
 -- The planned ranges of an epoch, with their counts.
@@ -23,7 +30,7 @@ FROM epochline.offsets WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s OR
 
 -- name: phases_of_epoch
 -- The seconds of each phase of an epoch, and how old its records were at the commit.
-SELECT wait_seconds, start_seconds, stage_seconds, seal_seconds, commit_seconds, publish_seconds,
+SELECT wait_seconds, plan_seconds, start_seconds, stage_seconds, seal_seconds, commit_seconds, publish_seconds,
        longest_latency_seconds, shortest_latency_seconds
 FROM epochline.phases WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
 
@@ -34,7 +41,8 @@ FROM epochline.attempts WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s O
 
 -- name: quarantined_of_epoch
 -- The number of records that an epoch set aside.
-SELECT count(*) AS records FROM epochline.quarantine WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
+SELECT count(*) AS records FROM epochline.quarantine
+WHERE pipeline = %(pipeline)s AND -epoch_id = -CAST(%(epoch)s AS bigint)
 
 -- name: lease_of_unfinished_epoch
 -- The unfinished epoch of a pipeline, and whether its lease is alive.
@@ -59,14 +67,17 @@ WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
 SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
 
 -- name: heads_with_ages
--- The head of each partition, and the seconds since its last commit.
+-- The head of each partition, the leader's epoch in which it was read, and the seconds since its last commit.
 SELECT topic, topic_id, partition, origin_offset, next_offset, epoch_id,
+       (SELECT max(c.leader_epoch) FROM epochline.committed_range c
+        WHERE (c.pipeline, c.generation, c.topic_id, c.partition, c.until_offset)
+              = (h.pipeline, h.generation, h.topic_id, h.partition, h.next_offset)) AS leader_epoch,
        extract(epoch FROM clock_timestamp() - committed_at)::float8 AS seconds
-FROM epochline.heads WHERE pipeline = %(pipeline)s ORDER BY topic, partition
+FROM epochline.heads h WHERE pipeline = %(pipeline)s ORDER BY topic, partition
 
 -- name: epoch_of_run
 -- The newest epoch of a run.
-SELECT epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
+SELECT pipeline, epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
        rows_written, committed_at, run_id
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND dag_id = %(dag_id)s AND run_id = %(run_id)s
 ORDER BY epoch_id DESC LIMIT 1
@@ -109,6 +120,10 @@ SELECT job_ended_at IS NULL AND sealed_at IS NULL AND fenced_at IS NULL
        AND NOT EXISTS (SELECT FROM epochline.manifest m WHERE m.attempt_id = a.attempt_id) AS open
 FROM epochline.attempt a WHERE attempt_id = %(attempt_id)s
 
+-- name: manifest_is_written
+-- Whether the driver of an attempt has written its manifests: the attempt can be sealed without the driver.
+SELECT EXISTS (SELECT FROM epochline.manifest WHERE attempt_id = %(attempt_id)s) AS written
+
 -- name: any_part
 -- One part of an attempt, if there is any.
 SELECT FROM epochline.part WHERE attempt_id = %(attempt_id)s LIMIT 1
@@ -117,3 +132,48 @@ SELECT FROM epochline.part WHERE attempt_id = %(attempt_id)s LIMIT 1
 -- The refused writes of an attempt.
 SELECT backend_pid, host, what, refused_at FROM epochline.fenced_write WHERE attempt_id = %(attempt_id)s
 ORDER BY refused_at
+
+-- name: pipeline_overview
+-- Whether a pipeline is paused or dropped, its cluster, its unfinished epoch, the last aborted one and the last commit:
+-- one row in any case.
+SELECT p.paused_at, p.paused_by, p.paused_reason, p.dropped_at, p.dropped_by, p.dropped_reason, p.last_epoch_id,
+       p.cluster_id, e.epoch_id, e.state, e.approval, e.lease_until < clock_timestamp() AS lease_expired,
+       a.epoch_id AS aborted_epoch, a.error AS aborted_error,
+       (SELECT max(c.committed_at) FROM epochline.epoch c WHERE c.pipeline = %(pipeline)s) AS last_commit
+FROM (SELECT 1) one
+LEFT JOIN epochline.pipeline p ON p.pipeline = %(pipeline)s
+LEFT JOIN epochline.epoch e ON e.pipeline = %(pipeline)s AND e.state IN ('PLANNED', 'PRE_COMMITTED')
+LEFT JOIN LATERAL (SELECT epoch_id, error FROM epochline.epoch
+                   WHERE pipeline = %(pipeline)s AND state = 'ABORTED' AND kind <> 'replay'
+                   ORDER BY epoch_id DESC LIMIT 1) a ON true
+
+-- name: quarantined_records
+-- The newest quarantined records that match. Of a value, the first bytes.
+SELECT q.epoch_id, q.generation, q.topic, q.partition, q."offset", q.record_timestamp, q.quarantined_at, q.reason,
+       q.key, substring(q.value FOR %(most_bytes)s) AS value, octet_length(q.value) AS value_bytes, q.headers,
+       q.requeued_by, q.requeued_at, q.generation = p.generation AS is_current
+FROM epochline.quarantine q JOIN epochline.pipeline p USING (pipeline)
+WHERE q.pipeline = %(pipeline)s
+  AND (CAST(%(epoch)s AS bigint) IS NULL OR -q.epoch_id = -CAST(%(epoch)s AS bigint))
+  AND (CAST(%(reason)s AS text) IS NULL OR q.reason LIKE %(reason)s)
+  AND (CAST(%(topic)s AS text) IS NULL
+       OR (q.topic, q.partition, q."offset") = (%(topic)s, CAST(%(partition)s AS integer), CAST(%(offset)s AS bigint)))
+ORDER BY q.quarantined_at DESC, q.epoch_id DESC, q.topic, q.partition, q."offset" DESC LIMIT %(limit)s
+
+-- name: quarantine_waiting
+-- The number of matching records of the present generation that were not requeued.
+SELECT count(*) AS records
+FROM epochline.quarantine q JOIN epochline.pipeline p USING (pipeline, generation)
+WHERE q.pipeline = %(pipeline)s AND q.requeued_by IS NULL
+  AND (CAST(%(epoch)s AS bigint) IS NULL OR -q.epoch_id = -CAST(%(epoch)s AS bigint))
+  AND (CAST(%(reason)s AS text) IS NULL OR q.reason LIKE %(reason)s)
+
+-- name: runs_of_epoch
+-- The runs that planned or staged an epoch, with their hosts, the first one first.
+SELECT dag_id, run_id, min(host) AS host
+FROM (SELECT dag_id, run_id, host, planned_at AS begun_at
+      FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
+      UNION ALL
+      SELECT dag_id, run_id, host, started_at
+      FROM epochline.attempt WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s) AS run
+GROUP BY dag_id, run_id ORDER BY min(begun_at)

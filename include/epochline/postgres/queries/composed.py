@@ -10,6 +10,14 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 
+def as_text(connection: Connection, statement: sql.Composable) -> str:
+    """A composed statement as text, for a person to run."""
+    driver = connection.connection.dbapi_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    return statement.as_string(cast("Any", driver))
+
+
 def execute_sql(
     connection: Connection, statement: sql.Composable, values: Sequence[Any] = ()
 ) -> tuple[int, list[tuple[Any, ...]]]:

@@ -18,8 +18,8 @@ SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipel
 SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
 
 -- name: remember_cluster
--- Record the Kafka cluster of a pipeline, once.
-UPDATE epochline.pipeline SET cluster_id = %(cluster_id)s WHERE pipeline = %(pipeline)s AND cluster_id IS NULL
+-- Record the Kafka clusters of a pipeline. The caller holds the row's lock and has compared the ones that were known.
+UPDATE epochline.pipeline SET cluster_id = %(cluster_id)s WHERE pipeline = %(pipeline)s
 
 -- name: skip_ids
 -- Raise the counter of epoch ids, so that no id up to this one is given again.
@@ -37,17 +37,18 @@ ON CONFLICT DO NOTHING
 -- name: insert_epoch
 -- Insert a planned epoch.
 INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash,
-                             record_limit, note, lease_until, interval_start, interval_end, replays)
+                             record_limit, note, lease_until, interval_start, interval_end, replays, plan_seconds)
 VALUES (%(pipeline)s, %(epoch_id)s, %(generation)s, 'PLANNED', %(kind)s, %(dag_id)s, %(run_id)s, %(host)s, %(hash)s,
         %(record_limit)s, %(note)s, clock_timestamp() + make_interval(secs => %(lease)s), %(interval_start)s,
-        %(interval_end)s, %(replays)s)
+        %(interval_end)s, %(replays)s, %(plan_seconds)s)
 
 -- name: insert_planned_range
--- Insert the planned range of one partition.
+-- Insert the planned range of one partition, with the end of its log, as far as the ledger knows it.
 INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
-                                     leader_epoch)
-VALUES (%(pipeline)s, %(epoch_id)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
-        %(leader_epoch)s)
+                                     leader_epoch, last_stable)
+SELECT %(pipeline)s, %(epoch_id)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
+       %(leader_epoch)s, (SELECT l.last_stable FROM epochline.log_end l
+                          WHERE (l.pipeline, l.topic_id, l.partition) = (%(pipeline)s, %(topic_id)s, %(partition)s))
 
 -- name: keep_planned_target
 -- Store the columns of a target as the plan found them.
@@ -63,7 +64,7 @@ DELETE FROM epochline.planned_target WHERE pipeline = %(pipeline)s AND epoch_id 
 -- Plan an aborted epoch again, with its old ranges and the current declaration.
 UPDATE epochline.epoch
 SET state = 'PLANNED', aborted_at = NULL, error = NULL, approval = NULL, declaration_hash = %(hash)s,
-    lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
+    attempts_before = attempt, lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'ABORTED'
 
 -- name: epoch

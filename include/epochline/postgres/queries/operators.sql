@@ -50,6 +50,11 @@ SELECT settings FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id 
 SELECT greatest(interval '0', max(committed_at) + make_interval(secs => %(pause)s) - clock_timestamp())
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state = 'COMMITTED'
 
+-- name: interval_left
+-- How much of the interval after the last plan of the schedule is left; zero before the first one.
+SELECT greatest(interval '0', max(planned_at) + make_interval(secs => %(interval)s) - clock_timestamp())
+FROM epochline.epoch WHERE pipeline = %(pipeline)s AND kind IN ('regular', 'idle')
+
 -- name: failed_attempts
 -- The number of attempts that failed recently: their job reported an error, or they were fenced before they were
 -- sealed because nothing was heard of them.
@@ -58,14 +63,14 @@ WHERE pipeline = %(pipeline)s AND sealed_at IS NULL AND (fenced_at IS NOT NULL O
   AND coalesce(ended_at, clock_timestamp()) > clock_timestamp() - make_interval(secs => %(interval)s)
 
 -- name: aborts
--- The number of aborts since the last commit and since the last pause for failures, and of all aborts. That pause
--- records how many there were, so that a resume resets the count. Replays are left out: an operator who only looks
--- at a replay aborts it.
+-- The number of aborts since the last commit and since the last automatic pause, and of all aborts. That pause records
+-- how many there were, so that a resume resets the count. Replays are left out: an operator who only looks at a replay
+-- aborts it.
 WITH last AS (
     SELECT (SELECT max(epoch_id) FROM epochline.epoch
             WHERE pipeline = %(pipeline)s AND state = 'COMMITTED') AS committed,
            (SELECT max((after->>'aborts')::bigint) FROM epochline.action
-            WHERE pipeline = %(pipeline)s AND action = %(pause)s) AS at_pause
+            WHERE pipeline = %(pipeline)s) AS at_pause
 )
 SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committed, 0)), 0),
              coalesce(sum(aborts), 0) - coalesce(max(last.at_pause), 0))::bigint AS in_a_row,

@@ -71,6 +71,7 @@ SELECT EXISTS (SELECT FROM epochline.attempt a JOIN epochline.epoch e USING (pip
                WHERE a.token = CAST(%(token)s AS uuid) AND a.pipeline = %(pipeline)s AND a.sealed_at IS NOT NULL
                  AND a.fenced_at IS NULL AND e.state IN ('PRE_COMMITTED', 'COMMITTED'))
     OR EXISTS (SELECT FROM epochline.accepted_epoch WHERE pipeline = %(pipeline)s AND token = CAST(%(token)s AS uuid))
+       AS known
 
 -- name: accept_epoch
 -- Record an epoch that an operator accepted although this ledger does not know it.

@@ -33,6 +33,12 @@ ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, applied_at = clock_ti
 -- Create roles and grant to them; the statements that are left to a DBA.
 SELECT statement FROM epochline.arrange_roles() AS statement
 
+-- name: lacks_inspector
+-- Whether a login may read the ledger's views, and may not take the role that sees quarantined bytes.
+SELECT EXISTS (SELECT FROM pg_roles r
+               WHERE r.rolname = %(login)s AND pg_has_role(r.oid, to_regrole('epochline_reader'), 'USAGE')
+                 AND NOT pg_has_role(r.oid, to_regrole('epochline_inspector'), 'SET'))
+
 -- name: owner_may_own
 -- Whether a new table can be given to the owner role: the role exists and may create tables in the schema.
 SELECT coalesce(pg_has_role(to_regrole('epochline_owner'), 'SET')

@@ -17,6 +17,22 @@ JOIN epochline.committed_range c
      = (h.pipeline, h.generation, h.topic_id, h.partition, h.next_offset)
 WHERE h.pipeline = %(pipeline)s ORDER BY h.topic, h.partition, h.topic_id
 
+-- name: epoch_committed_at
+-- When an epoch was committed.
+SELECT committed_at FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
+-- name: epoch_outcome
+-- The ranges, the counts and the sinks of an epoch, for its file.
+SELECT jsonb_build_object('read', e.records_read, 'passed', e.records_passed, 'skipped', e.records_skipped,
+                          'quarantined', e.records_quarantined, 'rows_written', e.rows_written) AS counts,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object(
+                   'topic', r.topic, 'partition', r.partition, 'start', r.start_offset, 'until', r.until_offset)
+                   ORDER BY r.topic, r.partition), '[]')
+        FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS ranges,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('sink', s.sink, 'rows', s.rows) ORDER BY s.sink), '[]')
+        FROM epochline.receipt s WHERE (s.pipeline, s.epoch_id) = (e.pipeline, e.epoch_id)) AS sinks
+FROM epochline.epoch e WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch_id)s
+
 -- name: keep_savepoint
 -- Store a savepoint.
 INSERT INTO epochline.savepoint (pipeline, name, epoch_id, generation, cluster_id, watermark, declaration, made_by,

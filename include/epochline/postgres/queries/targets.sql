@@ -73,6 +73,25 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes
 FROM pg_class c WHERE c.oid = %(oid)s
 
+-- name: provenance_of_table
+-- The owner of a table; whether Epochline creates tables as this role: the ledger's owner, this login or a role that it
+-- is a member of, epochline_owner or a member of it; and the unique keys: name, columns, and whether the columns alone
+-- do not say which rows it covers (an expression or a condition).
+SELECT r.rolname AS owner,
+       c.relowner IN (l.nspowner, me.oid) OR c.relowner = to_regrole('epochline_owner')
+           OR EXISTS (SELECT FROM pg_auth_members m
+                      WHERE (m.roleid, m.member) IN ((to_regrole('epochline_owner'), c.relowner), (c.relowner, me.oid)))
+           AS is_ours,
+       ARRAY(SELECT json_build_object(
+                 'name', k.relname, 'covers_more', i.indexprs IS NOT NULL OR i.indpred IS NOT NULL,
+                 'columns', ARRAY(SELECT a.attname FROM unnest(i.indkey[0:i.indnkeyatts - 1]) WITH ORDINALITY u (num, at)
+                                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = u.num ORDER BY u.at))
+             FROM pg_index i JOIN pg_class k ON k.oid = i.indexrelid
+             WHERE i.indrelid = c.oid AND i.indisunique ORDER BY k.relname) AS keys
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_roles r ON r.oid = c.relowner
+JOIN pg_namespace l ON l.nspname = 'epochline' JOIN pg_roles me ON me.rolname = current_user
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+
 -- name: sequences_of_table
 -- The sequences that fill columns of a table. A login that may fill an identity column need not have the right to
 -- read its sequence.

@@ -82,11 +82,14 @@ def same(columns: Sequence[str], left: str, right: str) -> sql.Composed:
 
 
 def with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Composed, sql.Composed]:
-    """The target's column list and the matching select list, ``_epoch`` included where the target has it."""
+    """The target's column list and the matching select list, with the target's ``_epoch`` and ``insert_time``."""
     into, values = names(what.carried), names(what.carried, prefix)
     if "_epoch" in what.sink.carried_lineage:
         into += sql.SQL(", ") + sql.Identifier("_epoch")
         values += sql.SQL(", ") + sql.Literal(epoch.epoch_id)
+    if what.sink.insert_time is not None:
+        into += sql.SQL(", ") + sql.Identifier(what.sink.insert_time)
+        values += sql.SQL(", ") + sql.Literal(epoch.planned_at)
     return into, values
 
 

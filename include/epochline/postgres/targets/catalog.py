@@ -9,13 +9,15 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, parse_type
-from epochline.declare.names import FOLLOWED, deleted_keys_table, order_column, split_table
+from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.rights import missing_rights
+
+_POSITION = frozenset({"_topic", "_partition", "_offset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,11 @@ def find_target(connection: Connection, table: str) -> Target | None:
     if found is None:
         return None
     if found.relkind not in ("r", "p"):
-        raise TargetError(f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table.")
+        raise TargetError(
+            f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table. Rename it, or"
+            " declare another target.",
+            "migrate",
+        )
     columns = run(connection, "columns_of_table", oid=found.oid)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
@@ -105,21 +111,83 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
     target = find_target(connection, sink.table)
     subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
-        hint = "Create it" if sink.columns is None else "Run `epochline migrate`, which makes it"
-        raise TargetError(f"{subject} does not exist. {hint}, then run the pipeline again.")
-    filled = (
-        _declared(subject, sink, target) if sink.columns is not None else _by_catalog(subject, pipeline, sink, target)
-    )
-    missing = missing_rights(connection, sink)
-    if missing:
-        raise TargetError(f"{subject}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
-    _check_required(subject, sink, target, filled)
-    _check_lineage(subject, sink, target)
-    if sink.key:
-        _check_key(subject, sink, target, filled)
+        if sink.columns is None:
+            raise TargetError(f"{subject} does not exist. Create it.", f"plan {pipeline.name}")
+        raise TargetError(f"{subject} does not exist. The command makes it.", "migrate")
+    try:
+        filled = _declared(sink, target) if sink.columns is not None else _by_catalog(pipeline, sink, target)
+        missing = missing_rights(connection, sink)
+        if missing:
+            raise _UnfitError(f": the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
+        _check_required(sink, target, filled)
+        _check_lineage(sink, target)
+        if sink.key:
+            _check_key(sink, target, filled)
+    except _UnfitError as unfit:
+        raise TargetError(f"{subject}{unfit}", f"plan {pipeline.name}") from unfit
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
-        raise TargetError(f"{subject}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
+        raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
     return filled
+
+
+class _UnfitError(Exception):
+    """What is wrong with a target, as the end of a sentence that begins with its name."""
+
+
+def check_existing(connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
+    """Check an existing append target whose columns are declared, before anything else is made for the pipeline.
+
+    Raises:
+        TargetError: the table is not one that `epochline migrate` could have made from the declaration.
+    """
+    if sink.mode != "append" or sink.columns is None:
+        return
+    try:
+        filled = _declared(sink, target)
+        _check_required(sink, target, filled)
+        _check_lineage(sink, target)
+    except _UnfitError as unfit:
+        raise TargetError(f"{pipeline.name}: target {sink.table}{unfit}", "migrate") from unfit
+    check_provenance(connection, pipeline, sink)
+
+
+def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
+    """Refuse an append target with a foreign owner or key, unless it is declared as existing: without columns.
+
+    Raises:
+        TargetError: names owner or key, and what to declare.
+    """
+    if sink.mode != "append" or sink.columns is None:
+        return
+    subject = f"{pipeline.name}: target {sink.table}"
+    schema, table = split_table(sink.table)
+    found = run(connection, "provenance_of_table", schema=schema, table=table).one()
+    remedy = (
+        "Declare another table; or leave out `columns`, which declares a table that exists, with keys and an owner of"
+        " its own"
+    )
+    if not found.is_ours:
+        raise TargetError(
+            f"{subject} belongs to the role {found.owner}, and Epochline makes no table as this role: another program's"
+            f" rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run ALTER TABLE"
+            f" {sink.table} OWNER TO {OWNER}.",
+            "migrate",
+        )
+    filled, own = {*sink.columns, *sink.added_columns}, set(sink.key)
+    unknown = [
+        f"{key['name']} ({', '.join(key['columns']) or 'an expression'})"
+        for key in found.keys
+        # A column that the database fills makes rows differ, and so does the record's position.
+        if key["covers_more"]
+        or (set(key["columns"]) <= filled and not set(key["columns"]) >= _POSITION and set(key["columns"]) != own)
+    ]
+    if unknown:
+        raise TargetError(
+            f"{subject} has a unique key that the declaration does not know: {'; '.join(unknown)}. In mode 'append' the"
+            f" second record of a key would be refused. Nothing was changed. {remedy}; or declare this key,"
+            " in mode 'upsert' or with repeats='skip'.",
+            "migrate",
+        )
 
 
 def remembers_deleted(sink: PostgresTable) -> bool:
@@ -131,7 +199,7 @@ def _side_table(pipeline: Pipeline, sink: PostgresTable) -> str:
     return f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
 
 
-def _declared(subject: str, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _declared(sink: PostgresTable, target: Target) -> dict[str, str]:
     wrong = []
     for name, kind in (sink.columns or {}).items():
         column = target.columns.get(name)
@@ -142,18 +210,17 @@ def _declared(subject: str, sink: PostgresTable, target: Target) -> dict[str, st
         elif not column.writable:
             wrong.append(f"{name} is generated")
     if wrong:
-        raise TargetError(
-            f"{subject} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
-            " declaration."
+        raise _UnfitError(
+            f" is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the declaration."
         )
     return dict(sink.columns or {})
 
 
-def _by_catalog(subject: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
     own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
-        if name.startswith("_") or not column.writable:
+        if name.startswith("_") or name == sink.insert_time or not column.writable:
             continue
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue
@@ -161,54 +228,54 @@ def _by_catalog(subject: str, pipeline: Pipeline, sink: PostgresTable, target: T
             try:
                 parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
             except ValueError as error:
-                raise TargetError(f"{subject}: column {name}: {error}.") from error
+                raise _UnfitError(f": column {name}: {error}.") from error
             filled[name] = column.kind
     if not filled:
-        raise TargetError(
-            f"{subject} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
+        raise _UnfitError(
+            f" has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
             f" table has {', '.join(target.columns)}."
         )
-    missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
+    own = sink.carried_lineage if sink.key_is_place else {}
+    missing = [name for name in (*sink.key, *sink.measures) if name not in {**filled, **own}]
     if missing:
-        raise TargetError(f"{subject} has no column {', '.join(missing)} to fill, which the declaration names.")
+        raise _UnfitError(f" has no column {', '.join(missing)} to fill, which the declaration names.")
     return filled
 
 
-def _check_required(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
-    carried = set(filled) | set(sink.carried_lineage) | {order_column(name) for name in sink.order_by}
+def _check_required(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+    carried = set(filled) | set(sink.added_columns) | {order_column(name) for name in sink.order_by}
     left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
     if left_out:
-        raise TargetError(
-            f"{subject}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
+        raise _UnfitError(
+            f": {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
             " drop NOT NULL, or fill it."
         )
 
 
-def _check_lineage(subject: str, sink: PostgresTable, target: Target) -> None:
+def _check_lineage(sink: PostgresTable, target: Target) -> None:
     wrong = [
         f"{name} {kind}"
-        for name, kind in sink.carried_lineage.items()
+        for name, kind in sink.added_columns.items()
         if name not in target.columns or target.columns[name].kind != kind
     ]
     if wrong:
-        raise TargetError(
-            f"{subject} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or"
+        raise _UnfitError(
+            f" lacks {', '.join(wrong)}, which tell a row's record, epoch and time. Add these columns, or"
             " declare the sink with lineage=False (an audit can then compare counts only)."
         )
 
 
-def _check_key(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     if frozenset(sink.key) not in target.unique_keys:
-        raise TargetError(
-            f"{subject}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
-            " Create it."
+        raise _UnfitError(
+            f": mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)}). Create it."
         )
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
-        raise TargetError(f"{subject}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+        raise _UnfitError(f": key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
     inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
     if inexact:
-        raise TargetError(f"{subject}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
+        raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
 
 
 def _adds_exactly(column: TargetColumn) -> bool:
@@ -219,7 +286,7 @@ def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
     """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
     place = STAGED_PLACE if isinstance(sink, Outbox) else {}
-    return {**(sink.columns or {}), **sink.carried_lineage, **orders, **place}
+    return {**(sink.columns or {}), **sink.added_columns, **orders, **place}
 
 
 def order_of(sink: PostgresTable) -> list[str]:

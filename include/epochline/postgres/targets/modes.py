@@ -8,9 +8,11 @@ from __future__ import annotations
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.ports import Applied
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.errors import TargetError
+from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.application import Application, names, with_epoch
+from epochline.postgres.targets.application import Application, names, same, with_epoch
 from epochline.postgres.targets.upsert import upsert
 from epochline.protocol.epoch import Epoch
 
@@ -19,7 +21,8 @@ def apply(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     """Apply staging to the target, and count what happened to its rows.
 
     Raises:
-        TargetError: a staged row of an upsert is neither written nor older than what is there.
+        TargetError: a staged row of an upsert is neither written nor older than what is there, or a row whose unique
+            key is new was not written.
     """
     if what.sink.mode == "upsert":
         return upsert(connection, what, epoch)
@@ -27,6 +30,8 @@ def apply(connection: Connection, what: Application, epoch: Epoch) -> Applied:
         return Applied(rows=_add(connection, what))
     if what.sink.mode == "replace":
         execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
+    if what.sink.repeats == "skip":
+        return _append_first(connection, what, epoch)
     return Applied(rows=_append(connection, what, epoch))
 
 
@@ -35,7 +40,44 @@ def _append(connection: Connection, what: Application, epoch: Epoch) -> int:
     statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} s").format(
         what.target.identifier, into, values, what.staging
     )
+    if what.sink.key and what.sink.mode == "append":
+        # The seal refused repeats. A key that another program wrote since is missing from the count.
+        statement += sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(names(what.sink.key))
     return execute_sql(connection, statement)[0]
+
+
+def _append_first(connection: Connection, what: Application, epoch: Epoch) -> Applied:
+    """Append the first row of each key that the target lacks. A query counts them before, the statement itself after.
+
+    Every staged row is counted (INV-9): as inserted, or as unchanged, because the table has its key already.
+    """
+    key = what.sink.key
+    first = sql.SQL("SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {order}").format(
+        key=names(key), staging=what.staging, order=names([*key, *STAGED_LINEAGE])
+    )
+    counts = sql.SQL(
+        "SELECT (SELECT count(*) FROM {staging}), (SELECT count(*) FROM ({first}) w"
+        " WHERE NOT EXISTS (SELECT FROM {target} t WHERE {same}))"
+    ).format(staging=what.staging, first=first, target=what.target.identifier, same=same(key, "t", "w"))
+    [(staged, due)] = execute_sql(connection, counts)[1]
+    into, values = with_epoch(what, epoch, "w")
+    statement = sql.SQL(
+        "INSERT INTO {target} ({into}) SELECT {values} FROM ({first}) w ORDER BY {sorted}"
+        " ON CONFLICT ({key}) DO NOTHING"
+    ).format(
+        target=what.target.identifier, into=into, values=values, first=first, sorted=names(key, "w"), key=names(key)
+    )
+    written = execute_sql(connection, statement)[0]
+    if written != due:
+        raise TargetError(
+            f"{epoch}: {due} rows with new keys were to be inserted into {what.sink}, but {written} were: a trigger or"
+            " rule of the table drops rows, or another program writes to it. Nothing was changed. Remove the trigger or"
+            " stop the program and repeat the task, or abort the epoch.",
+            f"run {epoch.pipeline}",
+        )
+    skipped = int(staged) - written
+    counted = Upserted(inserted=written, updated=0, deleted=0, superseded=0, unchanged=skipped)
+    return Applied(rows=written, upserted=counted)
 
 
 def _add(connection: Connection, what: Application) -> int:

@@ -11,12 +11,12 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import DELETED
-from epochline.errors import SealRefusedError
+from epochline.errors import RowsRefusedError
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.rights import missing_rights
-from epochline.postgres.targets.trial import error_in_words, is_rule, rows_where
+from epochline.postgres.targets.trial import error_in_words, is_rule, refusal_by, rows_where
 from epochline.protocol.refused import RefusedRow
 
 Looked = TypeVar("Looked")
@@ -32,13 +32,13 @@ def refuse_missing_rights(connection: Connection, what: Application) -> None:
     """Refuse to seal rows that this login may not commit.
 
     Raises:
-        SealRefusedError: the message names the missing rights.
+        RowsRefusedError: the message names the missing rights.
     """
     tombstones = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, sql.Identifier(DELETED))
     deletes = what.sink.mode == "upsert" and bool(execute_sql(connection, tombstones)[1])
     missing = missing_rights(connection, what.sink, deletes=deletes)
     if missing:
-        raise SealRefusedError(
+        raise RowsRefusedError(
             f"{what.pipeline.name}: {what.sink}: the ledger's login may not commit what is staged. Nothing was sealed."
             f" Missing: {'; '.join(missing)}."
         )
@@ -48,9 +48,9 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
     """Refuse to seal if a sequence has too few values left for the staged rows, or a default fails.
 
     Raises:
-        SealRefusedError: the message names the column and the remedy.
+        RowsRefusedError: the message names the column and the remedy.
     """
-    filled = {*what.carried, *what.sink.carried_lineage}
+    filled = {*what.carried, *what.sink.added_columns}
     unfilled = [name for name, column in what.target.columns.items() if column.has_default and name not in filled]
     if not unfilled:
         return
@@ -60,7 +60,7 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
         if column in sequences:
             name, left = sequences[column]
             if left is not None and left < rows:
-                raise SealRefusedError(
+                raise RowsRefusedError(
                     f"{what.pipeline.name}: {what.sink}: sequence {name}, which fills {column}, has {left} values left,"
                     f" and {rows} rows are staged. Nothing was sealed. Widen the column and the sequence."
                 )
@@ -89,7 +89,7 @@ def _refuse_failing_defaults(connection: Connection, what: Application, columns:
         evaluation = sql.SQL("SELECT {}").format(sql.SQL(row.expression))
         error = _attempted(connection, partial(execute_sql, connection, evaluation))
         if isinstance(error, psycopg2.Error):
-            raise SealRefusedError(
+            raise refusal_by(error)(
                 f"{what.pipeline.name}: {what.sink}: the default of {row.name} fails: {error_in_words(error)[0]}."
                 " Nothing was sealed. Correct the default, or fill the column."
             )

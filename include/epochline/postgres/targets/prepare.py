@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, parse_type
+from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, parse_type
 from epochline.declare.names import order_column
-from epochline.errors import SealRefusedError
+from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
@@ -22,14 +22,15 @@ from epochline.postgres.targets.obstacles import (
     refuse_what_fills_the_rest,
 )
 from epochline.postgres.targets.trial import rows_where
+from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
 
-def prepare(connection: Connection, what: Application) -> Prepared:
+def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared:
     """Prepare the staging table for a short commit, and find the rows that the commit could not apply.
 
     Raises:
-        SealRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
+        RowsRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
             sequence or a failing default would stop the commit.
     """
     if what.sink.key:
@@ -43,6 +44,8 @@ def prepare(connection: Connection, what: Application) -> Prepared:
     if what.sink.mode == "add":
         for measure in what.sink.measures:
             refused += _overflows(connection, what, measure)
+    if what.sink.repeats == "refuse" and not refused:
+        refused += _repeats(connection, what, epoch)
     broken, unknown = broken_checks(connection, what)
     own_key = frozenset({frozenset(what.sink.key)})
     return Prepared(
@@ -86,6 +89,28 @@ def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
     return rows_where(connection, what, condition, said)
 
 
+def _repeats(connection: Connection, what: Application, epoch: Epoch) -> list[RefusedRow]:
+    """Rows whose unique key the target or an earlier staged row has. A replay takes the place of its epoch's rows."""
+    key = what.sink.key
+    others: sql.Composable = sql.SQL("true")
+    if epoch.replays is not None:
+        others = sql.SQL("t._epoch IS DISTINCT FROM {}").format(sql.Literal(epoch.replays))
+    place = names(list(STAGED_LINEAGE), "s")
+    earlier: sql.Composable = sql.SQL("({}) < ({})").format(names(list(STAGED_LINEAGE), "e"), place)
+    if what.sink.aggregated:
+        earlier = sql.SQL("e.ctid < s.ctid")
+    elif what.sink.key_is_place:
+        earlier = sql.SQL("e.ctid <> s.ctid")
+    condition = sql.SQL(
+        "EXISTS (SELECT FROM {target} t WHERE {same} AND {others})"
+        " OR EXISTS (SELECT FROM {staging} e WHERE {same_staged} AND {earlier})"
+    ).format(
+        target=what.target.identifier, same=same(key, "t", "s"), others=others, staging=what.staging,
+        same_staged=same(key, "e", "s"), earlier=earlier,
+    )  # fmt: skip
+    return rows_where(connection, what, condition, f"a repeat of its key ({', '.join(key)})")
+
+
 def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
     """Refuse a key that occurs in two partitions without a declared order: offsets order one partition only."""
     key = names(what.sink.key)
@@ -116,7 +141,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
                 ),
             )
     if found is not None:
-        raise SealRefusedError(
+        raise RowsRefusedError(
             f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two"
             " partitions, or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
         )

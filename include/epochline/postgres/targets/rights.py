@@ -25,8 +25,8 @@ def missing_rights(connection: Connection, sink: PostgresTable, *, deletes: bool
         deletes: the rows to apply contain tombstones, so that the right to delete rows is needed as well.
     """
     schema, table = split_table(sink.table)
-    # Before the first plan, the table is searched for rows of another pipeline.
-    reads = ["SELECT"] if sink.carried_lineage and "SELECT" not in _RIGHTS[sink.mode] else []
+    # Before the first plan, the table is searched for rows of another pipeline; and every seal searches for repeats.
+    reads = ["SELECT"] if (sink.carried_lineage or sink.key) and "SELECT" not in _RIGHTS[sink.mode] else []
     wanted = [*reads, *_RIGHTS[sink.mode], *["DELETE"] * deletes]
     found = run(connection, "missing_rights", schema=schema, table=table, privileges=wanted)
     return list(found.scalars())

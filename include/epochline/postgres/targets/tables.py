@@ -24,6 +24,8 @@ from epochline.postgres.queries.statements import run
 from epochline.postgres.targets import differences, images
 from epochline.postgres.targets.application import Application, kept_order, names
 from epochline.postgres.targets.catalog import (
+    check_existing,
+    check_provenance,
     filled_columns,
     find_target,
     order_of,
@@ -49,6 +51,14 @@ class PostgresTargets:
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
         return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
 
+    def refuse_foreign(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.tables:
+            schema, table = split_table(sink.table)
+            owner = run(self._connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
+            if owner is not None and owner != pipeline.name:
+                raise TargetError(_belongs_to(pipeline.name, sink.table, owner), f"plan {pipeline.name}")
+            check_provenance(self._connection, pipeline, sink)
+
     def claim(self, pipeline: Pipeline) -> None:
         places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
         # The empty schema name marks a folder: no schema of a table is empty.
@@ -60,9 +70,7 @@ class PostgresTargets:
             owner = run(self._connection, "pipeline_of_target", **where).scalar_one()
             if owner != pipeline.name:
                 raise TargetError(
-                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. A"
-                    f" {'table' if schema else 'folder'} has one writer, because rows of two could not be told apart."
-                    " Nothing was changed. Declare another one."
+                    _belongs_to(pipeline.name, sink, owner, "table" if schema else "folder"), f"plan {pipeline.name}"
                 )
             if new and lineage.get(sink):
                 self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
@@ -80,7 +88,8 @@ class PostgresTargets:
             raise TargetError(
                 f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
                 " rows would be compared with positions of other records. Nothing was changed. Declare another table,"
-                f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;"
+                f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;",
+                f"plan {pipeline}",
             )
 
     def claimed(self, pipeline: str) -> Sequence[str]:
@@ -117,7 +126,10 @@ class PostgresTargets:
         made = []
         for sink in pipeline.tables:
             schema, table = split_table(sink.table)
-            if sink.columns is not None and find_target(self._connection, sink.table) is None:
+            target = find_target(self._connection, sink.table)
+            if target is not None:
+                check_existing(self._connection, pipeline, sink, target)
+            elif sink.columns is not None:
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
                 if isinstance(sink, StateTable):
@@ -146,7 +158,8 @@ class PostgresTargets:
         if missing:
             raise TargetError(
                 f"{pipeline.name}: target {sink.table} has no column {', '.join(missing)}, which the declaration names"
-                " as its key. Add the column, or correct the declaration."
+                " as its key. Add the column, or correct the declaration.",
+                "migrate",
             )
         kinds = {key: target.columns[key].kind for key in sink.key}
         staged = staged_columns(pipeline, sink, kinds)
@@ -199,7 +212,10 @@ class PostgresTargets:
     def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Application:
         target = find_target(self._connection, sink.table)
         if target is None:
-            raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
+            raise TargetError(
+                f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.",
+                f"run {pipeline.name}",
+            )
         last_epoch = self._last_earlier_epoch(epoch.pipeline, epoch.generation)
         return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, last_earlier_epoch=last_epoch)
 
@@ -211,7 +227,7 @@ class PostgresTargets:
         )
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
-        return prepare(self._connection, self._application(pipeline, sink, staged, epoch))
+        return prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
 
     def try_out(
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
@@ -255,3 +271,10 @@ class PostgresTargets:
             self._connection, "limit_time",
             statement=str(int(statement.total_seconds() * 1000)), lock=str(int(lock.total_seconds() * 1000)),
         )  # fmt: skip
+
+
+def _belongs_to(pipeline: str, sink: str, owner: str, kind: str = "table") -> str:
+    return (
+        f"{pipeline}: target {sink} belongs to pipeline {owner}. A {kind} has one writer, because rows of two could not"
+        " be told apart. Nothing was changed. Declare another one."
+    )

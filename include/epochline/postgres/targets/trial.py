@@ -13,7 +13,7 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
-from epochline.errors import SealRefusedError, TargetError
+from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError, TargetError
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names
 from epochline.postgres.targets.modes import apply
@@ -26,6 +26,9 @@ MOST = 1000
 _PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
 
+_CODE = ("P0", "38", "39")
+"""Classes of SQLSTATE that functions raise: PL/pgSQL, and routines in other languages."""
+
 _ROWS, _CHUNK = sql.Identifier("pg_temp", "epochline_trial"), sql.Identifier("pg_temp", "epochline_trial_chunk")
 
 
@@ -37,7 +40,7 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
     `MOST` rows, and only the first row of a target whose rows belong to no single record.
 
     Raises:
-        SealRefusedError: the rows fail together, but none fails alone.
+        RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone.
     """
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
     error = _fails(connection, tables, epoch)
@@ -47,7 +50,7 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
             found += _left_out(connection, what, epoch, MOST - len(found))
         if not found:
             said, _ = error_in_words(error)
-            raise SealRefusedError(
+            raise refusal_by(error)(
                 f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. No row"
                 " alone is to blame. Nothing was sealed."
             )
@@ -58,6 +61,16 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
 def is_rule(error: psycopg2.Error) -> bool:
     """Whether an error is caused by the rows or the table, so that a repeat fails again."""
     return error.pgcode is not None and not error.pgcode.startswith(_PASSES)
+
+
+def raised_by_code(error: psycopg2.Error) -> bool:
+    """Whether a function of the target, such as a trigger's, raised the error: a repeat may go another way."""
+    return (error.pgcode or "").startswith(_CODE) or "function " in (error.diag.context or "")
+
+
+def refusal_by(error: psycopg2.Error) -> type[SealRefusedError]:
+    """The class of the refusal that an error of the target causes."""
+    return TargetCodeError if raised_by_code(error) else RowsRefusedError
 
 
 def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
@@ -104,12 +117,12 @@ def rows_where(
 def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> psycopg2.Error | None:
     try:
         for what in tables:
-            rows = apply(connection, what, epoch).rows
+            rows = apply(connection, what, epoch).accounted
             if what.sink.mode not in ("append", "replace"):
                 continue
             _, [(staged,)] = execute_sql(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
             if staged != rows:
-                raise SealRefusedError(
+                raise RowsRefusedError(
                     f"{epoch}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
                     " table drops rows. Remove it. Nothing was sealed."
                 )
@@ -120,7 +133,7 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
         execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
         return error
     except TargetError as error:
-        raise SealRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
+        raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
     return None
 
 
@@ -145,7 +158,7 @@ def _left_out(connection: Connection, what: Application, epoch: Epoch, most: int
             continue
         said, reason = error_in_words(error)
         [row] = rows_where(connection, what, sql.SQL("_number = {}").format(sql.Literal(last)), said, _ROWS)
-        found.append(replace(row, reason=f"{what.sink}: {reason}"))
+        found.append(replace(row, reason=f"{what.sink}: {reason}", raised=raised_by_code(error)))
     return found
 
 
@@ -156,7 +169,7 @@ def _take_all_away(connection: Connection, what: Application, epoch: Epoch) -> N
     except psycopg2.Error as error:
         if not is_rule(error):
             raise
-        raise SealRefusedError(
+        raise refusal_by(error)(
             f"{epoch}: {what.sink} refuses that its rows are replaced: {error_in_words(error)[0]}. Nothing was sealed."
         ) from None
 

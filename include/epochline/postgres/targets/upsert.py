@@ -102,14 +102,16 @@ def _refuse_imbalance(what: Application, epoch: Epoch, fates: _Fates, written: i
             f"{epoch}: of {fates.staged} rows staged for {what.sink}, {fates.staged - due.total} are neither newer nor"
             " older than the row that the table has of their key. Nothing was changed. The seal should have refused"
             f" them: a staged row has NULL in {', '.join(what.kept_order)}. Keep its staging table for a report, then"
-            " abort the epoch and clear its run from plan_epoch."
+            " abort the epoch and clear its run from plan_epoch.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
         )
     if (written, deleted) != (due.inserted + due.updated, due.deleted):
         raise TargetError(
             f"{epoch}: {due.inserted} rows were to be inserted into {what.sink}, {due.updated} updated and"
             f" {due.deleted} deleted, but {written} were written and {deleted} deleted: a trigger or rule of the table"
             " drops rows, or another program writes to it. Nothing was changed. Remove the trigger or stop the program"
-            " and repeat the task, or abort the epoch."
+            " and repeat the task, or abort the epoch.",
+            f"run {epoch.pipeline}",
         )
 
 
@@ -174,6 +176,7 @@ def _with_generation(what: Application, row: str, generation: sql.Composable) ->
 
 def _set_columns(what: Application) -> list[str]:
     own = ["_epoch"] if "_epoch" in what.sink.carried_lineage else []
+    own += [what.sink.insert_time] if what.sink.insert_time else []
     return [*(name for name in what.carried if name not in what.sink.key), *own]
 
 

@@ -1,4 +1,4 @@
--- Roles of least privilege. Three roles without a login, the same in every database of the server; logins become their
+-- Roles of least privilege. Four roles without a login, the same in every database of the server; logins become their
 -- members. New views and tables are granted by rule; what the writer may do is a list.
 --
 --   epochline_owner   plans, begins, seals, commits and aborts: all rows of the ledger, and staging. It may not alter
@@ -7,13 +7,16 @@
 --                     writes.
 --   epochline_reader  reads the views. It does not see key, value, headers and reason of a quarantined record, because
 --                     they may be personal data.
+--   epochline_inspector  reads the views, and those columns too. The pages in Airflow take this role for the answers
+--                     to users who may edit the pipeline's runs.
 --
 -- Create the roles and grant to them; a repeat changes nothing. Returns the statements for which the caller lacks the
 -- rights: a DBA runs them, then the function is called again.
 CREATE OR REPLACE FUNCTION epochline.arrange_roles() RETURNS SETOF text
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
-    roles     CONSTANT text[] := ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader'];
+    roles     CONSTANT text[] := ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader',
+                                      'epochline_inspector'];
     step      integer;
     statement text;
     relation  record;
@@ -27,6 +30,10 @@ BEGIN
             SELECT 'GRANT epochline_writer TO epochline_owner'
             WHERE step = 2
               AND pg_has_role(to_regrole('epochline_owner'), to_regrole('epochline_writer'), 'USAGE') IS NOT TRUE
+            UNION ALL
+            SELECT 'GRANT epochline_reader TO epochline_inspector'
+            WHERE step = 2
+              AND pg_has_role(to_regrole('epochline_inspector'), to_regrole('epochline_reader'), 'USAGE') IS NOT TRUE
             UNION ALL
             SELECT format('GRANT epochline_owner TO %I', current_user)
             WHERE step = 2 AND pg_has_role(to_regrole('epochline_owner'), 'USAGE') IS NOT TRUE
@@ -81,6 +88,7 @@ BEGIN
             EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO epochline_owner', relation.name);
         END IF;
     END LOOP;
+    GRANT SELECT ON epochline.quarantine TO epochline_inspector;
     GRANT SELECT ON epochline.alembic_version, epochline.definition TO epochline_owner;
 
     GRANT SELECT ON epochline.epoch, epochline.declaration, epochline.planned_range, epochline.planned_target,

@@ -12,23 +12,54 @@ SELECT pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, pla
        aborts, watermark, records_too_late, undone_by, replays
 FROM epochline.epoch;
 
--- The planned ranges of every epoch, with their counts.
+-- The planned ranges of every epoch, with their counts. last_stable is where the log ended at the plan.
 CREATE OR REPLACE VIEW epochline.offsets AS
 SELECT r.pipeline, e.generation, r.epoch_id, r.topic, r.topic_id, r.partition, r.start_offset, r.until_offset,
        e.state, r.records_read, r.records_passed, r.records_skipped, r.records_quarantined, r.first_offset,
-       r.last_offset, r.leader_epoch, r.newest_event_time, r.oldest_timestamp, r.newest_timestamp
+       r.last_offset, r.leader_epoch, r.newest_event_time, r.oldest_timestamp, r.newest_timestamp, r.source_digest,
+       r.last_stable
 FROM epochline.planned_range r JOIN epochline.epoch e USING (pipeline, epoch_id);
 
--- The end of each chain of the current generation.
+-- The end of each chain of the current generation. Each chain is found by its origin, and its end by the index on
+-- until_offset, so that the length of a chain costs nothing.
 CREATE OR REPLACE VIEW epochline.heads AS
 SELECT c.pipeline, c.generation, c.topic, c.topic_id, c.partition, o.until_offset AS origin_offset,
        c.until_offset AS next_offset, c.epoch_id, c.committed_at
-FROM (SELECT DISTINCT ON (pipeline, generation, topic_id, partition) *
-      FROM epochline.committed_range
-      ORDER BY pipeline, generation, topic_id, partition, until_offset DESC) c
-JOIN epochline.committed_range o USING (pipeline, generation, topic_id, partition)
-JOIN epochline.pipeline p ON p.pipeline = c.pipeline AND p.generation = c.generation
-WHERE o.start_offset IS NULL;
+FROM epochline.pipeline p
+JOIN epochline.committed_range o ON (o.pipeline, o.generation) = (p.pipeline, p.generation) AND o.start_offset IS NULL
+CROSS JOIN LATERAL (
+    SELECT * FROM epochline.committed_range c
+    WHERE (c.pipeline, c.generation, c.topic_id, c.partition) = (o.pipeline, o.generation, o.topic_id, o.partition)
+    ORDER BY c.until_offset DESC LIMIT 1) c;
+
+-- Where each log began and ended when Kafka was last asked: last_stable is the end for a read_committed consumer.
+-- unread_since is a time before which no unread record was written; NULL if nothing is unread or nothing is known.
+-- unread is the number of offsets between head and end. by_age and by_size tell why Kafka deletes records
+-- of the log; compacted that it deletes none but older ones of the same key.
+-- seconds_to_loss is the least time until Kafka may delete an unread record because of its age; NULL if Kafka deletes
+-- none by age, or unread_since or the retention is not known.
+CREATE OR REPLACE VIEW epochline.log_ends AS
+SELECT l.pipeline, l.topic, l.topic_id, l.partition, l.log_start, l.last_stable, l.observed_at, h.next_offset,
+       l.cleanup_policy, l.retention_ms, l.retention_bytes, u.unread_since,
+       CASE WHEN l.cleanup_policy LIKE '%delete%' AND l.retention_ms >= 0 THEN
+           extract(epoch FROM u.unread_since - clock_timestamp())::double precision + l.retention_ms / 1000.0
+       END::double precision AS seconds_to_loss,
+       greatest(0, l.last_stable - coalesce(h.next_offset, l.log_start)) AS unread,
+       l.cleanup_policy LIKE '%delete%' AND l.retention_ms >= 0 AS by_age,
+       l.cleanup_policy LIKE '%delete%' AND l.retention_bytes >= 0 AS by_size,
+       l.cleanup_policy NOT LIKE '%delete%' AS compacted
+FROM epochline.log_end l
+JOIN epochline.pipeline p USING (pipeline)
+LEFT JOIN LATERAL (
+    SELECT c.until_offset AS next_offset, c.epoch_id FROM epochline.committed_range c
+    WHERE (c.pipeline, c.generation, c.topic_id, c.partition) = (l.pipeline, p.generation, l.topic_id, l.partition)
+    ORDER BY c.until_offset DESC LIMIT 1) h ON true
+LEFT JOIN epochline.planned_range r
+    ON (r.pipeline, r.epoch_id, r.topic_id, r.partition) = (l.pipeline, h.epoch_id, l.topic_id, l.partition)
+-- Kafka keeps order by offset, so an unread record came after the newest committed one.
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN l.last_stable > coalesce(h.next_offset, l.log_start)
+           THEN greatest(l.caught_up_at, least(r.newest_timestamp, l.observed_at)) END AS unread_since) u;
 
 -- Every range of every chain. Ranges of an earlier generation are superseded: kept, but no longer read.
 CREATE OR REPLACE VIEW epochline.committed_ranges AS
@@ -59,7 +90,7 @@ CREATE OR REPLACE VIEW epochline.receipts AS
 SELECT r.pipeline, e.generation, r.epoch_id, r.sink,
        CASE WHEN r.shown_at IS NOT NULL THEN 'SHOWN' WHEN r.tried_at IS NOT NULL THEN 'OPEN' ELSE 'DUE' END AS state,
        r.rows, r.due_at, r.tried_at, r.shown_at, r.seconds, a.token, e.undone_by,
-       r.inserted, r.updated, r.deleted, r.superseded, r.unchanged
+       r.inserted, r.updated, r.deleted, r.superseded, r.unchanged, r.announced_by, r.acknowledged_at
 FROM epochline.receipt r
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.attempt a USING (attempt_id);
@@ -67,7 +98,22 @@ JOIN epochline.attempt a USING (attempt_id);
 CREATE OR REPLACE VIEW epochline.state AS
 SELECT v.pipeline, v.state, v.epoch_id, v.keys, v.digest, v.written_at FROM epochline.state_version v;
 
--- The newest event time of each partition that has a head. read_at is the time at which the last epoch that read a
+-- The size of each state table on disk, with its indexes.
+CREATE OR REPLACE VIEW epochline.state_sizes AS
+SELECT schema_name, table_name, keys, pg_total_relation_size(relation) AS bytes FROM epochline.state_table;
+
+-- The rows that each attempt staged for each sink, counted twice (INV-9): by the parts that the job's tasks wrote, and by
+-- the manifest that its driver wrote.
+CREATE OR REPLACE VIEW epochline.staged_rows AS
+SELECT a.pipeline, a.epoch_id, a.attempt, m.sink, m.parts, m.rows, p.parts AS parts_found, p.rows AS rows_found
+FROM epochline.attempt a
+JOIN epochline.manifest m USING (attempt_id)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS parts, coalesce(sum(p.rows), 0)::bigint AS rows FROM epochline.part p
+    WHERE (p.attempt_id, p.sink, p.write_id) = (m.attempt_id, m.sink, m.write_id)) p;
+
+-- The newest event time of each partition that has a head. A watermark that a record carried counts as a record that is
+-- newer by the declared out_of_orderness. read_at is the time at which the last epoch that read a
 -- record of the partition was planned. Without such an epoch, the savepoint that wrote the origin gives both.
 CREATE OR REPLACE VIEW epochline.event_times AS
 SELECT h.pipeline, h.topic, h.topic_id, h.partition,
@@ -94,7 +140,8 @@ CREATE OR REPLACE VIEW epochline.actions AS
 SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acted_at FROM epochline.action;
 
 -- The seconds of each phase of an epoch; NULL where the phase has not ended. The attempt is the last one.
---   wait     from the end of the run's interval to the plan; NULL without an interval
+--   wait     from the end of the run's interval to the begin of the plan; NULL without an interval
+--   plan     from there until the epoch is written; NULL for an operator's epoch, and before migration 0006
 --   start    from the plan to the begin of the attempt, earlier attempts included
 --   stage    from there to the end mark of the Spark job
 --   seal     from there to the seal
@@ -103,13 +150,16 @@ SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acte
 --   whole    from the plan until every sink shows the epoch
 -- interval_kept says whether that was within the interval of the pipeline's schedule (K8); NULL where the schedule is
 -- no interval.
+-- since_previous is the time between the plan of the scheduled epoch before and this plan, which the schedule keeps at
+-- the interval or above (K8); NULL for the first epoch. An epoch that started sooner was not started by the schedule, or
+-- would have waited longer than a plan may.
 -- Two more columns tell how old records were at the commit, by Kafka's timestamps; NULL before the commit, for an epoch
 -- without a range, and for one that was sealed before the ledger kept timestamps:
 --   longest_latency   of the record with the oldest timestamp: nothing in the epoch waited longer
 --   shortest_latency  of the record with the newest timestamp: how far the target was behind at that moment
 CREATE OR REPLACE VIEW epochline.phases AS
 SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
-       extract(epoch FROM e.planned_at - e.interval_end)::double precision AS wait_seconds,
+       extract(epoch FROM e.planned_at - e.interval_end)::double precision - coalesce(e.plan_seconds, 0) AS wait_seconds,
        extract(epoch FROM a.started_at - e.planned_at)::double precision AS start_seconds,
        extract(epoch FROM a.job_ended_at - a.started_at)::double precision AS stage_seconds,
        extract(epoch FROM a.sealed_at - a.job_ended_at)::double precision AS seal_seconds,
@@ -119,8 +169,14 @@ SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
        i.seconds AS interval_seconds,
        extract(epoch FROM s.shown_at - e.planned_at) <= i.seconds AS interval_kept, e.record_limit,
        extract(epoch FROM e.committed_at - t.oldest)::double precision AS longest_latency_seconds,
-       extract(epoch FROM e.committed_at - t.newest)::double precision AS shortest_latency_seconds
+       extract(epoch FROM e.committed_at - t.newest)::double precision AS shortest_latency_seconds,
+       e.plan_seconds,
+       extract(epoch FROM e.planned_at - b.planned_at)::double precision AS since_previous_seconds
 FROM epochline.epoch e
+LEFT JOIN LATERAL (
+    SELECT b.planned_at FROM epochline.epoch b
+    WHERE b.pipeline = e.pipeline AND b.epoch_id < e.epoch_id AND b.kind IN ('regular', 'idle')
+    ORDER BY b.epoch_id DESC LIMIT 1) b ON true
 -- A schedule may also be a cron expression, which is no number of seconds.
 CROSS JOIN LATERAL (
     SELECT CASE jsonb_typeof(e.settings #> '{interval,value}')

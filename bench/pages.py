@@ -1,0 +1,176 @@
+"""How long the pages in Airflow take to make after a thousand, a hundred thousand and a million epochs.
+
+The time is that of the ledger's answers and of the HTML, which is sent when it is whole: the first byte waits for both.
+Airflow's own check of the user is left out. Every round makes every page at every length of the history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+
+from bench.report import machine, write_section
+from bench.servers import servers
+from epochline.airflow.pages.rendering import page
+from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
+from epochline.airflow.reading import snapshot
+
+EPOCHS = (1_000, 100_000, 1_000_000)
+ROUNDS = 20
+_NAME = "orders"
+_UNCHECKED = "-c session_replication_role=replica"
+"""Constraints of the ledger are not checked while epochs are made: a million of them would take minutes."""
+
+_FIRST = """
+    INSERT INTO epochline.pipeline (pipeline, last_epoch_id) VALUES ('orders', 1);
+    INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('x', 'orders', '{}');
+    INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host, declaration_hash,
+        lease_until, aborted_at, aborts, error)
+    VALUES ('orders', 1, 1, 'ABORTED', 1, 'orders', 'run-1', 'host', 'x', now(), now(), 1, 'why');
+    INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, until_offset, chosen_by)
+    SELECT 'orders', 1, 'orders', 'x', n, 0, 'earliest' FROM generate_series(0, 3) n;
+    INSERT INTO epochline.log_end (pipeline, topic, topic_id, partition, log_start, last_stable, cleanup_policy,
+        retention_ms, retention_bytes)
+    SELECT 'orders', 'orders', 'x', n, 0, 2000000, 'delete', 604800000, -1 FROM generate_series(0, 3) n
+"""
+Times = Mapping[tuple[str, int], list[float]]
+
+
+def fill(dsn: str, count: int, options: str = "") -> None:
+    """Add committed epochs 2 to ``count`` to a ledger with one pipeline that has epoch 1 and its origins.
+
+    Each reads one record of each partition. They were planned a minute apart, the last one now.
+    """
+    statements = f"""
+    INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host,
+        declaration_hash, lease_until, planned_at, pre_committed_at, committed_at, records_read, records_passed,
+        records_skipped, records_quarantined, rows_written)
+    SELECT pipeline, n, 1, 'COMMITTED', 1, dag_id, 'run-' || n, host, declaration_hash, now(), t, t,
+        t + interval '5 s', 2, 2, 0, 0, 2
+    FROM epochline.epoch, generate_series(2, {count}) n, LATERAL (SELECT now() - ({count} - n) * interval '1 min') x (t)
+    WHERE epoch_id = 1;
+    INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
+        last_stable)
+    SELECT pipeline, n, topic, topic_id, partition, next_offset + n - 2, next_offset + n - 1, next_offset + n + n % 9
+    FROM epochline.heads, generate_series(2, {count}) n;
+    INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+        epoch_id, chosen_by)
+    SELECT pipeline, 1, topic, topic_id, partition, start_offset, until_offset, epoch_id, 'epoch'
+    FROM epochline.planned_range WHERE epoch_id > 1 ORDER BY epoch_id;
+    INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host, started_at, job_ended_at,
+        sealed_at, ended_at)
+    SELECT pipeline, epoch_id, 1, dag_id, run_id, host, planned_at, planned_at, planned_at, planned_at
+    FROM epochline.epoch WHERE epoch_id > 1;
+    INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, shown_at)
+    SELECT pipeline, epoch_id, 'orders', attempt_id, 2, ended_at FROM epochline.attempt WHERE epoch_id > 1;
+    ANALYZE epochline.epoch, epochline.planned_range, epochline.committed_range, epochline.attempt, epochline.receipt
+    """  # noqa: S608 - a number
+    with closing(psycopg2.connect(dsn, options=options)) as session, session, session.cursor() as cursor:
+        cursor.execute(statements)
+
+
+def pages(dsn: str, epochs: int) -> dict[str, Callable[[], object]]:
+    """What makes each page."""
+
+    def of_pipeline(**chosen: object) -> object:
+        filtered = HistoryFilter.model_validate(chosen)
+        with snapshot(dsn) as ledger:
+            view = pipeline_view(ledger, _NAME, filtered)
+        return page("pipeline.html", f"/pipelines/{_NAME}", view=view, chosen=filtered)
+
+    def of_all() -> object:
+        with snapshot(dsn) as ledger:
+            view = pipelines_view(ledger, set)
+        return page("pipelines.html", "/", view=view)
+
+    def of_epoch() -> object:
+        with snapshot(dsn) as ledger:
+            view = epoch_view(ledger, _NAME, epochs // 2)
+        return page("epoch.html", f"/pipelines/{_NAME}/epochs/{epochs // 2}", view=view)
+
+    return {
+        "all pipelines": of_all,
+        "one pipeline": of_pipeline,
+        "one pipeline, the middle of its history": lambda: of_pipeline(before=epochs // 2),
+        "one pipeline, its aborted epochs": lambda: of_pipeline(state="ABORTED"),
+        "one epoch": of_epoch,
+    }
+
+
+def measured(lengths: Sequence[int], rounds: int) -> Times:
+    """Seconds of each page at each length of the history, after one round that is not counted."""
+    times: dict[tuple[str, int], list[float]] = {}
+    with servers("postgres") as stack:
+        admin = stack.postgres.superuser_dsn
+        ledgers = {}
+        for length in lengths:
+            name = f"pages_{length}"
+            with closing(psycopg2.connect(admin)) as session, session.cursor() as cursor:
+                session.autocommit = True
+                cursor.execute(f"CREATE DATABASE {name} OWNER epochline TEMPLATE epochline")
+            whole = stack.postgres.dsn(name, login="postgres")
+            with closing(psycopg2.connect(whole)) as session, session, session.cursor() as cursor:
+                cursor.execute(_FIRST)
+            fill(whole, length, _UNCHECKED)
+            with closing(psycopg2.connect(whole)) as session, session.cursor() as cursor:
+                session.autocommit = True
+                cursor.execute("VACUUM ANALYZE")
+            ledgers[length] = pages(stack.postgres.dsn(name), length)
+            print(f"{length:,} epochs are there", flush=True)
+        for number in range(rounds + 1):
+            for length, made in ledgers.items():
+                for name, make in made.items():
+                    begun = time.perf_counter()
+                    make()
+                    if number:
+                        times.setdefault((name, length), []).append(time.perf_counter() - begun)
+    return times
+
+
+def ratio(times: Times, name: str, length: int) -> float:
+    """How much longer a page takes at a length of the history than at the shortest one."""
+    shortest = min(one for _, one in times)
+    return statistics.median(times[name, length]) / statistics.median(times[name, shortest])
+
+
+def rendered(times: Times, rounds: int) -> str:
+    """The table, as ratios to the shortest history."""
+    lengths = sorted({length for _, length in times})
+    lines = [
+        f"Four partitions, one sink, an epoch a minute; {rounds} rounds, each of which made every page at every length;"
+        " one round before them is not counted.",
+        f"Measured by `python -m bench.pages` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        "",
+        f"| page | first byte after {lengths[-1]:,} epochs, ratio to {lengths[0]:,} | "
+        + " | ".join(f"{length:,} epochs, ms: median, most" for length in lengths)
+        + " |",
+        "|---|---:|" + "---:|" * len(lengths),
+    ]
+    for name in dict.fromkeys(name for name, _ in times):
+        cells = [
+            f"{1000 * statistics.median(times[name, length]):.0f}, {1000 * max(times[name, length]):.0f}"
+            for length in lengths
+        ]
+        lines.append(f"| {name} | {ratio(times, name, lengths[-1]):.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="times each page is made (default: %(default)s)")
+    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
+    given = parser.parse_args()
+    times = measured(EPOCHS, given.rounds)
+    write_section(given.report, "bench.pages", rendered(times, given.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The actions that pages offer: their forms and their previews.
+
+The DAG of an action makes the preview again, so that a run that would do something else does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from epochline.airflow import previews
+from epochline.airflow.previews import Foreseen, Given
+from epochline.airflow.reading import Snapshot
+from epochline.operations import DAG_ACTIONS, EpochAction
+from epochline.operations.dag_runs import Retry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """An input of an action's form."""
+
+    name: str
+    title: str
+    help: str
+    kind: str
+    """``checkbox``, ``number`` or ``text``."""
+    least: int
+    required: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """An action that pages offer."""
+
+    name: str
+    title: str
+    preview: Callable[[Snapshot, str, Mapping[str, Any], Given], Foreseen]
+    hidden: frozenset[str] = frozenset()
+
+    @property
+    def help(self) -> str:
+        """What the action does, in the words of the command line."""
+        return DAG_ACTIONS[self.name].help
+
+    @property
+    def starts_runs(self) -> bool:
+        """Whether the action's DAG starts runs of the pipeline's own DAG."""
+        return isinstance(DAG_ACTIONS[self.name], EpochAction | Retry)
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The inputs of the action's form, from its parameters."""
+        return [
+            Field(
+                name=name, title=name.replace("_", " ").capitalize(), help=one.description or "",
+                kind="checkbox" if one.annotation is bool else "text" if "str" in str(one.annotation) else "number",
+                least=next((limit.ge for limit in one.metadata if hasattr(limit, "ge")), 0),
+                required=one.is_required(),
+            )
+            for name, one in DAG_ACTIONS[self.name].parameters.model_fields.items()
+            if name not in self.hidden
+        ]  # fmt: skip
+
+    def is_complete(self, given: Given) -> bool:
+        """Whether enough is given for a preview."""
+        required = {one.name for one in self.fields if one.required}
+        return required <= set(given) and bool(given or not self.fields)
+
+    def parse(self, given: Mapping[str, str]) -> Given:
+        """The parameters of a filled-in form. Empty inputs are left out.
+
+        Raises:
+            ActionRefusedError: a parameter is wrong; the message does not repeat its value.
+        """
+        names = {one.name for one in self.fields}
+        some = {name: value for name, value in given.items() if name in names and value != ""}
+        if not self.is_complete(some):
+            return some
+        parsed: dict[str, Any] = DAG_ACTIONS[self.name].parse(some).model_dump(mode="json", exclude_defaults=True)
+        return parsed
+
+    def foresee(self, ledger: Snapshot, pipeline: str, given: Given) -> Foreseen:
+        """What the action would do now."""
+        rows = ledger.ask("act_pipeline", pipeline=pipeline).rows
+        if not rows:
+            return Foreseen(refusal=f"The ledger knows no pipeline {pipeline}.")
+        return self.preview(ledger, pipeline, rows[0], given)
+
+
+ACTS: Mapping[str, Act] = {
+    one.name: one
+    for one in (
+        Act(name="retry", title="Retry", preview=previews.retry),
+        Act(name="pause", title="Pause", preview=previews.pause),
+        Act(name="resume", title="Resume", preview=previews.resume),
+        Act(name="abort", title="Abort an epoch", preview=previews.abort),
+        Act(name="requeue", title="Requeue records", preview=previews.requeue),
+        Act(name="publish", title="Publish again", preview=previews.publish),
+        Act(name="savepoint", title="Make a savepoint", preview=previews.savepoint),
+        # A new pipeline from another one's savepoint has no page yet: the command line makes it.
+        Act(name="restore", title="Restore a savepoint", preview=previews.restore, hidden=frozenset({"of"})),
+        Act(name="extend-back", title="Extend back", preview=previews.extend_back),
+        Act(name="declare-loss", title="Declare loss", preview=previews.declare_loss),
+    )
+}
+"""By their names in commands, DAGs and addresses."""

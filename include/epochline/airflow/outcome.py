@@ -1,0 +1,172 @@
+"""What came of an epoch, in one line. Pure.
+
+The line goes into XCom, so it holds no text of an error: a message may repeat what a record or a user's code says. The
+ledger, the tasks' logs and the pages hold the whole reason (SEC-5).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epochline.errors import EpochlineError, error_of, way_on, way_out_of_pause
+from epochline.protocol.epoch import Epoch, EpochState
+from epochline.protocol.offsets import OffsetRange, PlannedRange
+
+_KIND = re.compile(r"([A-Za-z]{1,60}(?:Error|Exception)): ")
+_WORD = re.compile(r"[A-Z][a-z]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What an epoch reads: how many partitions, how many offsets, and the range if all partitions have the same."""
+
+    partitions: int
+    offsets: int
+    shared: OffsetRange | None = None
+
+    @classmethod
+    def of(cls, ranges: Iterable[OffsetRange]) -> Reading:
+        """Sum up one range per partition."""
+        found = tuple(ranges)
+        return cls(
+            partitions=len(found),
+            offsets=sum(map(len, found)),
+            shared=found[0] if len(set(found)) == 1 else None,
+        )
+
+    def __str__(self) -> str:
+        if not self.partitions:
+            return "no range"
+        what = f"{self.offsets:,} offsets" if self.shared is None else str(self.shared)
+        return f"{what} of {self.partitions:,} partition{'' if self.partitions == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochOutcome:
+    """The values of the ledger from which the line is made."""
+
+    pipeline: str
+    epoch_id: int
+    state: EpochState
+    attempts: int
+    """Number of the newest attempt; 0 before the first."""
+    reading: Reading
+    rows: int | None = None
+    """Rows written; None before the commit."""
+    quarantined: int = 0
+    error: str | None = None
+    """Why it was aborted, as the ledger keeps it. The line has the error's class alone."""
+    paused: str | None = None
+    """Why the pipeline is paused; None if it is not. The line has the command that goes on."""
+    awaits_approval: bool = False
+    undone_by: int | None = None
+    committed_later: int | None = None
+    """The next committed epoch after this one."""
+
+    @classmethod
+    def of(cls, epoch: Epoch, ranges: Iterable[PlannedRange], paused: str | None = None) -> EpochOutcome:
+        """The outcome of an epoch as read from the ledger, with its ranges and why its pipeline is paused."""
+        return cls(
+            pipeline=epoch.pipeline,
+            epoch_id=epoch.epoch_id,
+            state=epoch.state,
+            attempts=epoch.attempt,
+            reading=Reading.of(one.range for one in ranges),
+            rows=epoch.rows_written,
+            quarantined=epoch.counts.quarantined,
+            error=epoch.error,
+            paused=paused,
+            awaits_approval=epoch.approval == "awaited",
+        )
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> EpochOutcome:
+        """The outcome of an epoch from its row of the statement ``page_epoch``."""
+        start, until = row["shared_start"], row["shared_until"]
+        shared = None if start is None else OffsetRange(start=start, until=until)
+        return cls(
+            pipeline=row["pipeline"],
+            epoch_id=row["epoch_id"],
+            state=EpochState(row["state"]),
+            attempts=row["attempt"],
+            reading=Reading(partitions=row["partitions"], offsets=row["offsets"], shared=shared),
+            rows=row["rows_written"],
+            quarantined=row["records_quarantined"] or 0,
+            error=row["error"],
+            paused=row["paused_reason"] if row["paused_at"] else None,
+            awaits_approval=row["approval"] == "awaited",
+            undone_by=row["undone_by"],
+            committed_later=row["committed_later"],
+        )
+
+    def __str__(self) -> str:
+        counted = [f"{self.rows:,} row{'' if self.rows == 1 else 's'}"] if self.rows is not None else []
+        counted += [f"{self.quarantined:,} quarantined"] if self.quarantined else []
+        return " · ".join([f"epoch {self.epoch_id}", str(self.reading), *counted, *self._came()])
+
+    def _came(self) -> list[str]:
+        """What became of the epoch; unless it is done, also what happens next or what to do."""
+        if self.state is EpochState.COMMITTED:
+            undone = f", then undone by epoch {self.undone_by}" if self.undone_by is not None else ""
+            return [f"committed{self._tries}{undone}"]
+        if self.state is EpochState.ABORTED:
+            kind = kind_of(self.error)
+            return [f"aborted{self._tries}{f': {kind}' if kind else ''}", f"no offset moved; {self._next()}"]
+        if self.state is EpochState.PRE_COMMITTED:
+            return [f"pre-committed{self._tries}", self._next()]
+        return [f"planned{f', attempt {self.attempts}' if self.attempts > 1 else ''}"]
+
+    def _next(self) -> str:
+        if self.committed_later is not None:
+            return f"epoch {self.committed_later} read on from the same place"
+        if self.paused is not None:
+            # Of the reason only which command it is: a reason may end with what a user's code says.
+            command = way_out_of_pause(self.pipeline, self.paused).split()[0]
+            return f"the pipeline is paused; to go on, run `epochline {command} {self.pipeline} --reason …`"
+        if self.awaits_approval:
+            return "it waits for an approval in Airflow"
+        return (
+            "the next run commits it"
+            if self.state is EpochState.PRE_COMMITTED
+            else "the next run reads the range again"
+        )
+
+    @property
+    def _tries(self) -> str:
+        return f" after {self.attempts} tries" if self.attempts > 1 else ""
+
+
+def no_epoch(why: str, then: str = "nothing to do") -> str:
+    """The line of a run that planned no epoch.
+
+    Args:
+        why: the run has none, in words of this package alone.
+        then: what to do.
+    """
+    return f"no epoch · {why} · {then}"
+
+
+def not_planned(error: EpochlineError) -> str:
+    """The line of a run whose plan failed or was refused."""
+    command = way_on(str(error))
+    retried = (
+        "Airflow tries again, or the next run plans" if error.retryable else "the log of plan_epoch says what to do"
+    )
+    then = f"to go on, run `epochline {command}`" if command else retried
+    return no_epoch(kind_of(f"{type(error).__name__}: ") or "refused", then)
+
+
+def kind_of(recorded: str | None) -> str | None:
+    """The class of a recorded error, and ours in words: ``rows refused`` for ``RowsRefusedError: …``.
+
+    Returns:
+        None for a text that begins with no class of an error.
+    """
+    found = _KIND.match(recorded or "")
+    if found is None:
+        return None
+    name = found[1]
+    return name if error_of(f"{name}: ") is None else " ".join(_WORD.findall(name.removesuffix("Error"))).lower()

@@ -1,0 +1,60 @@
+"""Who may see what: Airflow's own users and rights. A pipeline is seen by everybody who may read its DAG's runs."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.dag import DagModel
+from fastapi import HTTPException, Request
+
+__all__ = ["GetUserDep", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "readable"]
+
+may_see_pages = requires_access_view(AccessView.PLUGINS)
+"""Refuses an anonymous request by 401, and a user who may not see what plugins show by 403."""
+
+may_read_dag = requires_access_dag("GET", DagAccessEntity.RUN)
+"""Refuses a user who may not read the runs of the DAG in the path, by 403."""
+
+may_edit_dag = requires_access_dag("PUT", DagAccessEntity.RUN)
+"""Refuses a user who may not edit the runs of the DAG in the path, by 403."""
+
+
+def edits(dag_id: str, user: BaseUser) -> bool:
+    """Whether the user may edit the runs of a DAG: act on the pipeline, and see the bytes in its quarantine."""
+    return get_auth_manager().is_authorized_dag(
+        method="PUT",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+        user=user,
+    )
+
+
+def from_here(request: Request) -> None:
+    """Refuse a form that was sent from another origin, by 403.
+
+    A browser says by ``Sec-Fetch-Site`` whether page and target have one origin, and sends the header only to hosts
+    that it trusts. Without the header, ``Origin`` has to name the host of the request.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    same = site == "same-origin" if site else urlsplit(origin or "").netloc == request.headers.get("host", "-")
+    if not same:
+        raise HTTPException(403, "The form was sent from another origin. Nothing was changed.")
+
+
+def readable(pipelines: list[str], user: BaseUser) -> set[str]:
+    """Those of the given pipelines whose DAG's runs the user may read. A pipeline's DAG has the pipeline's name."""
+    teams = DagModel.get_dag_id_to_team_name_mapping(pipelines)
+    return {
+        name
+        for name in pipelines
+        if get_auth_manager().is_authorized_dag(
+            method="GET",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=name, team_name=teams.get(name)),
+            user=user,
+        )
+    }

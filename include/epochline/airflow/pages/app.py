@@ -1,0 +1,191 @@
+"""The pages as a FastAPI application, which the plugin mounts in Airflow's API server."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import FileResponse, JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from epochline.airflow.pages import act_routes, quarantine_routes
+from epochline.airflow.pages.access import GetUserDep, edits, may_read_dag, may_see_pages, readable
+from epochline.airflow.pages.act_routes import offered
+from epochline.airflow.pages.answers import path_of, read
+from epochline.airflow.pages.quarantine_routes import sample
+from epochline.airflow.pages.rendering import page
+from epochline.airflow.pages.views import (
+    EpochView,
+    HistoryFilter,
+    as_json,
+    epoch_of_run,
+    epoch_view,
+    pipeline_view,
+    pipelines_view,
+)
+from epochline.airflow.reading import Snapshot
+from epochline.errors import EpochlineError
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self';"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_STATIC = Path(__file__).with_name("static")
+Chosen = Annotated[HistoryFilter, Query()]
+
+
+class SecurityHeaders:
+    """Adds the headers to every answer, refusals included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+html = APIRouter(include_in_schema=False)
+json = APIRouter(prefix="/api", tags=["ledger"])
+
+
+@html.get("/")
+def all_pipelines(request: Request, user: GetUserDep) -> Response:
+    """Every pipeline that the user may see."""
+    view = read(partial(pipelines_view, may_see=lambda names: readable(names, user)))
+    return page("pipelines.html", path_of(request), view=view)
+
+
+@html.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
+def one_pipeline(request: Request, dag_id: str, chosen: Chosen, user: GetUserDep) -> Response:
+    """One pipeline: the tab of a DAG shows it as well."""
+    view = read(partial(pipeline_view, pipeline=dag_id, chosen=chosen))
+    return page("pipeline.html", path_of(request), view=view, chosen=chosen, **offered(dag_id, user))
+
+
+@html.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])
+def one_epoch(request: Request, dag_id: str, epoch_id: int, user: GetUserDep) -> Response:
+    """One epoch."""
+    return _page_of_epoch(request, dag_id, read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id)), user)
+
+
+@html.get("/pipelines/{dag_id}/runs/{run_id}", dependencies=[Depends(may_read_dag)])
+def epoch_of_one_run(request: Request, dag_id: str, run_id: str, user: GetUserDep) -> Response:
+    """The epoch of a run, for the tab of the run."""
+
+    def found(ledger: Snapshot) -> Any:
+        epoch_id = epoch_of_run(ledger, dag_id, run_id)
+        return None if epoch_id is None else epoch_view(ledger, dag_id, epoch_id)
+
+    try:
+        view = read(found)
+    except HTTPException:
+        return page("no_epoch.html", path_of(request), pipeline=dag_id, run_id=run_id)
+    return _page_of_epoch(request, dag_id, view, user)
+
+
+def _page_of_epoch(request: Request, dag_id: str, view: EpochView, user: Any) -> Response:
+    may_act = edits(dag_id, user)
+    return page("epoch.html", path_of(request), view=view, may_act=may_act, sample=sample(view) if may_act else None)
+
+
+@html.get("/static/{name}")
+def static(name: str) -> Response:
+    """The stylesheet and the script."""
+    if name not in ("pages.css", "pages.js"):
+        raise HTTPException(404, "There is no such file.")
+    return FileResponse(_STATIC / name)
+
+
+@html.get("/api")
+def api_page(request: Request) -> Response:
+    """The list of the JSON routes."""
+    return page("api.html", path_of(request), paths=_openapi()["paths"])
+
+
+@html.get("/api/openapi.json")
+def openapi() -> JSONResponse:
+    """The description of the JSON routes."""
+    return JSONResponse(_openapi())
+
+
+@json.get("/pipelines")
+def pipelines_as_json(user: GetUserDep) -> dict[str, Any]:
+    """All pipelines: state, lag, last commit, unfinished epoch, failures, epochs that sinks do not show yet."""
+    return _encoded(read(partial(pipelines_view, may_see=lambda names: readable(names, user))))
+
+
+@json.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
+def pipeline_as_json(dag_id: str, chosen: Chosen) -> dict[str, Any]:
+    """One pipeline. Its history has `size` epochs; the next page is asked for with `before` = `older`."""
+    return _encoded(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen)))
+
+
+@json.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])
+def epoch_as_json(dag_id: str, epoch_id: int) -> dict[str, Any]:
+    """One epoch: ranges with both balances, phases, attempts, receipts, places of quarantined records."""
+    return _encoded(read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id)))
+
+
+def _encoded(view: Any) -> dict[str, Any]:
+    encoded: dict[str, Any] = jsonable_encoder(as_json(view))
+    return encoded
+
+
+def _openapi() -> dict[str, Any]:
+    return get_openapi(
+        title="Epochline's ledger",
+        version="1",
+        routes=[*json.routes, *quarantine_routes.json.routes],
+        servers=[{"url": ".."}],
+    )
+
+
+@html.get("/{path:path}")
+def anything_else(path: str) -> Response:
+    """Refuse an anonymous request of any path by 401, and answer every other one by 404."""
+    raise HTTPException(404, "There is no such page.")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """A refusal as a page, or as JSON under ``/api``."""
+    if isinstance(error, EpochlineError):
+        status, said = 503, str(error)
+    elif isinstance(error, StarletteHTTPException):
+        status, said = error.status_code, str(error.detail)
+    else:
+        raise error
+    path = path_of(request)
+    if path.startswith("/api/"):
+        return JSONResponse({"detail": said}, status_code=status)
+    return page("refused.html", path, status=status, status_code=status, said=said)
+
+
+def create_app() -> FastAPI:
+    """The application. Every route demands a user of Airflow; FastAPI's own pages are off, because they demand none."""
+    app = FastAPI(
+        title="Epochline", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(may_see_pages)],
+        exception_handlers={StarletteHTTPException: _refused, EpochlineError: _refused},
+    )  # fmt: skip
+    app.add_middleware(SecurityHeaders)
+    for router in (json, quarantine_routes.json, quarantine_routes.html, act_routes.html, html):
+        app.include_router(router)
+    return app

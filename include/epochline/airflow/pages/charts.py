@@ -1,0 +1,105 @@
+"""Bars and lines for inline SVG: places and lengths, without markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HOURS = 24
+PHASES = ("wait", "plan", "start", "stage", "seal", "commit", "publish")
+TASK_OF_PHASE = {
+    "wait": "plan_epoch", "plan": "plan_epoch", "start": "pre_commit", "stage": "pre_commit", "seal": "pre_commit",
+    "commit": "commit_epoch",
+}  # fmt: skip
+"""The task whose log tells of a phase. What was published is in the receipts."""
+FATES = ("inserted", "updated", "deleted", "superseded", "unchanged")
+_LEAST_SHARE = 0.02
+_ORDER = ("COMMITTED", "PRE_COMMITTED", "PLANNED", "ABORTED")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One coloured rectangle of a chart.
+
+    Args:
+        kind: the name of its colour in the stylesheet.
+        column: its number from the left; 0 for a lying bar.
+        at: where it begins: from the left of a lying bar, from the top of a standing one.
+        length: in the unit of the chart.
+        value: what it stands for.
+    """
+
+    kind: str
+    column: int
+    at: float
+    length: float
+    value: float
+
+
+def lying(parts: Iterable[tuple[str, float | None]], length: float = 100.0) -> Sequence[Bar]:
+    """The parts of a whole side by side, the whole as long as given. Parts that are empty or unknown are left out.
+
+    A small part is drawn larger than it is, so that it is seen: two quarantined records of a million matter.
+    """
+    some = [(kind, float(value)) for kind, value in parts if value and value > 0]
+    least = _LEAST_SHARE * sum(value for _, value in some)
+    whole, at, bars = sum(max(value, least) for _, value in some), 0.0, []
+    for kind, value in some:
+        share = length * max(value, least) / whole
+        bars.append(Bar(kind, 0, round(at, 3), round(share, 3), value))
+        at += share
+    return bars
+
+
+def phases(row: Mapping[str, Any]) -> Sequence[Bar]:
+    """The phases of an epoch, from columns such as ``stage_seconds``."""
+    return lying((name, row[f"{name}_seconds"]) for name in PHASES)
+
+
+def day(rows: Iterable[Mapping[str, Any]], height: float = 20.0) -> Sequence[Bar]:
+    """The epochs of 24 hours, a column per hour, the oldest first and the fullest as high as given.
+
+    Args:
+        rows: of the statement ``page_day``, of one pipeline.
+        height: of the chart.
+    """
+    hours: dict[int, dict[str, int]] = {}
+    for row in rows:
+        of_hour = hours.setdefault(min(max(row["hour"], 0), HOURS - 1), {})
+        of_hour[row["state"]] = of_hour.get(row["state"], 0) + row["epochs"]
+    most = max((sum(one.values()) for one in hours.values()), default=0)
+    bars = []
+    for hour, one in sorted(hours.items()):
+        at = height
+        for state in _ORDER:
+            share = height * one.get(state, 0) / most
+            if share:
+                at -= share
+                bars.append(Bar(state, hour, round(at, 3), round(share, 3), one[state]))
+    return bars
+
+
+def line(values: Sequence[float | None], most: float | None = None, width: float = 96.0, height: float = 20.0) -> str:
+    """The points of a line through values at equal distances, for ``<polyline points>``; unknown values are left out.
+
+    Args:
+        values: the oldest first.
+        most: the value at the top; the largest one if not given.
+        width: of the chart.
+        height: of the chart.
+    """
+    top = most or max((value for value in values if value is not None), default=0) or 1
+    step = width / max(len(values) - 1, 1)
+    return " ".join(
+        f"{round(at * step, 2):g},{round(height - 1 - (height - 2) * value / top, 2):g}"
+        for at, value in enumerate(values)
+        if value is not None
+    )
+
+
+def fates(receipt: Mapping[str, Any]) -> Sequence[Bar]:
+    """What became of the rows of a sink; where they are not counted by fate, each was added."""
+    if receipt["inserted"] is None:
+        return lying([("inserted", receipt["rows"])])
+    return lying((kind, receipt[kind]) for kind in FATES)

@@ -1,0 +1,165 @@
+"""What the pages of the quarantine hold. Bytes are shown as text without control characters, and in hex."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict
+
+from epochline.airflow.pages.views import PageFilter
+from epochline.airflow.reading import Snapshot, Table
+from epochline.protocol.record_text import hex_lines, on_one_line
+
+LISTED_BYTES = 80
+SHOWN_BYTES = 64 * 1024
+"""Of a key or a value, a page shows so many bytes, the first ones."""
+
+_Epoch = Annotated[int, Query(ge=1, le=2**63 - 1)]
+_Offset = Annotated[int, Query(ge=0, le=2**63 - 1)]
+_Partition = Annotated[int, Query(ge=0, le=2**31 - 1)]
+# PostgreSQL keeps no text with a NUL.
+_WITHOUT_NUL = r"^[^\x00]*$"
+_Topic = Annotated[str, Query(max_length=1000, pattern=_WITHOUT_NUL)]
+
+
+class Place(BaseModel):
+    """Where a record stands, and which epoch set it aside."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: _Epoch
+    topic: _Topic
+    partition: _Partition
+    offset: _Offset
+
+
+class QuarantineFilter(PageFilter):
+    """Which records a page shows: of an epoch, of a time, of a reason, after a place."""
+
+    epoch: _Epoch | None = None
+    reason: Annotated[str | None, Query(max_length=1000, pattern=_WITHOUT_NUL)] = None
+    since: datetime | None = None
+    until: datetime | None = None
+    after_epoch: _Epoch | None = None
+    after_topic: _Topic | None = None
+    after_partition: _Partition | None = None
+    after_offset: _Offset | None = None
+    size: Annotated[int, Query(ge=1, le=200)] = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineView:
+    """A page of the quarantine.
+
+    Args:
+        after: the place after which the next page begins; None on the last page.
+        next_page: the query of the next page.
+        requeue: the query of the form that requeues what the filter chooses; None if the form cannot say it.
+    """
+
+    pipeline: str
+    records: Table
+    after: Mapping[str, Any] | None
+    next_page: str
+    requeue: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bytes:
+    """A key, a value or a header: text on one line and lines of hex, of the first bytes."""
+
+    name: str
+    size: int
+    text: str
+    hex: Sequence[str]
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordView:
+    """One record. ``requeue`` is the query of the form that requeues it."""
+
+    pipeline: str
+    record: Table
+    parts: Sequence[Bytes]
+    headers: Sequence[Bytes]
+    requeue: str
+
+
+def quarantine_view(
+    ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, inspect: bool
+) -> QuarantineView | None:
+    """A page of the quarantine; None if the ledger does not know the pipeline.
+
+    Args:
+        ledger: one moment; of an inspector if ``inspect``.
+        pipeline: its name.
+        chosen: which records.
+        inspect: with reasons and the beginning of values, and filtered by reason.
+    """
+    if not ledger.ask("act_pipeline", pipeline=pipeline).rows:
+        return None
+    return records_view(ledger, pipeline, chosen, inspect=inspect)
+
+
+def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, inspect: bool) -> QuarantineView:
+    """A page of the quarantine of a pipeline that the ledger knows, as `quarantine_view`."""
+    wanted = {"pipeline": pipeline, "limit": chosen.size + 1, **chosen.model_dump(exclude={"size", "reason"})}
+    if inspect:
+        found = ledger.ask("page_quarantine_inspected", **wanted, reason=chosen.reason, most_bytes=LISTED_BYTES)
+        found = replace(found, rows=[{**row, "beginning": _beginning(row)} for row in found.rows])
+    else:
+        found = ledger.ask("page_quarantine", **wanted)
+    rows = found.rows[: chosen.size]
+    after = None
+    if len(found.rows) > len(rows):
+        last = rows[-1]
+        after = {f"after_{name}": last["epoch_id" if name == "epoch" else name] for name in Place.model_fields}
+    asked = chosen.model_dump(mode="json", exclude_defaults=True)
+    names = {"epoch": chosen.epoch, "like": chosen.reason if inspect else None}
+    some = {name: value for name, value in names.items() if value is not None} or {"everything": "true"}
+    return QuarantineView(
+        pipeline=pipeline, records=replace(found, rows=rows), after=after,
+        next_page=urlencode({**asked, **(after or {})}),
+        requeue=None if chosen.since or chosen.until else urlencode(some),
+    )  # fmt: skip
+
+
+def record_view(ledger: Snapshot, pipeline: str, place: Place) -> RecordView | None:
+    """One record with its bytes; None if the quarantine has no such record."""
+    found = ledger.ask("page_quarantined_record", pipeline=pipeline, **place.model_dump(), most_bytes=SHOWN_BYTES)
+    if not found.rows:
+        return None
+    row = found.rows[0]
+    parts = [_bytes(name, row[name], row[f"{name}_bytes"]) for name in ("key", "value")]
+    headers = [
+        _bytes(str(name), None if value is None else base64.b64decode(value)) for name, value in row["headers"] or []
+    ]
+    chosen = place.model_dump(exclude={"epoch"})
+    if not row["is_current"]:
+        chosen["generation"] = row["generation"]
+    return RecordView(
+        pipeline=pipeline, record=found, parts=[one for one in parts if one], headers=[one for one in headers if one],
+        requeue=urlencode(chosen),
+    )  # fmt: skip
+
+
+def _bytes(name: str, content: bytes | memoryview | None, size: int | None = None) -> Bytes:
+    if content is None:
+        return Bytes(name=name, size=0, text="none", hex=(), cut=False)
+    first = bytes(content)[:SHOWN_BYTES]
+    whole = len(content) if size is None else size
+    return Bytes(name=name, size=whole, text=on_one_line(first), hex=tuple(hex_lines(first)), cut=whole > len(first))
+
+
+def _beginning(row: Mapping[str, Any]) -> str:
+    if row["value"] is None:
+        return "none"
+    first = bytes(row["value"])
+    return on_one_line(first) + ("…" if row["value_bytes"] > len(first) else "")

@@ -1,0 +1,117 @@
+"""Runs of the actions' DAGs: start one for a user, and find those that the pages started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.exceptions import DagNotFound, DagRunAlreadyExists
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from epochline.airflow.action_runs import SAID, dag_of_action
+from epochline.airflow.acts import ACTS
+from epochline.airflow.pages.tokens import Claim
+from epochline.errors import ActionRefusedError, AlreadyStartedError
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """A run that a page started."""
+
+    action: str
+    dag_id: str
+    run_id: str
+    state: str
+    user: str
+    reason: str
+    queued_at: datetime | None
+    said: str
+    """What the task of the action said; empty before its end."""
+
+    def in_short(self) -> StartedRun:
+        """The run without what its task said."""
+        return replace(self, said="")
+
+
+def obstacle(action: str, pipeline: str) -> str | None:
+    """Why a run of an action's DAG, or a run of the pipeline's DAG that it starts, would wait; None if none would."""
+    needed = [dag_of_action(action), *([pipeline] if ACTS[action].starts_runs else [])]
+    with create_session() as session:
+        found = {
+            dag.dag_id: dag.is_paused
+            for dag in session.scalars(select(DagModel).where(DagModel.dag_id.in_(needed), ~DagModel.is_stale))
+        }
+    for dag_id in needed:
+        if dag_id not in found:
+            return f"Airflow has no DAG {dag_id}."
+        if found[dag_id]:
+            return f"The DAG {dag_id} is paused in Airflow. Unpause it, so that its runs start."
+    return None
+
+
+def start(claim: Claim, *, user: str, reason: str, state: Mapping[str, Any]) -> str:
+    """Start the run of a previewed action, and return its id. A form starts one run at most.
+
+    Raises:
+        AlreadyStartedError: the form was sent before; its run is there.
+        ActionRefusedError: the DAG does not exist, is paused, or refuses a parameter.
+    """
+    hindered = obstacle(claim.action, claim.pipeline)
+    if hindered is not None:
+        raise ActionRefusedError(f"{hindered} Nothing was changed.")
+    run_id = f"{_prefix(claim.pipeline)}{claim.action}:{claim.nonce}"
+    given = {**claim.given, "pipeline": claim.pipeline, "reason": reason, "confirm": True, "expected": dict(state)}
+    try:
+        trigger_dag(
+            dag_of_action(claim.action), run_id=run_id, conf=given, triggered_by=DagRunTriggeredByType.UI,
+            triggering_user_name=user,
+        )  # fmt: skip
+    except (DagRunAlreadyExists, IntegrityError):
+        raise AlreadyStartedError(
+            "This form was sent before. Its run is there, and no second one was started."
+        ) from None
+    except (DagNotFound, ValueError) as error:
+        raise ActionRefusedError(f"Airflow started no run ({type(error).__name__}). Nothing was changed.") from error
+    return run_id
+
+
+def started(pipeline: str) -> Sequence[StartedRun]:
+    """The newest runs that pages started for a pipeline."""
+    dags = {dag_of_action(name): name for name in ACTS}
+    with create_session() as session:
+        runs = session.scalars(
+            select(DagRun)
+            .where(DagRun.dag_id.in_(dags), DagRun.run_id.startswith(_prefix(pipeline), autoescape=True))
+            .order_by(DagRun.id.desc())
+            .limit(_SHOWN)
+        ).all()
+        return [
+            StartedRun(
+                action=dags[run.dag_id], dag_id=run.dag_id, run_id=run.run_id, state=str(run.state),
+                user=run.triggering_user_name or "", reason=str((run.conf or {}).get("reason", "")),
+                queued_at=run.queued_at, said=_said(session, run),
+            )
+            for run in runs
+        ]  # fmt: skip
+
+
+def _said(session: Any, run: DagRun) -> str:
+    found = session.scalars(
+        XComModel.get_many(run_id=run.run_id, key=SAID, dag_ids=run.dag_id, task_ids="act", limit=1)
+    ).first()
+    return "" if found is None else str(XComModel.deserialize_value(found))
+
+
+def _prefix(pipeline: str) -> str:
+    return f"page:{pipeline}:"

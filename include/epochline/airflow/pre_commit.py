@@ -1,0 +1,167 @@
+"""The task that stages an epoch with Spark and seals it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
+
+from epochline.airflow.connections import (
+    epochline_errors,
+    job_credentials,
+    ledger_of,
+    offsets_of,
+    run_of,
+    spark_server,
+)
+from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log
+from epochline.airflow.server_job import ServerJob, how_it_ended
+from epochline.airflow.settings import settings_of_run
+from epochline.config.discovery import project_folder
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import EpochTimeoutError, JobLostError, error_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from epochline.ports import Ledger
+    from epochline.protocol.staging import StagingTicket
+
+
+class PreCommitOperator(SparkSubmitOperator):
+    """Stage the epoch with Spark, then seal it. Each execution is a new attempt.
+
+    A connection of type ``spark_connect`` names a server, which runs the job at once. Any other starts a driver by
+    spark-submit.
+
+    :param pipeline: the declaration.
+    :param epoch_id: id of the epoch. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "epoch_id")
+
+    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        # Not durable: a retry is a new attempt and must not attach to the driver of the attempt before.
+        # WARN: at INFO, hundreds of lines of client settings hide the few that tell what happened.
+        conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
+        super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
+        self.pipeline = pipeline
+        self.epoch_id = epoch_id
+        self._server_job: ServerJob | None = None
+
+    def pre_execute(self, context: Any) -> None:
+        """Set the task's time-out to the run's."""
+        self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
+
+    def execute(self, context: Context) -> None:
+        """Stage and seal the epoch; succeed without Spark if it is sealed already.
+
+        Raises:
+            AirflowFailException: also on a time-out: the next epoch takes the range, not a retry (K10).
+        """
+        from epochline.coordinator import stage
+
+        name = self.pipeline.name
+        with epochline_errors():
+            try:
+                self._refuse_early_return()
+                ledger = ledger_of(self.pipeline)
+                begin_log(ledger, name, self.epoch_id, "stages it with Spark and seals it")
+                counts = stage(
+                    ledger, offsets_of(self.pipeline), name, int(self.epoch_id), run_of(context),
+                    submit=partial(self._submit, context, ledger), stop=self.on_kill,
+                )  # fmt: skip
+            except AirflowTaskTimeout as timeout:
+                raise EpochTimeoutError(
+                    f"epoch {self.epoch_id} of {name}: was not staged and sealed within {self.execution_timeout}."
+                    " abort_epoch discards what it staged, no offset moves, and the next epoch takes its range. If it"
+                    " was sealed in the last moment, the next run commits it."
+                ) from timeout
+        if counts is None:
+            self.log.info(
+                "epoch %s of %s is sealed already; Spark has nothing to do. commit_epoch makes it visible next.",
+                self.epoch_id,
+                name,
+            )
+            return
+        self.log.info(
+            "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined."
+            " commit_epoch makes it visible next.",
+            self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
+        )  # fmt: skip
+
+    def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
+        """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        self.application = program
+        self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
+        arguments = [
+            "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
+        ]  # fmt: skip
+        self.application_args = arguments
+        server = spark_server(self.pipeline.spark_connection)
+        with self._credentials(ticket, server):
+            try:
+                if server is None:
+                    super().execute(context)
+                else:
+                    self._server_job = ServerJob(self.log.info)
+                    self._server_job.run(program, arguments)
+            except AirflowException as failure:
+                with ledger.transaction() as tx:
+                    attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+                said = None if attempt is None else attempt.error
+                if said is None:
+                    # The hook of spark-submit repeats its command, and ends with the code.
+                    code = re.search(r"Error code is: (-?\d+)", str(failure))
+                    raise JobLostError(
+                        f"{ticket}: {how_it_ended(int(code[1])) if code else failure}, and it left no reason in the"
+                        " ledger. If the output above shows none either, look for what ends processes on the driver's"
+                        " machine, such as its memory limit."
+                    ) from failure
+                raise error_of(said) or AirflowException(f"{ticket}: {said}") from None
+
+    def on_kill(self) -> None:
+        """End the job, wherever it runs."""
+        if self._server_job is not None:
+            self._server_job.stop()
+        if self._hook is not None:
+            super().on_kill()
+
+    def _refuse_early_return(self) -> None:
+        """Refuse a setting that lets spark-submit return before the job has ended: the seal would come too early."""
+        for setting, value in (self.conf or {}).items():
+            if setting.lower().endswith("waitappcompletion") and str(value).lower() == "false":
+                raise AirflowFailException(
+                    f"{setting}=false: pre_commit must wait until the job has ended. Remove it from spark_conf."
+                )
+
+    @contextmanager
+    def _credentials(self, ticket: StagingTicket, server: str | None) -> Iterator[None]:
+        """Hand the driver its connection details in a file that only its owner can read (SEC-4).
+
+        In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
+        """
+        if server is None:
+            # The hook looks up a connection, which the job's environment no longer allows.
+            self._hook = self._get_hook()
+            if self._hook._connection["deploy_mode"] == "cluster":
+                yield
+                return
+        from epochline.airflow.handover import credentials_file, environment_of_job
+
+        found = job_credentials(self.pipeline, ticket)
+        held: dict[str, Any] = {
+            "postgres": {"dsn": found.dsn}, "kafka": found.kafka or None, "kafkas": found.kafkas,
+            "registries": found.registries,
+            "sources": {name: asdict(one) for name, one in found.source_connections.items()},
+            "spark": {} if server is None else {"server": server},
+        }  # fmt: skip
+        with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
+            yield

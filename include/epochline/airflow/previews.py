@@ -1,0 +1,251 @@
+"""What each action would do now, as far as the ledger knows: views are read, Kafka is not asked.
+
+Each function takes one moment of the ledger, a pipeline with its row of the statement ``act_pipeline``, and the
+parameters of the action as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochline.airflow.reading import Snapshot
+
+Given = Mapping[str, Any]
+"""The parameters of an action as JSON, without those that are not given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What an action would do.
+
+    Args:
+        lines: what changes and what does not, for people.
+        state: what the lines depend on, as JSON. The action is refused if it has changed meanwhile.
+        refusal: why the action would be refused; None if it would not.
+    """
+
+    lines: Sequence[str] = ()
+    state: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str | None = None
+
+
+def abort(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """End an epoch by hand."""
+    rows = ledger.ask("act_epoch", pipeline=pipeline, epoch_id=given["epoch"]).rows
+    if not rows:
+        return Foreseen(refusal=f"The ledger has no epoch {given['epoch']} of {pipeline}.")
+    epoch, name = rows[0], f"Epoch {given['epoch']}"
+    if epoch["state"] == "COMMITTED":
+        return Foreseen(refusal=f"{name} is committed with {epoch['rows_written']} rows. A committed epoch stays.")
+    effect = {
+        "PLANNED": "Its attempt is fenced: late writes are refused. Its staging is discarded.",
+        "PRE_COMMITTED": "Its sealed rows, which the next run would commit, are discarded.",
+        "ABORTED": "It is aborted already. What is left of its staging is discarded.",
+    }[epoch["state"]]
+    return Foreseen(
+        lines=(
+            f"{name} is {_said(epoch['state'])}, attempt {epoch['attempt']}, planned by run {epoch['run_id']}:"
+            f" {epoch['offsets']} offsets, {epoch['rows_staged']} rows staged.",
+            effect,
+            "No offset moves. A later run reads the range again.",
+        ),
+        state={"epoch": given["epoch"], "state": epoch["state"], "attempt": epoch["attempt"]},
+    )
+
+
+def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Start a run of the pipeline's own DAG."""
+    if stands := _stands(pipeline, row):
+        return Foreseen(refusal=stands)
+    epoch = row["unfinished_epoch"]
+    if row["unfinished_state"] == "PLANNED" and not row["lease_expired"]:
+        return Foreseen(refusal=f"Run {row['run_id']} stages epoch {epoch}; let it finish, or abort the epoch.")
+    state = {"unfinished": epoch, "unfinished_state": row["unfinished_state"], "attempt": row["attempt"]}
+    lines = [f"A new run of the DAG {pipeline} starts. It reads on from the heads that the ledger has."]
+    if epoch is not None:
+        ends = "ends it and reads its range again" if row["unfinished_state"] == "PLANNED" else "commits it first"
+        lines.append(f"Epoch {epoch} is {_said(row['unfinished_state'])}: the run {ends}.")
+    elif row["aborted_epoch"] is not None:
+        lines.append(f"Epoch {row['aborted_epoch']} was aborted and moved no offset: its range is read again.")
+    return Foreseen(lines=lines, state={**state, "aborted": row["aborted_epoch"]})
+
+
+def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Read quarantined records again."""
+    chosen = {name: given.get(name) for name in ("epoch", "topic", "partition", "offset", "generation")}
+    if set(given) <= {"out_of_order"}:
+        return Foreseen(refusal="Say which records: by epoch, topic, partition, offset or reason, or everything.")
+    # A reader may not compare the reason, so the statement that does is another one.
+    if given.get("like") is None:
+        found = ledger.ask("act_quarantine", pipeline=pipeline, **chosen).rows
+    else:
+        found = ledger.ask("act_quarantine_like", pipeline=pipeline, **chosen, like=given["like"]).rows
+    if not found:
+        return Foreseen(refusal="No record in the quarantine fits, or each was requeued before.")
+    counts = {_name(one): int(one["records"]) for one in found}
+    total = sum(counts.values())
+    return Foreseen(
+        lines=(
+            *(f"{name}: {_some(records, 'quarantined record')} read again." for name, records in counts.items()),
+            f"One epoch of {pipeline} reads {_count(total, 'record')} with today's parse. No offset moves.",
+            "A record that fails again stays in the quarantine, with the new reason.",
+        ),
+        state={"generation": row["generation"], "quarantined": counts},
+    )
+
+
+def declare_loss(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Go on behind offsets that Kafka deleted unread."""
+    if row["unfinished_epoch"] is not None:
+        return Foreseen(refusal=f"Epoch {row['unfinished_epoch']} may hold what looks lost; finish or abort it first.")
+    partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
+    gaps = {_name(one): one for one in partitions if one["unread_deleted"]}
+    if not gaps:
+        return Foreseen(refusal="When the last plan asked Kafka, every head lay in its log: nothing is lost.")
+    lost = {name: [one["next_offset"], one["log_start"]] for name, one in gaps.items()}
+    total = sum(until - start for start, until in lost.values())
+    return Foreseen(
+        lines=(
+            *(f"{name}: offsets {start} to {until - 1} are declared lost." for name, (start, until) in lost.items()),
+            f"{total} offsets will never be read. The pipeline goes on behind them. This cannot be undone.",
+            _as_of(partitions),
+        ),
+        state={"lost": lost},
+    )
+
+
+def savepoint(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Keep heads and state under a name."""
+    if ledger.ask("act_savepoint", pipeline=pipeline, savepoint=given["name"]).rows:
+        return Foreseen(refusal=f"{pipeline} has a savepoint of this name already. Take another name.")
+    if row["committed_epoch"] is None:
+        return Foreseen(refusal="No epoch is committed yet: there is nothing to keep.")
+    partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
+    heads = [one for one in partitions if one["next_offset"] is not None]
+    return Foreseen(
+        lines=(
+            f"{pipeline} stands after epoch {row['committed_epoch']}. Its heads, its watermark and a copy of its state"
+            f" are kept as {given['name']}, until somebody deletes the savepoint.",
+            *(f"{one['topic']}-{one['partition']}: head {one['next_offset']}." for one in heads),
+        ),
+        state={"committed": row["committed_epoch"]},
+    )
+
+
+def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Go back to a savepoint."""
+    if row["unfinished_epoch"] is not None:
+        return Foreseen(refusal=f"Epoch {row['unfinished_epoch']} is unfinished; let it finish, or abort it first.")
+    found = ledger.ask("act_savepoint", pipeline=pipeline, savepoint=given["name"]).rows
+    if not found:
+        return Foreseen(refusal=f"{pipeline} has no savepoint {given['name']}.")
+    kept = found[0]
+    return Foreseen(
+        lines=(
+            f"{pipeline} goes back to where epoch {kept['epoch_id']} left it: heads, state and targets, in one"
+            " transaction.",
+            f"{_count(kept['undone'], 'epoch')} after it ({kept['undone_rows'] or 0} rows)"
+            f" {'is' if kept['undone'] == 1 else 'are'} undone: the rows leave the targets, and a run reads the ranges"
+            " again.",
+            f"The savepoint was made by {kept['made_by']}: {kept['reason']}",
+        ),
+        state={
+            "generation": row["generation"], "savepoint_of_epoch": kept["epoch_id"], "undone": kept["undone"],
+            "committed": row["committed_epoch"],
+        },
+    )  # fmt: skip
+
+
+def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Commit what lies before the origins."""
+    if stands := _stands(pipeline, row):
+        return Foreseen(refusal=stands)
+    to, lines, origins = str(given["to"]), [], {}
+    partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
+    for one in partitions:
+        name, origin, log_start = _name(one), one["origin_offset"], one["log_start"]
+        if origin is None or log_start is None:
+            continue
+        begin = log_start if to == "earliest" else max(int(to), log_start) if to.isdigit() else None
+        if begin is None:
+            lines.append(f"{name}: what lies between {to} and the origin {origin} is read, the newest first.")
+        elif begin < origin:
+            lines.append(f"{name}: offsets {begin} to {origin - 1} are read, the newest first.")
+        else:
+            continue
+        origins[name] = origin
+    if not origins:
+        return Foreseen(refusal=f"Nothing that Kafka holds lies between {to} and the origins.")
+    step = f"of at most {given['step']} offsets" if "step" in given else "of the declared size"
+    lines += [f"Epochs {step} commit it, a run of the DAG {pipeline} for each. Heads do not move.", _as_of(partitions)]
+    return Foreseen(lines=lines, state={"generation": row["generation"], "origins": origins})
+
+
+def pause(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Plan no epoch."""
+    if stands := _stands(pipeline, row):
+        return Foreseen(refusal=stands)
+    lines = [f"No epoch of {pipeline} is planned from now on. Its runs end as skipped, until somebody resumes it."]
+    if row["unfinished_epoch"] is not None:
+        lines.append(f"Epoch {row['unfinished_epoch']} is planned already and may still be committed.")
+    return Foreseen(lines=lines, state={"paused": False})
+
+
+def resume(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Plan epochs again."""
+    if row["paused_at"] is None or row["dropped_at"] is not None:
+        return Foreseen(refusal=f"{pipeline} is not paused.")
+    return Foreseen(
+        lines=(
+            f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}",
+            "The next run plans again, from where the pipeline stopped.",
+        ),
+        state={"paused_at": row["paused_at"].isoformat()},
+    )
+
+
+def publish(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
+    """Show committed epochs in sinks that do not show them."""
+    due = row["due"] or {}
+    if not due:
+        return Foreseen(refusal="Every sink shows every committed epoch.")
+    return Foreseen(
+        lines=(
+            *(f"{sink}: {_some(epochs, 'committed epoch')} shown there, in order." for sink, epochs in due.items()),
+            "Nothing is shown twice. A sink that is down delays only itself.",
+        ),
+        state={"due": due},
+    )
+
+
+def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
+    """Why no run of a pipeline plans; None if runs plan."""
+    if row["dropped_at"] is not None:
+        return f"{row['dropped_by']} dropped {pipeline}: {row['dropped_reason']}"
+    if row["paused_at"] is not None:
+        return f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}"
+    return None
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _some(count: int, what: str) -> str:
+    return f"{_count(count, what)} {'is' if count == 1 else 'are'}"
+
+
+def _said(state: str) -> str:
+    return state.lower().replace("_", "-")
+
+
+def _name(partition: Mapping[str, Any]) -> str:
+    return f"{partition['topic']}-{partition['partition']}"
+
+
+def _as_of(partitions: Sequence[Mapping[str, Any]]) -> str:
+    """When Kafka was asked where the logs begin. The action asks again, and refuses if more is gone."""
+    asked = min(one["observed_at"] for one in partitions if one["observed_at"] is not None)
+    return f"A plan asked Kafka where its logs begin at {asked:%Y-%m-%d %H:%M:%S} UTC. The action asks again."

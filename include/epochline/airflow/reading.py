@@ -1,0 +1,115 @@
+"""Read the ledger with a reader's login: one snapshot per page, read only, with a time limit for each statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import psycopg2
+from psycopg2.errors import InsufficientPrivilege, InvalidParameterValue
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from epochline.declare.names import INSPECTOR
+from epochline.errors import LedgerError, LedgerUnavailableError
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.named import statement
+from epochline.postgres.queries.session_settings import set_local
+
+_STATEMENT_TIMEOUT_SECONDS = 10
+_WAIT_FOR_SESSION_SECONDS = 5
+_SETTINGS = set_local({"TimeZone": "UTC", "statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows by column name, and the SQL that made them."""
+
+    rows: list[dict[str, Any]]
+    sql: str
+
+
+class Snapshot:
+    """A transaction in which every statement sees the same moment of the ledger."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def ask(self, name: str, **values: Any) -> Table:
+        """Run a named statement with bound values."""
+        driver = self._connection.connection.dbapi_connection
+        if driver is None:
+            raise RuntimeError("the connection is closed")
+        with closing(driver.cursor()) as cursor:
+            # The driver quotes the values once, for the server and for a person to copy.
+            text: bytes = cursor.mogrify(statement(name), values)
+            cursor.execute(text)
+            names = [column[0] for column in cursor.description or ()]
+            return Table(rows=[dict(zip(names, row, strict=True)) for row in cursor.fetchall()], sql=text.decode())
+
+
+@contextmanager
+def snapshot(dsn: str, *, inspect: bool = False) -> Iterator[Snapshot]:
+    """Open a transaction that reads one moment of the ledger and may write nothing.
+
+    Args:
+        dsn: libpq URL of a reader's login.
+        inspect: take the role that sees the bytes and reasons of quarantined records, for this transaction alone.
+
+    Raises:
+        LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, has no session left, or refuses.
+    """
+    try:
+        with _engine(dsn).begin() as connection:
+            connection.exec_driver_sql(_SETTINGS)
+            if inspect:
+                _take_role(connection, dsn)
+            yield Snapshot(connection)
+    except (DBAPIError, psycopg2.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if isinstance(cause, InsufficientPrivilege):
+            raise LedgerError(
+                "The login of the pages may not read the ledger's views. Run"
+                f" `GRANT epochline_reader TO {make_url(dsn).username}` in PostgreSQL."
+            ) from error
+        raise explained(cause) from error
+    except PoolTimeoutError as error:
+        raise LedgerUnavailableError("every session of the pages is busy; try again") from error
+
+
+def _take_role(connection: Connection, dsn: str) -> None:
+    """Become an inspector until the transaction ends.
+
+    Raises:
+        LedgerError: the login may not, or the role does not exist.
+    """
+    try:
+        connection.exec_driver_sql(f"SET LOCAL ROLE {INSPECTOR}")
+    except DBAPIError as error:
+        if not isinstance(error.orig, InsufficientPrivilege | InvalidParameterValue):
+            raise
+        raise LedgerError(
+            f"The login of the pages may not see the bytes of quarantined records. Run `epochline migrate`, and then"
+            f" `GRANT {INSPECTOR} TO {make_url(dsn).username} WITH INHERIT FALSE` in PostgreSQL."
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _engine(dsn: str) -> Engine:
+    """A few sessions that stay open, so that a page does not wait for a login."""
+    return create_engine(
+        make_url(dsn).set(drivername="postgresql+psycopg2"),
+        pool_size=3,
+        max_overflow=5,
+        pool_timeout=_WAIT_FOR_SESSION_SECONDS,
+        pool_pre_ping=True,
+        pool_recycle=600,
+        isolation_level="REPEATABLE READ",
+        execution_options={"postgresql_readonly": True},
+        connect_args={"application_name": "epochline pages", "connect_timeout": 5},
+    )

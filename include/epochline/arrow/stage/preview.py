@@ -1,0 +1,86 @@
+"""What a pipeline makes of records, without a ledger or a target: rows, refusals and the number of skipped records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.rows import TOMBSTONE
+from epochline.declare.pipeline import Pipeline
+from epochline.protocol.staging_tables import staged_external, staged_tables
+
+_PLACE = ("_topic", "_partition", "_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRecord:
+    """A record that the epoch would refuse or quarantine, and the reason."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ParsedRecords:
+    """The result of a parse."""
+
+    read: int = 0
+    """Number of records that were parsed."""
+    skipped: int = 0
+    """Number of records that the parse leaves out."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """The parsed rows: the record's columns, and ``_topic``, ``_partition``, ``_offset`` and ``_row``."""
+    refused: list[RefusedRecord] = field(default_factory=list)
+
+
+class RecordParser:
+    """Parses records as an epoch does, sinks' own checks included, and keeps the results.
+
+    A bad record is a refusal under both policies. A ``transform`` is not run: the rows are those that it would get.
+    Rules that only the target's database knows, such as NOT NULL or a CHECK, are not checked.
+
+    Args:
+        pipeline: the declaration.
+
+    Raises:
+        DeclarationError: a function that the declaration names cannot be imported.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        # Under the policy `fail` the first bad record would hide the others.
+        lenient = pipeline.model_copy(update={"bad_records": "quarantine"})
+        known = {sink.table: sink.columns or lenient.parsed_columns for sink in lenient.tables}
+        # The columns that such a select gives are known to the target alone.
+        unknown = {sink.table for sink in lenient.tables if sink.columns is None and sink.select is not None}
+        tables = [one for one in staged_tables(lenient, known, 0, 0) if one.sink not in unknown]
+        self._flow = BatchFlow(lenient.spec, [*tables, *staged_external(lenient)])
+        self.result = ParsedRecords()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Parse a batch, and add what came of it to ``result``.
+
+        Args:
+            batch: with the columns of `epochline.arrow.cast.source.SOURCE_SCHEMA`.
+
+        Raises:
+            EpochlineError: the parse or a ``select`` broke its contract.
+        """
+        rows, refused, counts = self._flow.parse_only(batch)
+        if not self._flow.transformed:
+            refused = self._flow.process(batch).quarantine
+        found = [
+            RefusedRecord(topic=one["topic"], partition=one["partition"], offset=one["offset"], reason=one["reason"])
+            for one in refused.select(["topic", "partition", "offset", "reason"]).to_pylist()
+        ]
+        gone = {(one.topic, one.partition, one.offset) for one in found}
+        kept: Iterable[dict[str, Any]] = rows.drop_columns([TOMBSTONE]).to_pylist()
+        self.result.read += batch.num_rows
+        self.result.skipped += sum(one.skipped for one in counts.values())
+        self.result.rows += [row for row in kept if tuple(row[name] for name in _PLACE) not in gone]
+        self.result.refused += found

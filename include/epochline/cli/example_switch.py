@@ -1,0 +1,118 @@
+"""`epochline examples enable`, `disable` and `list`: which shipped examples Airflow and the other commands see."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from epochline.cli import printing
+from epochline.errors import ConfigurationError, DeclarationError, LedgerUnavailableError, StackError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from epochline.declare.pipeline import Pipeline
+
+REFUSED = 1
+_Names = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME", help="Names of `epochline examples list`; all if not given.")
+]
+
+
+def list_examples() -> None:
+    """List the programs and DAGs: what each shows, its DAG file, and whether the DAG file is enabled.
+
+    `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
+    """
+    from epochline.config.discovery import declared_in
+    from epochline.config.shipped_examples import enabled_examples, example_files
+    from epochline_examples.programs import PROGRAMS
+
+    files, enabled = example_files(), enabled_examples()
+    file_of = {name: stem for stem, path in files.items() for name in declared_in([path]).pipelines}
+    rows: list[tuple[str | None, str | None, str]] = [
+        (one.name, file_of.get(one.pipeline), one.shows) for one in PROGRAMS.values()
+    ]
+    with_program = {stem for _, stem, _ in rows}
+    rows += [(None, stem, _shows(path.read_text())) for stem, path in files.items() if stem not in with_program]
+    printing.table(
+        ("program", "dag", "enabled", "shows"),
+        [(program, stem, stem and ("yes" if stem in enabled else "no"), shows) for program, stem, shows in rows],
+    )
+
+
+def enable(names: _Names = None) -> None:
+    """Enable shipped examples: Airflow lists their DAGs, and every command sees their pipelines.
+
+    Removes their lines from dags/.airflowignore and migrates them; their tables are in the schema `examples`. Exit code
+    0: enabled, and the tables exist or the message says which command makes them; 1: enabled, but a table was refused,
+    or another pipeline names it; 2: wrong use.
+    """
+    from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
+    from epochline.config.shipped_examples import switch_examples
+
+    chosen = _chosen(names)
+    switch_examples(chosen, on=True)
+    printing.say(f"enabled: {', '.join(chosen)}")
+    pipelines, shared = _pipelines(chosen)
+    printing.broken(shared)
+    refused = bool(shared)
+    try:
+        migrate_ledgers(pipelines.values())
+        targets = create_targets(pipelines)
+    except (ConfigurationError, LedgerUnavailableError, StackError) as error:
+        printing.say(f"their tables were not made: {error} `epochline up` and `epochline migrate` make them.")
+    else:
+        refused = refused or bool(targets.refused)
+        show_targets(targets, printing.say)
+        for name in targets.made:
+            read = ", ".join(one.described for one in pipelines[name].kafka_sources.values())
+            fed = f"feed topic {read}; " if read else ""
+            printing.say(f"next: {fed}`epochline plan {name}`; `epochline trigger {name} --unpause`")
+        printing.say("Airflow finds the DAGs within 15 seconds")
+    if refused:
+        raise typer.Exit(REFUSED)
+
+
+def disable(names: _Names = None) -> None:
+    """Disable shipped examples: Airflow and the commands no longer see them. Tables and history stay.
+
+    Adds their lines to dags/.airflowignore. Exit code 0: disabled; 2: wrong use.
+    """
+    from epochline.config.shipped_examples import switch_examples
+
+    chosen = _chosen(names)
+    switch_examples(chosen, on=False)
+    printing.say(f"disabled: {', '.join(chosen)}")
+    printing.say('their tables stay; to delete them: `epochline sql --write "DROP SCHEMA examples CASCADE"`')
+
+
+def _chosen(names: list[str] | None) -> list[str]:
+    from epochline.config.shipped_examples import example_files
+
+    known = example_files()
+    unknown = sorted(set(names or ()) - set(known))
+    if unknown:
+        raise typer.BadParameter(
+            f"there is no example {', '.join(unknown)}; there are: {', '.join(known) or 'none'}", param_hint="NAME"
+        )
+    return sorted(set(names or known))
+
+
+def _pipelines(names: list[str]) -> tuple[Mapping[str, Pipeline], list[DeclarationError]]:
+    """The pipelines of examples, without those whose tables another pipeline of the project names, and why."""
+    from epochline.config.discovery import declared_in, look, project_folder
+    from epochline.config.shared_tables import without_shared_tables
+    from epochline.config.shipped_examples import example_files
+
+    alone, shared = without_shared_tables(look(project_folder() / "dags"))
+    declared = declared_in([example_files()[name] for name in names]).pipelines
+    mine = [error for error in shared if any(repr(name) in str(error) for name in declared)]
+    return {name: one for name, one in declared.items() if name in alone}, mine
+
+
+def _shows(text: str) -> str:
+    """The first sentence of a file's docstring."""
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

@@ -1,0 +1,126 @@
+"""Why a pipeline stands although nobody stopped it: what the next plan would refuse, each with a word of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from epochline.errors import DataLossError, LedgerBehindError, PipelineStandsError, TopicMissingError, way_on
+from epochline.protocol.standing import word_of_aborts
+
+if TYPE_CHECKING:
+    from epochline.cli.database import Session
+    from epochline.declare.pipeline import Pipeline
+    from epochline.ports import OffsetSource
+    from epochline.protocol.offsets import Head
+    from epochline.protocol.planning import PartitionView, SourceView
+
+OTHER_CLUSTER = "another cluster"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why the next plan would refuse: a word, and the partitions at fault if there are some, each with its word."""
+
+    word: str
+    reason: str
+    at: Mapping[tuple[str, int], str] = field(default_factory=dict)
+
+
+def log_fault(
+    pipeline: Pipeline, row: Row, heads: Sequence[Head], view: SourceView, source: OffsetSource
+) -> Fault | None:
+    """Whether the log is another one than the heads were read from."""
+    from epochline.coordinator.checks import check_same_cluster
+    from epochline.coordinator.observe import former_leaders_ends
+    from epochline.ports import PipelineRow
+    from epochline.protocol.data_loss import check_not_truncated, check_same_log
+
+    name = pipeline.name
+    known = PipelineRow(generation=1, last_epoch_id=0, cluster_id=row["cluster_id"])
+    try:
+        check_same_cluster(pipeline, known, heads, view.cluster_id, view.partitions)
+    except DataLossError as error:
+        return Fault(word=OTHER_CLUSTER, reason=_said(name, error))
+    views = {(one.tp.topic, one.tp.partition): one for one in view.partitions}
+    topics = {topic for topic, _ in views}
+    try:
+        check_same_log(name, heads, view.partitions)
+    except DataLossError as error:
+        found = {(one.tp.topic, one.tp.partition): _fault_at(one, views, topics) for one in heads}
+        at = {key: word for key, word in found.items() if word is not None}
+        return Fault(word="stands", reason=_said(name, error), at=at)
+    ends = former_leaders_ends(source, heads, view)
+    try:
+        check_not_truncated(name, heads, ends)
+    except DataLossError as error:
+        cut = [one.tp for one in heads if one.tp in ends and (ends[one.tp] or 0) < one.next_offset]
+        at = {(tp.topic, tp.partition): "log truncated" for tp in cut}
+        return Fault(word="log truncated", reason=_said(name, error), at=at)
+    return None
+
+
+def _fault_at(head: Head, views: Mapping[tuple[str, int], PartitionView], topics: set[str]) -> str | None:
+    """What is wrong with the partition of a head."""
+    there = views.get((head.tp.topic, head.tp.partition))
+    if there is None:
+        return "partition gone" if head.tp.topic in topics else "topic gone"
+    if head.tp.topic_id != there.tp.topic_id:
+        return "topic made again"
+    if head.next_offset > there.high_watermark:
+        return "head beyond end"
+    return "unread records deleted" if head.next_offset < there.log_start else None
+
+
+def topic_fault(pipeline: str, error: TopicMissingError | None) -> Fault | None:
+    """Whether Kafka lacks a declared topic that was never read."""
+    if error is None:
+        return None
+    return Fault(word="topic missing", reason=going_on(str(error), f"plan {pipeline}"))
+
+
+def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Fault | None:
+    """Whether the consumer group shows an epoch that the ledger does not know (INV-8)."""
+    from epochline.cli import database
+    from epochline.coordinator.evidence import mirrored_evidence, refuse_unknown
+
+    last = row["last_epoch_id"] or 0
+    unknown = []
+    for one in mirrored_evidence(source, pipeline):
+        if one.shown.token is None:
+            known = one.shown.epoch_id <= last
+        else:
+            (answer,) = database.ask(ledger, "knows_token", pipeline=pipeline.name, token=one.shown.token)
+            known = answer["known"]
+        if not known:
+            unknown.append(one)
+    try:
+        refuse_unknown(pipeline.name, last, unknown)
+    except LedgerBehindError as error:
+        return Fault(word="ledger behind", reason=_said(pipeline.name, error))
+    return None
+
+
+def aborting_fault(pipeline: str, row: Row) -> Fault | None:
+    """Whether the last tries were aborted, and nothing was committed between them."""
+    word = word_of_aborts(row["aborts"])
+    if word is None or not word.stands:
+        return None
+    why = row["aborted_error"] or "no reason was recorded"
+    said = (
+        f"Its last {row['aborts']} tries were aborted, and nothing was committed between them. Epoch"
+        f" {row['aborted_epoch']}: {why}"
+    )
+    return Fault(word=word, reason=said if way_on(why) else going_on(said, f"run {pipeline}"))
+
+
+def _said(pipeline: str, error: Exception) -> str:
+    return str(error).removeprefix(f"{pipeline}: ")
+
+
+def going_on(said: str, command: str) -> str:
+    """A sentence, and the command that goes on."""
+    return str(PipelineStandsError(f"{said.rstrip('.')}.", command))

@@ -1,0 +1,150 @@
+"""`epochline logs`: the task logs of the runs that made an epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochline.cli import printing
+from epochline.errors import EpochNotFoundError, StackError
+
+if TYPE_CHECKING:
+    from epochline.cli.database import Session
+    from epochline.local.airflow_api import AirflowApi
+
+_LOOK_EVERY_SECONDS = 1.0
+_ENDED = ("COMMITTED", "ABORTED")
+_COMPLETE = ("success", "failed", "skipped", "upstream_failed", "removed")
+"""States of a try whose log gets no more messages."""
+_GROUP, _END_OF_GROUP = "::group::", "::endgroup::"
+_OF_AIRFLOW = ("Log message source details", "Pre Execute", "Post Execute")
+_Which = tuple[str, str, int]
+"""A run, a task and the number of a try."""
+_AT_TERMINALS = ("cli", "operator")
+"""What stands in the place of a DAG's id if a command made the epoch."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("logs")(logs)
+
+
+def logs(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    epoch: Annotated[int | None, typer.Argument(min=1, help="Id of the epoch; the newest if not given.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the epoch and its runs have ended, or until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Print the logs of the tasks that made an epoch of PIPELINE, with Spark's output; the newest epoch's.
+
+    Asks the stack's Airflow for each try of each task, in the order of their starts. Spark's output is in the log of
+    pre_commit. Exit code 0: success; 1: there is no such pipeline or epoch, a command made it and not Airflow, or
+    Airflow cannot be asked; 2: wrong use; 130: interrupted.
+    """
+    from epochline.cli import connections, database
+    from epochline.cli.ledger import check_known, connection_of
+    from epochline.cli.refresh import until_interrupted
+    from epochline.cli.trigger import stack_api
+    from epochline.local.airflow_api import FINISHED
+
+    with until_interrupted(), database.session(connections.postgres_dsn(connection_of(pipeline))) as ledger:
+        newest = database.ask(ledger, "newest_epoch_id", pipeline=pipeline)[0]["epoch_id"]
+        if not newest:
+            check_known(pipeline, {row["pipeline"] for row in database.ask(ledger, "pipelines")})
+            raise EpochNotFoundError(f"{pipeline} has no epoch yet; `epochline trigger {pipeline}` starts a run.")
+        number = epoch or newest
+        _check_airflow_made_it(pipeline, number, _runs(ledger, pipeline, number))
+        api = stack_api()
+        printed = _Printed(api)
+        while True:
+            # Asked before the logs, which then have everything until the end.
+            state = database.ask(ledger, "outcome_of_epoch", pipeline=pipeline, epoch=number)[0]["state"]
+            runs = [one for one in _runs(ledger, pipeline, number) if one["dag_id"] not in _AT_TERMINALS]
+            ended = state in _ENDED and all(api.run_state(one["dag_id"], one["run_id"]) in FINISHED for one in runs)
+            for one in runs:
+                printed.go_on(one["dag_id"], one["run_id"])
+            if ended or not follow:
+                break
+            time.sleep(_LOOK_EVERY_SECONDS)
+    printing.progress(f"epoch {number} of {pipeline} is {state}")
+
+
+def _runs(ledger: Session, pipeline: str, epoch: int) -> list[dict[str, Any]]:
+    from epochline.cli.database import ask
+
+    found = ask(ledger, "runs_of_epoch", pipeline=pipeline, epoch=epoch)
+    if not found:
+        raise EpochNotFoundError(
+            f"the ledger has no epoch {epoch} of {pipeline}; `epochline ledger {pipeline}` lists them."
+        )
+    return found
+
+
+def _check_airflow_made_it(pipeline: str, epoch: int, runs: list[dict[str, Any]]) -> None:
+    if all(one["dag_id"] in _AT_TERMINALS for one in runs):
+        raise StackError(
+            f"epoch {epoch} of {pipeline} was made by a command on {runs[-1]['host']} and not by Airflow, so no task"
+            f" has a log of it. `epochline ledger {pipeline} --epoch {epoch}` shows its attempts and their errors;"
+            " Spark's own output of the command is in spark-cli.log, in the logs folder of that host's stack."
+        )
+
+
+class _Printed:
+    """Prints each line of the tasks' logs once.
+
+    Args:
+        api: of the Airflow that has the runs.
+    """
+
+    def __init__(self, api: AirflowApi) -> None:
+        self._api = api
+        self._lines: dict[_Which, int] = {}
+        self._complete: set[_Which] = set()
+        self._last: _Which | None = None
+
+    def go_on(self, dag_id: str, run_id: str) -> None:
+        """Print what the run's logs have had since the last call."""
+        for one in self._api.tries(dag_id, run_id):
+            which = (run_id, one.task_id, one.number)
+            if which in self._complete:
+                continue
+            lines = list(lines_of(self._api.log(dag_id, run_id, one)))
+            seen = self._lines.get(which)
+            if which != self._last and len(lines) > (seen or -1):
+                self._last = which
+                state = "" if one.state is None else f", {one.state.replace('_', ' ')}"
+                printing.say(f"==== {one.task_id}, try {one.number}{state}, from {one.started_at[:19]} (run {run_id})")
+            for line in lines[seen or 0 :]:
+                printing.say(line)
+            self._lines[which] = len(lines)
+            if one.state in _COMPLETE:
+                self._complete.add(which)
+
+
+def lines_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of a log, without what Airflow says of itself before and after the task, except warnings and errors."""
+    group = None
+    for message in messages:
+        event = str(message["event"])
+        if event.startswith(_GROUP):
+            group = event.removeprefix(_GROUP)
+        elif event == _END_OF_GROUP:
+            group = None
+        elif group not in _OF_AIRFLOW or message.get("level") in ("warning", "error", "critical"):
+            yield from _lines_of_one(message, event)
+
+
+def _lines_of_one(message: Mapping[str, Any], event: str) -> Iterator[str]:
+    moment = str(message.get("timestamp") or "")[11:19] or " " * 8
+    level = str(message.get("level") or "info")
+    yield f"{moment} {'' if level == 'info' else f'{level.upper()} '}{event}"
+    for error in message.get("error_detail") or ():
+        # Airflow's own exceptions say that a task failed or was skipped, and their text is the whole message.
+        frames = () if str(error["exc_type"]).startswith("Airflow") else error.get("frames") or ()
+        for frame in frames:
+            yield f"           {frame['filename']}:{frame['lineno']} in {frame['name']}"
+        yield f"         {error['exc_type']}: {error['exc_value']}"

@@ -1,0 +1,109 @@
+"""`epochline list`: every declared pipeline, its state, its lag and its schedule."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochline.cli import printing
+from epochline.cli.servers import Servers
+from epochline.cli.standing import GOES_ON, decided, overview_of, standing_of
+from epochline.cli.trigger import stack_api
+from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
+
+if TYPE_CHECKING:
+    from epochline.declare.pipeline import Pipeline
+    from epochline.local.airflow_api import AirflowApi
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("list")(list_pipelines)
+
+
+def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+    """List the declared pipelines: state, lag, last commit, schedule and next run.
+
+    The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the stack's Airflow says;
+    it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit code 0: success, also
+    without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are
+    shown; 2: wrong use.
+    """
+    from epochline.config import discovery
+
+    declared = discovery.look()
+    rows, errors = [], {}
+    with ExitStack() as block:
+        servers, scheduled = Servers(block), _Schedules()
+        for name, pipeline in declared.pipelines.items():
+            try:
+                rows.append(_row(pipeline, servers) | scheduled.of(pipeline))
+            except EpochlineError as error:
+                errors[name] = error
+    if as_json:
+        printing.say(printing.as_json(rows))
+    else:
+        columns = ("pipeline", "state", "lag", "last_commit", "schedule", "next_run", "reason")
+        printing.table(
+            [name.replace("_", " ") for name in columns],
+            [[_cell(row, name) for name in columns] for row in rows],
+            least=("schedule", "next run"),
+        )
+    for name, why in errors.items():
+        printing.progress(f"{name}: cannot be asked: {why}")
+    printing.broken(declared.broken)
+    if errors or declared.broken:
+        raise typer.Exit(1)
+
+
+def _cell(row: dict[str, Any], column: str) -> Any:
+    if column == "lag" and row["lag"] is None:
+        return "unknown"
+    return "DAG paused" if column == "next_run" and row["dag_paused"] else row[column]
+
+
+def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
+    ledger = servers.ledger(pipeline)
+    overview = overview_of(pipeline, ledger)
+    try:
+        standing = standing_of(pipeline, overview, ledger, servers.source(pipeline))
+        lags = [one["lag"] for one in standing.partitions]
+        state, reason, lag = standing.state, standing.reason, None if None in lags else sum(lags)
+    except (SourceError, ConfigurationError) as error:
+        (state, reason), lag = decided(pipeline.name, overview), None
+        reason = reason or f"lag unknown: {error}"
+    if state == GOES_ON and overview["epoch_id"] is not None:
+        state = f"epoch {overview['epoch_id']} {overview['state']}"
+    return {
+        "pipeline": pipeline.name,
+        "state": state,
+        "reason": reason,
+        "epoch": overview["epoch_id"],
+        "lag": lag,
+        "last_commit": overview["last_commit"],
+    }
+
+
+class _Schedules:
+    """The schedule of each pipeline, and its next run by the stack's Airflow. An Airflow that is away is asked once."""
+
+    def __init__(self) -> None:
+        try:
+            self._api: AirflowApi | None = stack_api()
+        except StackError:
+            self._api = None
+
+    def of(self, pipeline: Pipeline) -> dict[str, Any]:
+        """``dag_paused`` is None if it is unknown; ``next_run`` is None also if no run starts by itself."""
+        dag = None
+        try:
+            dag = self._api.dag(pipeline.name) if self._api is not None else None
+        except StackError:
+            self._api = None
+        return {
+            "schedule": None if pipeline.schedule is None else str(pipeline.schedule),
+            "dag_paused": None if dag is None else dag.paused,
+            "next_run": None if dag is None or dag.paused else dag.next_run,
+        }

@@ -1,0 +1,130 @@
+"""`epochline preview`: parse the next records here, and show rows and refusals."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochline.cli import printing
+from epochline.declare.columns import LINEAGE
+from epochline.errors import EpochError, EpochlineError
+
+if TYPE_CHECKING:
+    from epochline.audit import ParsedRecords
+    from epochline.declare.pipeline import Pipeline
+
+_LONGEST = 60
+"""Characters of a value in the table."""
+
+_PATIENCE_SECONDS = 30
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("preview")(preview)
+
+
+def preview(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    records: Annotated[int, typer.Option(min=1, help="Most offsets to read, over all partitions.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: whole values.")] = False,
+) -> None:
+    """Parse the next records of PIPELINE here, without Spark, and show rows and refusals. Writes nothing.
+
+    Reads from the heads, as the next epoch would, also while the pipeline is paused or its tables are missing. No
+    ledger row, offset, topic or table changes. A transform is not run: the rows are those that it would get. Rules
+    that only the target knows, such as NOT NULL, are not checked. Exit code 0: success, even if records are refused or
+    there is none; 1: the source or the ledger cannot be read, or the parse fails as a whole; 2: there is no such
+    pipeline, or its declaration is invalid.
+    """
+    from epochline.audit import preview_ranges
+    from epochline.cli.connections import ledger_of, offsets_of, records_of, registries_of
+    from epochline.config import discovery
+    from epochline.config.registry import Registries
+    from epochline.coordinator import upcoming_ranges
+    from epochline.declare.inputs import require_one
+
+    declared = discovery.find(pipeline)
+    source = require_one(pipeline, declared.source, "a preview")
+    Registries(registries_of(declared)).install()
+    ranges = upcoming_ranges(ledger_of(declared), offsets_of(declared), declared, records)
+    try:
+        parsed = preview_ranges(declared, records_of(source, _PATIENCE_SECONDS), ranges)
+    except EpochlineError:
+        raise
+    except Exception as error:  # a pipeline's own function may raise anything
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise EpochError(
+            f"{pipeline}: the parse raised {type(error).__name__}: {error} ({place.filename}:{place.lineno}). An epoch"
+            " of these records would fail. Return the reason in _error for a record that cannot be parsed."
+        ) from error
+    if as_json:
+        printing.say(printing.as_json(_as_dict(declared, parsed)))
+        return
+    _show(declared, parsed)
+
+
+def _place(topic: str, partition: int, offset: int) -> str:
+    return f"{topic}/{partition}/{offset}"
+
+
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in LINEAGE}
+
+
+def _short(value: Any) -> str | None:
+    if value is None:
+        return None
+    shown = printing.text(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+
+
+def _as_dict(declared: Pipeline, parsed: ParsedRecords) -> dict[str, Any]:
+    return {
+        "pipeline": declared.name,
+        "records_read": parsed.read,
+        "records_skipped": parsed.skipped,
+        "rows": [
+            {
+                "topic": row["_topic"],
+                "partition": row["_partition"],
+                "offset": row["_offset"],
+                "row": row["_row"],
+                "values": _values(row),
+            }
+            for row in parsed.rows
+        ],
+        "refused": [asdict(one) for one in parsed.refused],
+    }
+
+
+def _show(declared: Pipeline, parsed: ParsedRecords) -> None:
+    if not parsed.read:
+        printing.say(f"{declared.name}: no record to read; nothing was written")
+        return
+    if parsed.rows:
+        columns = list(_values(parsed.rows[0]))
+        printing.table(
+            ("record", *columns),
+            [
+                (
+                    _place(row["_topic"], row["_partition"], row["_offset"]),
+                    *(_short(row[name]) for name in columns),
+                )
+                for row in parsed.rows
+            ],
+        )
+    for one in parsed.refused:
+        printing.say(f"refused {_place(one.topic, one.partition, one.offset)}: {one.reason}")
+    passed = parsed.read - parsed.skipped - len(parsed.refused)
+    printing.say(
+        f"{declared.name}: {parsed.read} records read, {passed} passed, {parsed.skipped} skipped, {len(parsed.refused)}"
+        " refused; nothing was written"
+    )
+    if declared.transform is not None:
+        printing.say(f"these are the rows before the transform {declared.transform}, which was not run")
+    if parsed.refused and declared.bad_records == "fail":
+        printing.say("bad_records is 'fail': an epoch with a refused record fails. 'quarantine' would set it aside")

@@ -1,0 +1,156 @@
+"""`epochline quarantine`: the records that epochs set aside, and the command that reads them again."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from epochline.cli import printing
+from epochline.errors import EpochNotFoundError
+from epochline.protocol.record_text import hex_lines, on_one_line
+
+_PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<offset>\d+)")
+_LISTED_BYTES = 40
+_WHOLE = 2**30 - 1
+"""No value in PostgreSQL has more bytes."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("quarantine")(quarantine)
+
+
+def quarantine(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    epoch: Annotated[int | None, typer.Option(min=1, help="Only records that this epoch set aside.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Only records whose reason is LIKE this, as in SQL: '%not JSON%'.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many records, the newest first.")] = 20,
+    show: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="Show this record whole: bytes, key, headers, reason."),
+    ] = None,
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: whole keys and values, as PostgreSQL writes bytea in hex.")
+    ] = False,
+) -> None:
+    """List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers.
+
+    Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0: success,
+    even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
+    """
+    from epochline.cli import connections, database
+    from epochline.cli.ledger import check_known, connection_of
+
+    place = _place(show)
+    wanted = {"pipeline": pipeline, "epoch": epoch, "reason": reason}
+    most = _WHOLE if as_json or show else _LISTED_BYTES
+    with database.session(connections.postgres_dsn(connection or connection_of(pipeline))) as opened:
+        rows = database.ask(opened, "quarantined_records", **wanted, **place, most_bytes=most, limit=limit)
+        if not rows:
+            check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
+        (waiting,) = database.ask(opened, "quarantine_waiting", **wanted)
+    if show and not rows:
+        raise EpochNotFoundError(
+            f"the quarantine of {pipeline} has no record {show}; `epochline quarantine {pipeline}` lists its records."
+        )
+    if as_json:
+        printing.say(printing.as_json([_as_dict(row) for row in rows]))
+    elif show:
+        for row in rows:
+            _show_one(pipeline, row)
+    else:
+        _list(pipeline, rows, waiting["records"], epoch, reason)
+
+
+def _place(show: str | None) -> dict[str, Any]:
+    if show is None:
+        return {"topic": None, "partition": None, "offset": None}
+    match = _PLACE.fullmatch(show)
+    if match is None:
+        raise typer.BadParameter(f"{show!r}: write TOPIC/PARTITION/OFFSET, as in orders/0/17", param_hint="--show")
+    return {"topic": match["topic"], "partition": int(match["partition"]), "offset": int(match["offset"])}
+
+
+def _as_dict(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("value_bytes", "is_current")}
+
+
+def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | None, reason: str | None) -> None:
+    if not rows:
+        printing.say(f"no record in the quarantine of {pipeline}{' matches' if epoch or reason else ''}")
+        return
+    printing.table(
+        ("epoch", "record", "time", "reason", "key", "value", "requeued by"),
+        [
+            (
+                row["epoch_id"], _name(row), row["quarantined_at"], row["reason"], _beginning(row["key"]),
+                _beginning(row["value"], row["value_bytes"]), row["requeued_by"],
+            )
+            for row in rows
+        ],
+        least=("time", "key", "requeued by"),
+    )  # fmt: skip
+    if not waiting:
+        printing.say("each of them was requeued, or belongs to an earlier generation")
+        return
+    chosen = [f"--epoch {epoch}"] if epoch else []
+    chosen += [f"--like {shlex.quote(reason)}"] if reason else []
+    printing.say(f"{waiting} record{'' if waiting == 1 else 's'} not requeued yet. Correct the parse, and then run:")
+    printing.say(_requeue(pipeline, *(chosen or ["--everything"])))
+
+
+def _requeue(pipeline: str, *chosen: str) -> str:
+    return f"epochline requeue {pipeline} {' '.join(chosen)} --reason …"
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['topic']}/{row['partition']}/{row['offset']}"
+
+
+def _beginning(content: memoryview | None, size: int | None = None) -> str | None:
+    """The first bytes on one line; the number of all bytes if there are more."""
+    if content is None:
+        return None
+    first = bytes(content[:_LISTED_BYTES])
+    whole = len(content) if size is None else size
+    return on_one_line(first) + (f"… ({whole} bytes)" if whole > len(first) else "")
+
+
+def _show_one(pipeline: str, row: dict[str, Any]) -> None:
+    printing.say(f"{_name(row)} of epoch {row['epoch_id']}, generation {row['generation']}")
+    printing.say(f"reason: {row['reason']}")
+    printing.say(f"time of the record: {printing.text(row['record_timestamp']) or 'none'}")
+    printing.say(f"set aside: {printing.text(row['quarantined_at'])}")
+    for name, value in row["headers"] or []:
+        said = "none" if value is None else on_one_line(base64.b64decode(value))
+        printing.say(f"header {name}: {said}")
+    for part in ("key", "value"):
+        for line in _dump(part, row[part]):
+            printing.say(line)
+    if row["requeued_by"] is not None:
+        printing.say(f"requeued by epoch {row['requeued_by']} at {printing.text(row['requeued_at'])}")
+        return
+    chosen = [f"--topic {shlex.quote(row['topic'])}", f"--partition {row['partition']}", f"--offset {row['offset']}"]
+    chosen += [] if row["is_current"] else [f"--generation {row['generation']}"]
+    printing.say("Correct the parse, and then run:")
+    printing.say(_requeue(pipeline, *chosen))
+
+
+def _dump(part: str, content: memoryview | None) -> Iterator[str]:
+    """A key or a value: as text with escapes, and 16 bytes a line in hex."""
+    if content is None:
+        yield f"{part}: none"
+        return
+    whole = bytes(content)
+    yield f"{part}, {len(whole)} bytes: {on_one_line(whole)}"
+    yield from (f"  {line}" for line in hex_lines(whole))

@@ -1,0 +1,182 @@
+"""Where pipelines stand: their partitions by Kafka and the ledger, and whether they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epochline.cli.faults import OTHER_CLUSTER, aborting_fault, going_on, ledger_fault, log_fault, topic_fault
+from epochline.errors import TopicMissingError, way_on, way_out_of_pause
+from epochline.protocol.standing import StandingWord, word_of_pipeline
+
+if TYPE_CHECKING:
+    from epochline.cli.database import Session
+    from epochline.declare.pipeline import Pipeline
+    from epochline.ports import OffsetSource
+    from epochline.protocol.offsets import Head
+    from epochline.protocol.planning import PartitionView, SourceView
+
+Row = Mapping[str, Any]
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+GOES_ON = "goes on"
+"""The state of a pipeline that may plan epochs. Every other state means that it stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether a pipeline goes on.
+
+    ``state`` is `GOES_ON`, or says why the pipeline stands; ``reason`` then says more, and ends with the command that
+    goes on if there is one. ``partitions`` has one row per partition.
+    """
+
+    state: str
+    reason: str | None
+    partitions: Sequence[Row]
+
+
+def overview_of(pipeline: Pipeline, ledger: Session) -> Row:
+    """What the ledger has decided about a pipeline, and its unfinished and its last epochs."""
+    from epochline.cli import database
+
+    (row,) = database.ask(ledger, "pipeline_overview", pipeline=pipeline.name)
+    (aborts,) = database.ask(ledger, "aborts", pipeline=pipeline.name)
+    return row | {"aborts": aborts["in_a_row"]}
+
+
+def decided(pipeline: str, row: Row) -> tuple[str, str | None]:
+    """The state that an operator, or the pipeline itself, decided on, and the reason."""
+    word = word_of_pipeline(row, state=row["state"])
+    if word is None or not word.stands:
+        return GOES_ON, None
+    if word is StandingWord.DROPPED:
+        return word, f"Dropped by {row['dropped_by']}: {row['dropped_reason']}. Its history stays."
+    if word in (StandingWord.STOPPED, StandingWord.PAUSED):
+        reason = row["paused_reason"]
+        said = f"{word.capitalize()} by {row['paused_by']}: {reason}"
+        command = way_out_of_pause(pipeline, reason)
+        return word, said if way_on(reason) == command else going_on(said, command)
+    epoch = row["epoch_id"]
+    if word is StandingWord.AWAITING_APPROVAL:
+        said = f"Epoch {epoch} is pre-committed and awaits approval. Approve or abort it."
+    else:
+        said = (
+            f"Epoch {epoch} is planned, nobody stages it, and its lease has expired. If its DAG is paused, unpause it:"
+            " the next run ends the epoch and reads its range again; or end the epoch."
+        )
+    return word, going_on(said, f"abort {pipeline} {epoch} --reason …")
+
+
+def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Standing:
+    """Compare the ledger with Kafka, as the next plan would.
+
+    Args:
+        pipeline: the declaration.
+        row: the answer of `overview_of`.
+        ledger: an open session.
+        source: the pipeline's Kafka.
+
+    Raises:
+        SourceUnavailableError, SourceError: Kafka does not answer, or refuses.
+        LedgerUnavailableError, LedgerError: the ledger cannot be read.
+    """
+    from epochline.cli import database
+    from epochline.coordinator.checks import is_read
+
+    rows = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
+    view, missing = _look(pipeline, source)
+    heads = [_head(one) for one in rows]
+    read = [head for head in heads if is_read(pipeline, head)]
+    lost = log_fault(pipeline, row, read, view, source)
+    fault = (
+        lost
+        or topic_fault(pipeline.name, missing)
+        or ledger_fault(pipeline, row, ledger, source)
+        or aborting_fault(pipeline.name, row)
+    )
+    # Where new partitions begin is not known before an operator has settled a loss.
+    origins = {} if lost else _origins(pipeline, heads, view, source)
+    there = () if lost is not None and lost.word == OTHER_CLUSTER else view.partitions
+    shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
+    state, reason = decided(pipeline.name, row)
+    if reason is None and fault is not None:
+        state, reason = next(iter(fault.at.values()), fault.word), fault.reason
+        words = [fault.at.get((one["topic"], one["partition"]), "stands" if fault.at else state) for one in shown]
+    else:
+        words = [state] * len(shown)
+    return Standing(
+        state=state,
+        reason=reason,
+        partitions=[{**one, "state": word, "reason": reason} for one, word in zip(shown, words, strict=True)],
+    )
+
+
+def _partitions(
+    pipeline: Pipeline,
+    heads: Sequence[Row],
+    read: Sequence[Head],
+    views: Sequence[PartitionView],
+    origins: Mapping[Place, int],
+    missing: Iterable[str],
+) -> list[Row]:
+    """The partitions that Kafka has, those that it no longer has, and the declared topics of which nothing is known."""
+    known = {(one["topic"], one["partition"]): one for one in heads}
+    there = {(one.tp.topic, one.tp.partition): one for one in views}
+    gone = {(head.tp.topic, head.tp.partition) for head in read} - there.keys()
+    never = {(topic, None) for topic in missing} - {(topic, None) for topic, _ in gone}
+    rows = [_row(place, known.get(place), there[place], origins.get(place)) for place in sorted(there)]
+    rows += [_row(place, known[place], None, None) for place in sorted(gone)]
+    rows += [_row(place, None, None, None) for place in sorted(never)]
+    return [{"pipeline": pipeline.name, **row} for row in rows or [_row((None, None), None, None, None)]]
+
+
+def _row(
+    place: tuple[str | None, int | None], head: Row | None, there: PartitionView | None, origin: int | None
+) -> dict[str, Any]:
+    """A partition. One without a head begins at its origin, or else at its log's start."""
+    begins = origin if origin is not None or there is None else there.log_start
+    at = begins if head is None else head["next_offset"]
+    topic, partition = place
+    return {
+        "topic": topic,
+        "partition": partition,
+        "head": at,
+        "end": there.known_end if there else None,
+        "lag": max(0, there.known_end - at) if there and at is not None else None,
+        "seconds_since_commit": head["seconds"] if head and head["epoch_id"] is not None else None,
+    }
+
+
+def _look(pipeline: Pipeline, source: OffsetSource) -> tuple[SourceView, TopicMissingError | None]:
+    """What Kafka has of the declared topics, and the error that names those that it does not have."""
+    from epochline.protocol.planning import SourceView
+
+    try:
+        return source.look(pipeline.source), None
+    except TopicMissingError as error:
+        there = pipeline.source.without(error.topics)
+        if there is None:
+            return SourceView(cluster_id=error.cluster_id, partitions=()), error
+        return source.look(there), error
+
+
+def _head(row: Row) -> Head:
+    from epochline.protocol.offsets import Head, TopicPartition
+
+    return Head(
+        tp=TopicPartition(topic=row["topic"], partition=row["partition"], topic_id=row["topic_id"]),
+        origin=row["origin_offset"],
+        next_offset=row["next_offset"],
+        epoch_id=row["epoch_id"],
+        leader_epoch=row["leader_epoch"],
+    )
+
+
+def _origins(pipeline: Pipeline, heads: Sequence[Head], view: SourceView, source: OffsetSource) -> dict[Place, int]:
+    from epochline.coordinator import observe_startup, origins_of
+
+    begun = origins_of(pipeline, heads, view, observe_startup(source, pipeline, heads, view))
+    return {(one.tp.topic, one.tp.partition): one.offset for one in begun}

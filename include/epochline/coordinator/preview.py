@@ -1,0 +1,108 @@
+"""Preview: what the next epoch would read. Nothing is changed to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epochline.coordinator.checks import check_admitted, check_states, is_read, open_transactions
+from epochline.coordinator.evidence import guarded_by_sinks_alone
+from epochline.coordinator.idle import closes_windows
+from epochline.coordinator.observe import SourceObservation, observe_source
+from epochline.coordinator.plan import check_log, origins_of
+from epochline.coordinator.publish import full_sinks
+from epochline.coordinator.takeover import shown_ahead
+from epochline.declare.pipeline import Pipeline
+from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.protocol.planning import next_ranges
+
+_Shown = Sequence[tuple[str, Sequence[Head]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPreview:
+    """What the next epoch would read. Nothing was changed to find out."""
+
+    unfinished: Epoch | None
+    origins: tuple[Origin, ...]
+    heads: tuple[Head, ...]
+    ranges: tuple[PlannedRange, ...]
+    backlog: Mapping[TopicPartition, int]
+    idle: bool
+    """Whether an epoch that reads nothing would close windows."""
+    notes: tuple[str, ...]
+
+
+def preview(
+    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None
+) -> PlanPreview:
+    """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
+
+    Raises:
+        DataLossError, SourceError, StateError, TargetError: as `plan` would.
+    """
+    with ledger.transaction() as tx:
+        check_admitted(tx, pipeline.name)
+        row, heads, shown = _known(tx, pipeline)
+        unfinished = tx.epochs.unfinished(pipeline.name)
+        tx.targets.inspect(pipeline)
+        tx.targets.refuse_foreign(pipeline)
+        check_states(tx, pipeline)
+        idle = closes_windows(tx, pipeline)
+    full = full_sinks(ledger, pipeline)
+    observed = observe_source(source, pipeline, row, heads, shown=shown)
+    view = observed.view
+    origins, watched, ranges = _upcoming(pipeline, heads, observed, record_limit)
+    ends = {one.tp: one.last_stable for one in view.partitions}
+    held_back = tuple(open_transactions(view))
+    return PlanPreview(
+        unfinished=unfinished,
+        origins=origins,
+        heads=watched,
+        ranges=ranges,
+        idle=idle and not ranges and not held_back,
+        backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
+        notes=(*guarded_by_sinks_alone(pipeline), *held_back, *full),
+    )
+
+
+def upcoming_ranges(
+    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, record_limit: int
+) -> tuple[PlannedRange, ...]:
+    """The ranges that begin at the heads, also while the pipeline is paused or has no targets yet. Changes nothing.
+
+    Args:
+        ledger: where the heads are.
+        source: the pipeline's Kafka.
+        pipeline: the declaration.
+        record_limit: most offsets in all ranges together.
+
+    Raises:
+        DataLossError, SourceError: as `plan` would.
+    """
+    with ledger.transaction() as tx:
+        row, heads, shown = _known(tx, pipeline)
+    observed = observe_source(source, pipeline, row, heads, shown=shown)
+    return _upcoming(pipeline, heads, observed, record_limit)[2]
+
+
+def _known(tx: Transaction, pipeline: Pipeline) -> tuple[PipelineRow, tuple[Head, ...], _Shown]:
+    """The pipeline's row, its heads, and what sinks show beyond the heads."""
+    row = tx.epochs.pipeline(pipeline.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
+    heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+    return row, heads, shown_ahead(tx.receipts.accepted(pipeline.name), heads)
+
+
+def _upcoming(
+    pipeline: Pipeline, heads: Sequence[Head], observed: SourceObservation, record_limit: int | None
+) -> tuple[tuple[Origin, ...], tuple[Head, ...], tuple[PlannedRange, ...]]:
+    """The missing origins, all heads that are read, and the next ranges."""
+    view = observed.view
+    origins = tuple(origins_of(pipeline, heads, view, observed.startup))
+    begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
+    watched = tuple(head for head in (*heads, *begun) if is_read(pipeline, head))
+    check_log(pipeline, watched, observed)
+    limit = record_limit or pipeline.source.records_per_epoch
+    return origins, watched, tuple(next_ranges(watched, view.partitions, limit=limit))

@@ -1,0 +1,201 @@
+"""Declaration of a pipeline that reads several sources in one epoch, each with its own parse. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from epochline.declare.base import DeclarationModel, check_columns, check_reference
+from epochline.declare.names import ledger_prefix
+from epochline.declare.parsers import ReadyMadeParser
+from epochline.declare.source import CustomSource, KafkaSource, OneSource, kind_of_source
+from epochline.errors import ConfigurationError
+
+_UNKNOWN = (
+    "unknown type of source; there are KafkaSource(topics=…) and CustomSource(source='module:Class'), which takes a"
+    " class of your own"
+)
+
+
+class Input(DeclarationModel):
+    """One of several sources of a pipeline, and how its records are parsed.
+
+    Args:
+        source: topics of one Kafka cluster, or a `CustomSource`.
+        parse: a ready-made parser, or ``module:function``, as for a `Pipeline`.
+        record: columns and PostgreSQL types that the function ``parse`` returns (not for a ready-made parser).
+        explode: name of a list column of ``parse``. Each element becomes a row, numbered ``_row``.
+    """
+
+    source: Annotated[
+        Annotated[KafkaSource, Tag("kafka")] | Annotated[CustomSource, Tag("custom")],
+        Discriminator(kind_of_source, custom_error_type="source", custom_error_message=f"{_UNKNOWN} (docs/sources.md)"),
+    ]
+    parse: str | ReadyMadeParser
+    record: dict[str, str] = Field(default_factory=dict)
+    explode: str | None = None
+
+    @field_validator("record")
+    @classmethod
+    def _record_is_known(cls, record: dict[str, str]) -> dict[str, str]:
+        return check_columns(record)
+
+    @field_validator("parse")
+    @classmethod
+    def _function_exists(cls, value: Any) -> Any:
+        return check_reference(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_limit_for_all(self) -> Self:
+        if self.source.records_per_epoch != type(self.source).model_fields["records_per_epoch"].default:
+            raise ValueError("source.records_per_epoch: an epoch has one limit for all sources; give it to Sources")
+        self.check_record()
+        return self
+
+    def check_record(self) -> None:
+        """Check that parse and record agree; raises ``ValueError``."""
+        if isinstance(self.parse, str):
+            if not self.record:
+                raise ValueError("record: name the columns and types that the function parse returns")
+            return
+        if self.record:
+            raise ValueError("record: a ready-made parser brings its own columns; take it out")
+        try:
+            check_columns(self.parse.record)
+        except ValueError as error:
+            raise ValueError(f"parse: {error}") from error
+
+    @property
+    def parsed_columns(self) -> dict[str, str]:
+        """Columns and types of the parsed record."""
+        return self.record if isinstance(self.parse, str) else self.parse.record
+
+
+class Sources(DeclarationModel):
+    """Several sources that one pipeline reads, each epoch a range of each; a transform joins them.
+
+    In the ledger, in ``_topic`` and in messages, a topic is named ``input/topic``.
+
+    Args:
+        inputs: by name (letters, digits, ``_``, ``-`` and ``.``), at least two. The transform gets a dict of DataFrames
+            by this name.
+        records_per_epoch: most offsets in one epoch, shared between the partitions of all sources in proportion to
+            their backlog.
+    """
+
+    inputs: dict[str, Input] = Field(min_length=2)
+    records_per_epoch: int = Field(default=1_000_000, gt=0)
+
+    @field_validator("inputs")
+    @classmethod
+    def _names_are_plain(cls, inputs: dict[str, Input]) -> dict[str, Input]:
+        for name in inputs:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+                raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
+        return inputs
+
+    def _of(self, topic: str) -> tuple[OneSource, str] | None:
+        """The source of a topic in the ledger, and the topic's own name."""
+        name, slash, own = topic.partition("/")
+        return (self.inputs[name].source, own) if slash and name in self.inputs else None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are declared by name, as the ledger names them."""
+        return tuple(
+            f"{ledger_prefix(name)}{topic}" for name, one in self.inputs.items() for topic in one.source.topics
+        )
+
+    @property
+    def described(self) -> str:
+        """What is read, for people."""
+        return "; ".join(f"{name}: {one.source.described}" for name, one in self.inputs.items())
+
+    @property
+    def mirror(self) -> bool:
+        """Whether a commit writes the heads of any source to a consumer group."""
+        return any(one.source.mirror for one in self.inputs.values())
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic in the ledger is declared, by name or by a pattern."""
+        found = self._of(topic)
+        return found is not None and found[0].reads(found[1])
+
+    def keeps(self, topic: str) -> bool:
+        """Whether a topic with a head in the ledger is still read."""
+        found = self._of(topic)
+        return found is not None and found[0].keeps(found[1])
+
+    def without(self, topics: Collection[str]) -> Sources | None:
+        """The sources without topics, as the ledger names them; None if nothing is left."""
+        left = {}
+        for name, one in self.inputs.items():
+            prefix = ledger_prefix(name)
+            source = one.source.without([topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)])
+            if source is not None:
+                left[name] = one.model_copy(update={"source": source})
+        return self.model_copy(update={"inputs": left}) if left else None
+
+
+DeclaredSource = KafkaSource | CustomSource | Sources
+
+
+def _kind(source: Any) -> str | None:
+    if isinstance(source, Sources) or (isinstance(source, dict) and "inputs" in source):
+        return "several"
+    return kind_of_source(source)
+
+
+AnySource = Annotated[
+    Annotated[KafkaSource, Tag("kafka")] | Annotated[CustomSource, Tag("custom")] | Annotated[Sources, Tag("several")],
+    Discriminator(
+        _kind,
+        custom_error_type="source",
+        custom_error_message=f"{_UNKNOWN}, and Sources(inputs=…) for several of them (docs/sources.md)",
+    ),
+]
+
+
+def one_source(source: DeclaredSource) -> OneSource:
+    """A source that is not several; a caller that may have several asks `epochline.sources.several`."""
+    if isinstance(source, Sources):
+        raise TypeError(f"{source.described}: each source is asked for itself")
+    return source
+
+
+def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
+    """Return the only source of a pipeline.
+
+    Args:
+        pipeline: the name, for the message.
+        source: the pipeline's source.
+        what: the operation that needs one source, for the message.
+
+    Raises:
+        ConfigurationError: there are several.
+    """
+    if not isinstance(source, Sources):
+        return source
+    raise _refused(pipeline, f"{what} needs a single source", f"{len(source.inputs)} ({', '.join(source.inputs)})")
+
+
+def require_kafka(pipeline: str, source: DeclaredSource, what: str) -> KafkaSource:
+    """Return the only source of a pipeline, which is Kafka; the arguments are those of `require_one`.
+
+    Raises:
+        ConfigurationError: the source is another one, or there are several.
+    """
+    one = require_one(pipeline, source, what)
+    if isinstance(one, KafkaSource):
+        return one
+    raise _refused(pipeline, f"{what} needs a source in Kafka", one.name)
+
+
+def _refused(pipeline: str, why: str, reads: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{pipeline}: {why}, and this pipeline reads {reads}. Nothing was changed."
+        f" The command shows what the ledger has: epochline ledger {pipeline}"
+    )

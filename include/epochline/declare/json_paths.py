@@ -1,0 +1,68 @@
+"""Paths to members of nested JSON objects, such as ``$.address.city``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from epochline.declare.columns import ColumnType
+
+_STEP = re.compile(
+    r"""
+    \.(?P<plain>[^\W\d][\w-]*)                  # .city
+    | \["(?P<quoted>[^"\\]+)"\]                 # ["zip code"]
+    | \['(?P<single>[^'\\]+)'\]                 # ['zip code']
+    | (?P<array>\[\s*(?:-?\d+|\*|[-\d:]+)\s*\]) # [0], [*], [1:2]
+    """,
+    re.VERBOSE,
+)
+_OBJECTS = ("json", "jsonb")
+
+
+def read_path(text: str) -> tuple[str, ...]:
+    """The names of the members on a path, from the outermost object inwards.
+
+    Raises:
+        ValueError: the text is no path, or the path goes through an array.
+    """
+    if not text.startswith("$"):
+        raise ValueError(f"{text!r}: a path begins with $, such as $.address.city")
+    steps: list[str] = []
+    at = 1
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:
+            raise ValueError(f'{text!r} is not a path at character {at}; write $.address.city, or $["zip code"]')
+        if found["array"]:
+            raise ValueError(
+                f"{text!r}: a path does not go into arrays; read the array as a jsonb column, or write a function parse"
+            )
+        steps.append(found["plain"] or found["quoted"] or found["single"])
+        at = found.end()
+    if not steps:
+        raise ValueError(f"{text!r} names no member; write $.address.city")
+    return tuple(steps)
+
+
+def written_path(steps: tuple[str, ...]) -> str:
+    """The text of a path, as a reason shows it."""
+    return "$" + "".join(f".{step}" if re.fullmatch(r"[^\W\d][\w-]*", step) else f'["{step}"]' for step in steps)
+
+
+def check_paths(paths: Mapping[str, tuple[str, ...]], kinds: Mapping[str, ColumnType]) -> None:
+    """Check that no column reads a member of what another column reads as a number, a text or the like.
+
+    Args:
+        paths: by column, for every column.
+        kinds: types of the columns.
+
+    Raises:
+        ValueError: no record could fill both columns.
+    """
+    for outer, above in paths.items():
+        for inner, below in paths.items():
+            if len(above) < len(below) and below[: len(above)] == above and kinds[outer].name not in _OBJECTS:
+                raise ValueError(
+                    f"{inner} is read from inside {written_path(above)}, which the column {outer} reads as"
+                    f" {kinds[outer]}; an object fits only json or jsonb"
+                )

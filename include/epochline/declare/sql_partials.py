@@ -1,0 +1,279 @@
+"""Splits a query over windows into partial aggregates, which merge over epochs, and expressions over them. Pure.
+
+Every aggregate becomes ``count``, ``sum``, ``min`` or ``max`` of one column, because open windows merge these. The
+column is computed from each record beforehand. ``bool_and`` is the ``min`` of a boolean. ``count_if(p)`` counts the
+records for which ``p`` is true. ``avg`` is a sum and a count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from epochline.declare.columns import END, INTEGERS, START, ColumnType, parse_type
+from epochline.declare.sql_dialect import expression, sql_of
+from epochline.declare.sql_query import TOUCH, GroupedQuery, columns_of
+from epochline.declare.windows import Session
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_WIDEST = 38
+_SUM_GROWS_BY = 10
+"""Digits that Spark adds to a decimal for its sum."""
+_AVG_GROWS_BY = 4
+"""Digits that Spark adds to a decimal, before and after the point, for its average."""
+_MOST_DIGITS_OF_AVG = 12
+"""Up to here a sum divided by a count of less than 10^12 is rounded as Spark rounds ``avg``."""
+
+_ORDERED = frozenset({
+    "boolean", "date", "double precision", "numeric", "real", "text", "timestamp with time zone",
+    "timestamp without time zone", *INTEGERS,
+})  # fmt: skip
+_CAST = {
+    "SMALLINT": "smallint", "INT": "integer", "BIGINT": "bigint", "FLOAT": "real", "DOUBLE": "double precision",
+    "TEXT": "text", "BOOLEAN": "boolean", "DATE": "date", "TIMESTAMP": "timestamptz", "TIMESTAMPTZ": "timestamptz",
+    "TIMESTAMPLTZ": "timestamptz", "TIMESTAMPNTZ": "timestamp",
+}  # fmt: skip
+_FUNCTIONS = {
+    "Count": "count", "CountIf": "count_if", "Sum": "sum", "Min": "min", "Max": "max", "Avg": "avg",
+    "LogicalAnd": "bool_and", "LogicalOr": "bool_or",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partial:
+    """One partial aggregate: a column of the open windows.
+
+    Args:
+        function: ``count``, ``sum``, ``min`` or ``max``.
+        argument: Spark SQL over a record, or None for ``count(*)``.
+        type: PostgreSQL type of the partial result.
+    """
+
+    function: str
+    argument: str | None
+    type: str
+
+
+@dataclass(kw_only=True)
+class Split:
+    """A query in parts, as `split` fills them.
+
+    Args:
+        where: Spark SQL over a record, or None.
+        partials: partial aggregates, by column of the open windows.
+        results: Spark SQL over a window's key, ``window_start``, ``window_end`` and partial aggregates, by column of
+            the result.
+        having: the same for HAVING, or None.
+    """
+
+    where: str | None = None
+    partials: dict[str, Partial] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)
+    having: str | None = None
+
+
+def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
+    """Split a query.
+
+    Args:
+        query: a query that was read.
+        record: columns and types of the record.
+        reserved: names that a partial aggregate must not have.
+
+    Raises:
+        ValueError: the query names a column that the record lacks, or the type of an aggregate is unknown or has no
+            exact partial results; the message has the reason.
+    """
+    parts = Split()
+    where = query.tree.args.get("where")
+    if where is not None:
+        _check_row_wise(where.this, record)
+        parts.where = sql_of(where.this)
+    splitter = _Splitter(query=query, record=record, reserved=reserved | {*record, *query.key}, partials=parts.partials)
+    for name, one in query.results.items():
+        parts.results[name] = splitter.over_partials(one, name)
+    having = query.tree.args.get("having")
+    if having is not None:
+        parts.having = splitter.over_partials(having.this, None)
+    return parts
+
+
+@dataclass(kw_only=True)
+class _Splitter:
+    query: GroupedQuery
+    record: Mapping[str, str]
+    reserved: frozenset[str]
+    partials: dict[str, Partial]
+
+    def over_partials(self, tree: exp.Expr, name: str | None) -> str:
+        """Replace every aggregate by what it is of the partial results; a lone aggregate's partial has the name."""
+        from sqlglot import exp
+
+        root = exp.Paren(this=tree.copy())
+        calls = list(_outermost_calls(root))
+        inside = {id(node) for call in calls for node in call.walk()}
+        for column, called in list(columns_of(root)):
+            if id(column) in inside:
+                continue
+            if called not in (*self.query.key, START, END):
+                raise ValueError(f"{column.sql(dialect='spark')} is neither in GROUP BY nor in an aggregate")
+            column.replace(self._end() if called == END else exp.column(called, quoted=True))
+        for call in calls:
+            call.replace(expression(self._merged(call, name if call is root.this else None)))
+        return sql_of(root.this)
+
+    def _end(self) -> exp.Expr:
+        """The end of a window as Spark gives it."""
+        touch = f"{TOUCH // timedelta(microseconds=1)} MICROSECOND"
+        return expression(f"(`{END}` - INTERVAL {touch})" if isinstance(self.query.window, Session) else f"`{END}`")
+
+    def _merged(self, call: exp.Expr, name: str | None) -> str:
+        function, argument, only_if = _call(call)
+        shown = call.sql(dialect="spark")
+        for part in filter(None, (argument, only_if)):
+            _check_row_wise(part, self.record, inside=shown)
+        sql = None if argument is None else sql_of(argument)
+        condition = None if only_if is None else sql_of(only_if)
+        if function == "count_if":
+            function, sql, condition = "count", f"CASE WHEN {sql} THEN 1 END", condition
+        if condition is not None:
+            sql = f"CASE WHEN {condition} THEN {'1' if sql is None else sql} END"
+        add = _Adder(partials=self.partials, reserved=self.reserved)
+        match function:
+            case "count":
+                return add(name, Partial(function="count", argument=sql, type="bigint"))
+            case "bool_and" | "bool_or":
+                return add(name, Partial(function=_EXTREME[function], argument=sql, type="boolean"))
+        kind = self._type(argument, shown)
+        if function == "sum":
+            return add(name, Partial(function="sum", argument=sql, type=_sum_type(kind, shown)))
+        if function == "avg":
+            total = add(None, Partial(function="sum", argument=sql, type=_avg_type(kind, shown)))
+            number = add(None, Partial(function="count", argument=sql, type="bigint"))
+            digits, scale = (kind.precision or 0) + _AVG_GROWS_BY, (kind.scale or 0) + _AVG_GROWS_BY
+            return f"CAST({total} / {number} AS DECIMAL({digits}, {scale}))"
+        if kind.name not in _ORDERED:
+            raise ValueError(f"{shown}: Spark orders {kind} otherwise than PostgreSQL; CAST it to another type")
+        return add(name, Partial(function=function, argument=sql, type=str(kind)))
+
+    def _type(self, argument: exp.Expr | None, shown: str) -> ColumnType:
+        from sqlglot import exp
+
+        while isinstance(argument, exp.Paren):
+            argument = argument.this
+        if isinstance(argument, exp.Column):
+            kind = parse_type(self.record[argument.name])
+            return parse_type("text") if kind.name == "character varying" else kind
+        if isinstance(argument, exp.Cast):
+            to = argument.to
+            name = to.this.name
+            if name == "DECIMAL":
+                digits = [int(one.name) for one in to.expressions]
+                return parse_type("numeric({},{})".format(*[*digits, *(10, 0)[len(digits) :]]))
+            if name in _CAST:
+                return parse_type(_CAST[name])
+        raise ValueError(
+            f"{shown}: the type of its partial results is unknown; aggregate a column of the record, or CAST the value,"
+            " such as sum(CAST(price * pieces AS decimal(20,2)))"
+        )
+
+
+_EXTREME: Mapping[str, str] = {"bool_and": "min", "bool_or": "max"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Adder:
+    """Adds a partial aggregate unless it is there, and returns its name, quoted."""
+
+    partials: dict[str, Partial]
+    reserved: frozenset[str]
+
+    def __call__(self, name: str | None, partial: Partial) -> str:
+        known = next((one for one, same in self.partials.items() if same == partial), None)
+        if known is None:
+            known = name if name is not None and self._is_free(name) else self._made_up()
+            self.partials[known] = partial
+        return f"`{known.replace('`', '``')}`"
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self.reserved and name not in self.partials and not name.startswith("_")
+
+    def _made_up(self) -> str:
+        number = 1
+        while not self._is_free(f"partial_{number}"):
+            number += 1
+        return f"partial_{number}"
+
+
+def _outermost_calls(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The aggregates in a tree; `_check_row_wise` refuses an aggregate inside of another."""
+    if _function(node) is not None:
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from _outermost_calls(child)
+
+
+def _function(node: exp.Expr) -> str | None:
+    """The aggregate function that a node calls, with or without FILTER; None for any other node."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Filter):
+        return _function(node.this)
+    if isinstance(node, exp.Anonymous):
+        return "bool_and" if str(node.this).lower() == "every" else None
+    return _FUNCTIONS.get(type(node).__name__)
+
+
+def _call(call: exp.Expr) -> tuple[str, exp.Expr | None, exp.Expr | None]:
+    """Function, argument and condition of an aggregate; the argument of ``count(*)`` is None."""
+    from sqlglot import exp
+
+    function, condition = _function(call), None
+    if isinstance(call, exp.Filter):
+        call, condition = call.this, call.expression.this
+    arguments = call.expressions if isinstance(call, exp.Anonymous) else [call.this, *call.expressions]
+    if function is None or len(arguments) != 1 or arguments[0] is None:
+        raise ValueError(f"{call.sql(dialect='spark')}: an aggregate takes one argument")
+    (argument,) = arguments
+    if isinstance(argument, exp.Star):
+        argument = None
+    return function, argument, condition
+
+
+def _check_row_wise(tree: exp.Expr, record: Mapping[str, str], inside: str = "WHERE") -> None:
+    for node in tree.walk():
+        if _function(node) is not None:
+            raise ValueError(f"{inside}: {node.sql(dialect='spark')} is an aggregate inside of it")
+    for column, name in columns_of(tree):
+        if column.table or name not in record:
+            raise ValueError(f"{inside}: {column.sql(dialect='spark')} is not a column of the record")
+
+
+def _sum_type(kind: ColumnType, shown: str) -> str:
+    if kind.name in INTEGERS:
+        return "bigint"
+    if kind.name == "numeric" and kind.precision is not None:
+        return f"numeric({min(_WIDEST, kind.precision + _SUM_GROWS_BY)},{kind.scale or 0})"
+    if kind.name in ("real", "double precision"):
+        raise ValueError(
+            f"{shown}: a sum of {kind} depends on the order of the records; sum(CAST(… AS decimal(20,6))) does not"
+        )
+    raise ValueError(f"{shown}: {kind} has no exact sum; CAST it to bigint or to decimal(p,s)")
+
+
+def _avg_type(kind: ColumnType, shown: str) -> str:
+    if kind.name != "numeric" or kind.precision is None:
+        raise ValueError(
+            f"{shown}: Spark's average of {kind} is a floating point number, which depends on the order of the records;"
+            " write avg(CAST(… AS decimal(12,2)))"
+        )
+    if kind.precision > _MOST_DIGITS_OF_AVG:
+        raise ValueError(
+            f"{shown}: avg is exact up to {_MOST_DIGITS_OF_AVG} digits, and {kind} has more; write sum(…) / count(…)"
+        )
+    return _sum_type(kind, shown)

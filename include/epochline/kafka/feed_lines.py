@@ -1,0 +1,193 @@
+"""Turn a line of a file into a record to send: the line itself, or a JSON object with key, value and headers. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+_MEMBERS = ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class Partitioner(enum.StrEnum):
+    """What chooses the partition of a record with a key. The others go to the partitions in turn."""
+
+    MURMUR2 = "murmur2"
+    """The key's hash, as in Kafka's Java producer and in a `KafkaTopic` of a pipeline."""
+    CONSISTENT = "consistent"
+    """The key's CRC-32, as in librdkafka's producers."""
+    ROUND_ROBIN = "round-robin"
+    """The number of the line: one key is spread over all partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRecord:
+    """A record to send."""
+
+    key: bytes | None
+    value: bytes | None
+    """None is a tombstone."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def plain_record(line: bytes) -> FeedRecord:
+    r"""The line without its `\n`, byte for byte, as the value of a record without a key."""
+    return FeedRecord(key=None, value=line.removesuffix(b"\n"))
+
+
+def json_record(line: bytes) -> FeedRecord:
+    """The record that a JSON object describes.
+
+    Its members: `key` is a text or null. `value` is a text, null for a tombstone, or any other JSON value, which is
+    sent as it is written. `key_base64` and `value_base64` are for bytes. `headers` is an object, or a list of pairs, of
+    names and texts or null. `partition` is a number from 0. `timestamp` is a number of milliseconds since 1970, or a
+    time in ISO 8601 with a zone. Only a value is required.
+
+    Raises:
+        ValueError: the line is not such an object. The message names the member and shows no value.
+    """
+    try:
+        given: dict[str, tuple[Any, str]] = {}
+        for name, member in _members(line.decode()):
+            if name in given:
+                raise ValueError(f"has the member {name!r} twice")
+            given[name] = member
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8") from None
+    except json.JSONDecodeError as error:  # A kind of ValueError
+        raise ValueError(f"is not one JSON object ({error.msg} at character {error.pos})") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    strangers = sorted(set(given) - set(_MEMBERS))
+    if strangers:
+        raise ValueError(f"has the member {strangers[0]!r}; a record has {', '.join(_MEMBERS)}")
+    if "value" not in given and "value_base64" not in given:
+        raise ValueError("has no value; write null for a tombstone")
+    return FeedRecord(
+        key=_bytes(given, "key"),
+        value=_bytes(given, "value"),
+        headers=_headers(given["headers"][0]) if "headers" in given else (),
+        partition=_partition(given["partition"][0]) if "partition" in given else None,
+        timestamp_ms=_timestamp(given["timestamp"][0]) if "timestamp" in given else None,
+    )
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"has {name}, which is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _members(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Each member of an object: its name, its value and the value as it is written."""
+    at = _expect(text, 0, "{")
+    while True:
+        name, at = _decoder.raw_decode(text, at)
+        if not isinstance(name, str):
+            raise json.JSONDecodeError("Expecting a name in quotes", text, at)
+        start = _expect(text, at, ":")
+        value, at = _decoder.raw_decode(text, start)
+        yield name, (value, text[start:at])
+        at = _space(text, at)
+        if text[at : at + 1] == ",":
+            at = _space(text, at + 1)
+            continue
+        at = _expect(text, at, "}")
+        if at < len(text):
+            raise json.JSONDecodeError("Extra data", text, at)
+        return
+
+
+def _space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    """Where the text goes on after a mark and the space around it."""
+    at = _space(text, at)
+    if text[at : at + 1] != mark:
+        raise json.JSONDecodeError(f"Expecting {mark!r}", text, at)
+    return _space(text, at + 1)
+
+
+def _bytes(given: Mapping[str, tuple[Any, str]], name: str) -> bytes | None:
+    encoded = f"{name}_base64"
+    if name in given and encoded in given:
+        raise ValueError(f"has both {name} and {encoded}")
+    if encoded in given:
+        return _decoded(given[encoded][0], encoded)
+    value, written = given.get(name, (None, ""))
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _utf8(value, name)
+    if name == "key":
+        raise ValueError("has a key that is neither a text nor null; write it in quotes")
+    return written.encode()
+
+
+def _decoded(value: Any, name: str) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise ValueError(f"has a {name} that is not base64") from None
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"has half a surrogate pair in {name}, which UTF-8 cannot hold") from None
+
+
+def _headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if given is None:
+        return ()
+    headers: list[tuple[str, bytes | None]] = []
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        match pair:
+            case [str(name), str(value)] | (str(name), str(value)):
+                headers.append((_utf8(name, "headers").decode(), _utf8(value, "headers")))
+            case [str(name), None] | (str(name), None):
+                headers.append((_utf8(name, "headers").decode(), None))
+            case _:
+                raise ValueError("has headers that are neither an object nor a list of pairs of texts")
+    return tuple(headers)
+
+
+def _partition(given: Any) -> int | None:
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 0):
+        raise ValueError("has a partition that is not a number from 0")
+    return given
+
+
+def _timestamp(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, str):
+        try:
+            moment = datetime.fromisoformat(given)
+        except ValueError:
+            raise ValueError("has a timestamp that is not ISO 8601, such as 2026-03-01T12:00:00Z") from None
+        if moment.tzinfo is None:
+            raise ValueError("has a timestamp without a zone; end it with Z for UTC")
+        given = (moment - _UNIX_EPOCH) // timedelta(milliseconds=1)
+    # The client takes a zero as no timestamp.
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 < given < 2**63:
+        raise ValueError("has a timestamp that is neither ISO 8601 nor a positive number of milliseconds since 1970")
+    return given

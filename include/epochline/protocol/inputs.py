@@ -1,0 +1,39 @@
+"""Topics of one of several sources, as the source names them and as the ledger does. Pure.
+
+In the ledger, both the name and the id of a topic begin with the input's name. So two clusters may have topics of one
+name, two sources of the user's own may have equal identities, and each has its own chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from epochline.declare.names import ledger_prefix
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+
+T = TypeVar("T", Head, PlannedRange)
+
+
+def in_ledger(source: str, tp: TopicPartition) -> TopicPartition:
+    """A partition of a source, as the ledger names it."""
+    prefix = ledger_prefix(source)
+    return replace(tp, topic=f"{prefix}{tp.topic}", topic_id=f"{prefix}{tp.topic_id}")
+
+
+def in_source(source: str, tp: TopicPartition) -> TopicPartition:
+    """A partition in the ledger, as its source names it."""
+    prefix = ledger_prefix(source)
+    return replace(tp, topic=tp.topic.removeprefix(prefix), topic_id=tp.topic_id.removeprefix(prefix))
+
+
+def belongs_to(source: str, topic: str) -> bool:
+    """Whether a topic in the ledger is of this source; every topic is of a single one, which has no name."""
+    return topic.startswith(ledger_prefix(source))
+
+
+def by_input(sources: Iterable[str], partitions: Iterable[T]) -> Mapping[str, list[T]]:
+    """Heads or ranges of each source, as the ledger names them. Those of a source that is not named are left out."""
+    given = list(partitions)
+    return {source: [one for one in given if belongs_to(source, one.tp.topic)] for source in sources}

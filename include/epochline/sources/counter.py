@@ -1,0 +1,44 @@
+"""A source that counts: one number per tick of the clock. An example, and a generator of load (E8, N2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from epochline.protocol.source import SourcePartition, SourceRecord
+
+
+class Counter:
+    """The numbers 1, 2, 3, … as text. The number n has position n - 1, and appears n ticks after the beginning.
+
+    Args:
+        began: the beginning, an ISO 8601 time with a zone.
+        seconds: length of a tick.
+        numbers: how many numbers there are at most; None for no end.
+        partitions: number of partitions, each with all numbers.
+    """
+
+    def __init__(self, began: str, seconds: float = 1, numbers: int | None = None, partitions: int = 1) -> None:
+        self._began = datetime.fromisoformat(began)
+        if self._began.tzinfo is None or seconds <= 0 or partitions < 1:
+            raise ValueError("began needs a time zone; seconds and partitions must be greater than zero")
+        self._tick = timedelta(seconds=seconds)
+        self._numbers = numbers
+        self._partitions = partitions
+
+    def partitions(self) -> Sequence[SourcePartition]:
+        """Every partition, up to the last tick."""
+        end = max(0, (datetime.now(UTC) - self._began) // self._tick)
+        end = end if self._numbers is None else min(end, self._numbers)
+        identity = f"{self._began.isoformat()}/{self._tick.total_seconds()}"
+        return [SourcePartition(partition=one, identity=identity, start=0, end=end) for one in range(self._partitions)]
+
+    def read(self, partition: int, start: int, until: int) -> Iterator[SourceRecord]:
+        """The numbers start + 1 to until."""
+        for position in range(start, until):
+            moment = self._began + (position + 1) * self._tick
+            yield SourceRecord(position=position, value=str(position + 1).encode(), timestamp=moment)
+
+    def count(self, partition: int, start: int, until: int) -> int:
+        """Every position has a number."""
+        return until - start

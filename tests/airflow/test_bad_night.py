@@ -1,0 +1,203 @@
+"""An operator's bad night: after each fault, the ledger, the log and the command say the reason and the way on."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import partial
+
+import pytest
+
+from tests.airflow.checker import assert_exact
+from tests.airflow.conftest import Scheduler, Terminal, eventually
+from tests.airflow.half_way import half_written, let_go, sealed_but_paused
+
+RUN = re.compile(r"run (\S+) is failed")
+
+
+def one_each(pipeline: str) -> dict[int, list[str]]:
+    return {p: [f"{pipeline}-{p}"] for p in range(4)}
+
+
+def test_rows_that_a_constraint_refuses_end_the_run_at_once_and_pause_the_pipeline(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """N1, U7: a strategy without end is not applied; the pipeline goes on after the constraint is dropped."""
+    values = {**one_each("constrained"), 0: ["bad value"]}
+    scheduler.prepare("constrained", values)
+    scheduler.query("ALTER TABLE constrained ADD CONSTRAINT no_spaces CHECK (value NOT LIKE '%% %%'); SELECT 1")
+
+    said = terminal("trigger", "constrained", code=1)
+
+    assert "epoch 1 of constrained is ABORTED: RowsRefusedError: attempt 1 of epoch 1 of constrained" in said
+    assert "check no_spaces" in said
+    assert "constrained is paused by epochline" in said
+    assert "`epochline resume constrained --reason …`" in said
+    found = RUN.search(said)
+    assert found is not None
+    log = scheduler.log("constrained", found[1], "abort_epoch")
+    assert "check no_spaces" in log
+    assert "epochline resume constrained" in log
+    shown = terminal("ledger", "constrained", "--epoch", "1")
+    assert "attempt 1: RowsRefusedError: " in shown
+    assert "`epochline resume constrained --reason …`" in shown
+    assert scheduler.epoch("constrained", 1) == ("ABORTED", 1)
+    assert terminal("trigger", "constrained", code=1).endswith("`epochline resume constrained --reason …`")
+
+    scheduler.query("ALTER TABLE constrained DROP CONSTRAINT no_spaces; SELECT 1")
+    terminal("resume", "constrained", "--reason", "the constraint was wrong", "--yes")
+    assert "is committed: 4 records read" in terminal("trigger", "constrained")
+    assert_exact(scheduler, "constrained", values)
+
+
+def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resumes_it(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """N1, R1: one run, two tries; the next scheduled runs are skipped with the reason."""
+    values = {**one_each("raising"), 0: ["raise"]}
+    scheduler.prepare("raising", values)
+    forgive = scheduler.stack.home.root / "forgive"
+    forgive.unlink(missing_ok=True)
+    paused = "SELECT paused_reason FROM epochline.pipeline WHERE pipeline = 'raising' AND paused_at IS NOT NULL"
+    scheduler.pause("raising", False)
+    try:
+        eventually("the pipeline is down", lambda: scheduler.query(paused))
+        [(reason,)] = scheduler.query(paused)
+        assert re.match(
+            r"epoch 1 failed, and its restart strategy is used up: PythonException: .*KeyError: 'city'", reason
+        )
+        assert scheduler.epoch("raising", 1) == ("ABORTED", 2)
+        eventually("a scheduled run is skipped", lambda: "skipped" in plans(scheduler, "raising"))
+        assert scheduler.count("SELECT count(*) FROM epochline.epochs WHERE pipeline = 'raising'") == 1
+
+        forgive.touch()
+        terminal("resume", "raising", "--reason", "the parse is mended", "--yes")
+        eventually("a scheduled run commits", lambda: scheduler.heads("raising") == dict.fromkeys(range(4), 1))
+    finally:
+        scheduler.pause("raising", True)
+        forgive.unlink(missing_ok=True)
+    assert_exact(scheduler, "raising", values)
+
+
+def plans(scheduler: Scheduler, dag: str) -> set[str | None]:
+    """States of the plans of a DAG's runs."""
+    found = scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns/~/taskInstances?limit=100")["task_instances"]
+    return {one["state"] for one in found if one["task_id"] == "plan_epoch"}
+
+
+def test_a_run_marked_failed_while_its_dag_is_paused_is_ended_once_it_is_unpaused(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """U4, U7: Airflow starts no teardown then; a command says that the epoch stands, and how it goes on."""
+    pipeline = "marked_while_paused"
+    values, run = half_written(scheduler, pipeline)
+    driver = scheduler.client(pipeline)
+    scheduler.pause(pipeline, True)
+    scheduler.call("PATCH", f"/api/v2/dags/{pipeline}/dagRuns/{run}", {"state": "failed"})
+    eventually("its task is failed", lambda: scheduler.tasks(pipeline, run)["pre_commit"] == "failed")
+    eventually("its driver is gone", lambda: not driver.is_running())
+    let_go(scheduler, pipeline)
+    assert scheduler.tasks(pipeline, run)["abort_epoch"] is None
+    assert scheduler.epoch(pipeline, 1) == ("PLANNED", 1)
+    # Some minutes later.
+    ago = "clock_timestamp() - interval '6 minutes'"
+    scheduler.query(f"UPDATE epochline.epoch SET lease_until = {ago} WHERE pipeline = %s RETURNING 1", pipeline)
+
+    shown = terminal("ledger", pipeline, "--epoch", "1")
+    assert "its lease has expired" in shown
+    assert f"`epochline abort {pipeline} 1 --reason …`" in shown
+    shown = terminal("lag", pipeline, "--fail-above", "1000", code=3)
+    assert "left planned" in shown
+    assert f"`epochline abort {pipeline} 1 --reason …`" in shown
+
+    scheduler.pause(pipeline, False)
+    assert scheduler.wait(pipeline, run) == "failed"
+    assert scheduler.epoch(pipeline, 1)[0] == "ABORTED"
+    assert "is committed: " in terminal("trigger", pipeline)
+    assert_exact(scheduler, pipeline, values)
+
+
+def test_a_topic_made_again_is_named_with_the_command_that_adopts_it(scheduler: Scheduler, terminal: Terminal) -> None:
+    """INV-9: no record of the other log is read."""
+    scheduler.prepare("remade", one_each("remade"))
+    terminal("trigger", "remade")
+    remake(scheduler, "remade")
+
+    said = terminal("trigger", "remade", code=1)
+    assert "has no epoch. plan_epoch: remade: " in said
+    assert "epochline adopt-topic remade" in said
+    found = re.search(r"run (\S+) of remade is failed", said)
+    assert found is not None
+    log = scheduler.log("remade", found[1], "plan_epoch")
+    assert "epochline adopt-topic remade" in log
+    assert "epochline adopt-topic remade" in terminal("lag", "remade", "--fail-above", "1000000", code=3)
+
+
+def remake(scheduler: Scheduler, topic: str) -> None:
+    """Delete a topic, and make it again with other records."""
+    from tests.integration.kafka_topics import admin_of
+
+    with admin_of(scheduler.stack.kafka.bootstrap_servers) as admin:
+        admin.delete_topics([topic])
+        eventually("it is gone", lambda: topic not in admin.list_topics(), 30)
+    scheduler.produce(topic, {p: ["other", "log"] for p in range(4)})
+
+
+def test_a_killed_driver_is_named_by_its_signal_and_the_next_run_reads_the_range(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """C14, U7: no restart is declared, so the run ends red; the command that follows the run says the reason."""
+    pipeline = "killed_for_good"
+    values, run = half_written(scheduler, pipeline)
+    scheduler.client(pipeline).kill()
+    let_go(scheduler, pipeline)
+    assert scheduler.wait(pipeline, run) == "failed"
+
+    reason = "JobLostError: attempt 1 of epoch 1 of killed_for_good: the driver of the Spark job was killed by signal 9"
+    log = scheduler.log(pipeline, run, "abort_epoch")
+    assert reason in log
+    assert "Clear this run from plan_epoch to try the same range again, or let the next run take it" in log
+    shown = terminal("ledger", pipeline, "--epoch", "1")
+    assert reason in shown
+    assert "the next run reads its range again" in shown
+    assert "is committed: " in terminal("trigger", pipeline)
+    assert_exact(scheduler, pipeline, values)
+
+
+@pytest.mark.slow
+def test_kafka_that_is_away_for_a_minute_is_waited_for_by_the_plan_the_read_and_the_commit(
+    scheduler: Scheduler, terminal: Terminal
+) -> None:
+    """F19, INV-2: one pipeline at each step; each says what it waits for, and the data is exact afterwards."""
+    plans, reads, commits = "plans_without_kafka", "reads_without_kafka", "commits_without_kafka"
+    kafka, values = scheduler.stack.kafka, {plans: one_each(plans), commits: one_each(commits)}
+    for pipeline, some in values.items():
+        scheduler.prepare(pipeline, some)
+    values[reads], run_of_read = half_written(scheduler, reads)
+    run_of_commit = sealed_but_paused(scheduler, commits, 1)
+
+    kafka.stop()
+    since = time.monotonic()
+    let_go(scheduler, reads)
+    scheduler.pause(commits, False)
+    run_of_plan = scheduler.trigger(plans)
+    for pipeline, run, task in ((plans, run_of_plan, "plan_epoch"), (commits, run_of_commit, "commit_epoch")):
+        eventually("its task is to be tried again", partial(waits_for_its_next_try, scheduler, pipeline, run, task))
+        assert re.search("SourceUnavailableError: Kafka at .* does not answer", scheduler.log(pipeline, run, task))
+    shown = terminal("ledger", commits, "--epoch", "1")
+    assert re.search("attempt 1: SourceUnavailableError: Kafka at .* does not answer.* the next run commits it", shown)
+    assert "it is being staged" in terminal("ledger", reads, "--epoch", "1")
+    assert "no Kafka runs in" in terminal("lag", plans, code=1)
+    time.sleep(max(0, 60 - (time.monotonic() - since)))
+    kafka.start(lambda _: None)
+    kafka.wait()
+
+    runs = {plans: run_of_plan, reads: run_of_read, commits: run_of_commit}
+    for pipeline, run in runs.items():
+        assert scheduler.wait(pipeline, run) == "success"
+        assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 1)
+        assert_exact(scheduler, pipeline, values[pipeline])
+
+
+def waits_for_its_next_try(scheduler: Scheduler, dag: str, run: str, task: str) -> bool:
+    return bool(scheduler.instances(dag, run)[task]["state"] == "up_for_retry")

@@ -1,0 +1,151 @@
+"""The ledger's pages in a real Chromium: what every user sees of them, and how the pages behave around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from epochline.airflow.acts import ACTS
+from tests.airflow.conftest import Scheduler
+from tests.browser import NARROW, WIDE, Theme, needs_browser, visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = needs_browser
+
+PIPELINE = "watched"
+HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
+PAGES = (
+    "", f"pipelines/{PIPELINE}", f"pipelines/{PIPELINE}?state=ABORTED", f"pipelines/{PIPELINE}/epochs/1", "api",
+    f"pipelines/{PIPELINE}/quarantine",
+    f"pipelines/{PIPELINE}/quarantine/record?epoch=1&topic={PIPELINE}&partition=0&offset=1",
+    f"pipelines/{PIPELINE}/act/abort?epoch=1", f"pipelines/{PIPELINE}/act/requeue?everything=true",
+    f"pipelines/{PIPELINE}/act/savepoint",
+)  # fmt: skip
+FORMS = tuple(f"pipelines/{PIPELINE}/act/{name}" for name in ACTS)
+
+
+@pytest.fixture(scope="module")
+def watched(scheduler: Scheduler) -> Scheduler:
+    """A pipeline with one committed epoch, one of whose records is in quarantine."""
+    scheduler.prepare(PIPELINE, {0: ["first", "bad", HOSTILE], 1: ["second"]})
+    assert scheduler.run(PIPELINE)["run"] == "success"
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("theme", "width", "pages"),
+    [("dark", NARROW, (*PAGES, *FORMS)), ("dark", WIDE, PAGES), ("light", NARROW, PAGES), ("light", WIDE, PAGES)],
+    ids=["dark-narrow", "dark-wide", "light-narrow", "light-wide"],
+)
+def test_axe_finds_nothing_serious_and_no_page_is_wider_than_its_window(
+    watched: Scheduler, chromium: Browser, theme: Theme, width: int, pages: Sequence[str]
+) -> None:
+    """Every page, in Airflow's two themes, also on a small telephone; every form once: one template makes them."""
+    with visit(chromium, watched.stack.airflow.url, watched.token, theme=theme, width=width) as seen:
+        for page in pages:
+            seen.open(f"epochline/{page}")
+            assert (page, seen.hindrances(), seen.overflows()) == (page, [], False)
+
+
+def test_a_page_follows_airflows_theme_and_opens_airflows_own_pages_around_it(
+    watched: Scheduler, chromium: Browser
+) -> None:
+    with visit(chromium, watched.stack.airflow.url, watched.token) as seen:
+        seen.open(f"dags/{PIPELINE}/plugin/epochline_pipeline")
+        ground = seen.frame.locator("html")
+        ground.and_(seen.frame.locator("[data-theme=dark]")).wait_for()
+        assert seen.hindrances() == []
+        seen.page.evaluate("document.documentElement.classList.replace('dark', 'light')")
+        ground.and_(seen.frame.locator("[data-theme=light]")).wait_for()
+        assert seen.hindrances() == []
+        theirs = seen.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--chakra-colors-fg')")
+        assert ground.evaluate("root => root.style.getPropertyValue('--text')") == theirs
+
+        seen.frame.get_by_role("link", name="epoch 1", exact=True).first.click()
+        seen.frame.get_by_role("heading", name="Attempts").wait_for()
+        seen.frame.get_by_role("link", name="manual__").first.click()
+        seen.page.wait_for_url(f"**/dags/{PIPELINE}/runs/manual__*")
+        seen.page.get_by_role("link", name="Epoch", exact=True).click()
+        seen.frame.get_by_role("heading", name="epoch 1").wait_for()
+
+
+def test_links_at_a_task_open_the_epoch_the_pipeline_and_sparks_log_within_airflow(
+    watched: Scheduler, chromium: Browser
+) -> None:
+    [(run,)] = watched.query("SELECT run_id FROM epochline.epochs WHERE pipeline = %s AND epoch_id = 1", PIPELINE)
+    of_run = f"dags/{PIPELINE}/runs/{quote(run, safe='')}"
+    with visit(chromium, watched.stack.airflow.url, watched.token) as seen:
+
+        def follow(link: str) -> None:
+            seen.open(f"{of_run}/tasks/commit_epoch/details")
+            seen.page.get_by_role("link", name=link, exact=True).click()
+
+        follow("Epoch")
+        seen.frame.get_by_text("epoch 1 · ").get_by_text("1 quarantined · committed").wait_for()
+        follow("Pipeline")
+        seen.frame.get_by_role("heading", name=PIPELINE).wait_for()
+        follow("Spark's log")
+        seen.page.get_by_text("job.started").first.wait_for()
+
+
+def test_a_page_refreshes_without_losing_the_place_and_says_when_it_cannot(
+    watched: Scheduler, chromium: Browser
+) -> None:
+    with visit(chromium, watched.stack.airflow.url, watched.token) as seen:
+        page = seen.page
+        page.clock.install()
+        seen.open(f"epochline/pipelines/{PIPELINE}")
+        summary = page.get_by_text("SQL of the overview")
+        summary.click()
+        seen.page.evaluate("document.querySelector('main').dataset.before = 'yes'")
+
+        page.clock.run_for(11_000)
+        page.locator("main:not([data-before])").wait_for()
+        assert page.locator("details[open]").count() == 1
+        assert page.evaluate("document.activeElement.textContent") == "SQL of the overview"
+
+        page.context.set_offline(True)
+        page.clock.run_for(11_000)
+        page.get_by_role("alert").get_by_text("What is shown here is old").wait_for()
+        seen.errors.clear()  # Chromium reports the request that failed
+
+        page.context.set_offline(False)
+        page.clock.run_for(11_000)
+        page.get_by_role("alert").wait_for(state="hidden")
+
+
+def test_a_keyboard_alone_reaches_an_epoch(watched: Scheduler, chromium: Browser) -> None:
+    with visit(chromium, watched.stack.airflow.url, watched.token) as seen:
+        seen.open(f"epochline/pipelines/{PIPELINE}")
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        for _ in range(40):
+            seen.page.keyboard.press("Tab")
+            if seen.page.evaluate("document.activeElement.textContent") == "epoch 1":
+                break
+        seen.page.keyboard.press("Enter")
+        seen.page.get_by_role("heading", name="Attempts").wait_for()
+
+
+def test_an_action_is_previewed_and_started_within_airflows_frame_by_the_keyboard_alone(
+    watched: Scheduler, chromium: Browser
+) -> None:
+    """Airflow's sandbox forbids dialogs and lets forms through; the browser says itself that the origin is the same."""
+    with visit(chromium, watched.stack.airflow.url, watched.token) as seen:
+        seen.open(f"dags/{PIPELINE}/plugin/epochline_pipeline")
+        seen.frame.get_by_role("link", name="Make a savepoint").press("Enter")
+        seen.frame.get_by_label("Name").fill("from_a_browser")
+        seen.frame.get_by_label("Name").press("Enter")
+        seen.frame.get_by_role("heading", name="What would change").wait_for()
+        seen.frame.get_by_label("Reason").fill("a browser <b>asks</b>")
+        seen.frame.get_by_role("button", name="Make a savepoint").press("Enter")
+        seen.frame.get_by_role("heading", name="Actions that these pages started").wait_for()
+        seen.frame.get_by_text("savepoint from_a_browser of watched is kept").wait_for()
+
+    kept = watched.query("SELECT made_by, reason FROM epochline.savepoints WHERE name = 'from_a_browser'")
+    assert kept == [("admin", "a browser <b>asks</b>")]

@@ -1,0 +1,293 @@
+"""Several sources in one epoch: two Kafka clusters, two topics of different shape, one join (N7, S7)."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable
+from epochline.coordinator import LEASE, begin, plan, preview
+from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.failpoints.named import KILLED, NAMED
+from epochline.kafka import source as kafka_source
+from epochline.kafka.source import KafkaOffsets
+from epochline.local.stack import Stack
+from epochline.operations import Request
+from epochline.operations.requeue import Requeue
+from epochline.ports import OffsetSource
+from epochline.protocol.epoch import Counts, Run
+from epochline.sources.several import SeveralOffsets
+from epochline.spark.credentials import JobCredentials
+from tests.commands import caller, connect_to
+from tests.crash.spark_job import LOCAL, StagedFromSeveral, job, log_of
+from tests.integration import kafka_topics
+from tests.integration.guarantee import broken
+from tests.integration.spark.conftest import Runs, Servers
+
+PARTITIONS = 2
+NOWHERE = "127.0.0.1:1"
+
+
+@dataclass
+class Shop:
+    """Orders on one cluster and customers on another, in topics of one name, and what was produced."""
+
+    brokers: dict[str, str]
+    topic: str
+    customers: dict[int, str] = field(default_factory=dict)
+    orders: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def placed(self, some: Iterable[tuple[str, int, str]]) -> None:
+        for order, customer, amount in some:
+            self.orders[order] = customer, amount
+            self._send("shop", customer, {"order_id": order, "customer_id": customer, "amount": amount})
+
+    def named(self, some: Iterable[tuple[int, str]]) -> None:
+        for customer, name in some:
+            self.customers[customer] = name
+            self._send("crm", customer, {"customer_id": customer, "name": name})
+
+    def _send(self, connection: str, customer: int, value: dict[str, Any]) -> None:
+        kafka_topics.produce(
+            self.brokers[connection], self.topic, [json.dumps(value).encode()], partition=customer % PARTITIONS
+        )
+
+    @property
+    def joined(self) -> list[tuple[str, int, str, str]]:
+        return sorted(
+            (order, customer, self.customers[customer], amount)
+            for order, (customer, amount) in self.orders.items()
+            if customer in self.customers
+        )
+
+
+COLUMNS = {
+    "orders": {"order_id": "text", "customer_id": "bigint", "amount": "numeric(12,2)"},
+    "customers": {"customer_id": "bigint", "name": "text"},
+}
+
+
+class JoiningRuns(Runs):
+    """Runs of the shipped join, or of another transform, with each source on its own cluster."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        shop: Shop,
+        brokers: dict[str, str],
+        columns: Mapping[str, dict[str, str]] = COLUMNS,
+        **changes: Any,
+    ) -> None:
+        self._topic = shop.topic
+        fields: dict[str, Any] = {
+            "name": servers.name,
+            "source": self._sources(columns),
+            "transform": "pipelines.orders_with_customers:join",
+            "sinks": PostgresTable(
+                table="examples.orders_with_customers",
+                aggregated=True,
+                columns={"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"},
+            ),
+            "state": StateTable(
+                table="examples.customers",
+                key="customer_id",
+                columns={"customer_id": "bigint", "name": "text", "waiting": "text"},
+            ),
+            "bad_records": "quarantine",
+        }
+        super().__init__(servers, Pipeline(**{**fields, **changes}))
+        self.kafka = self.asked(brokers)
+        self.credentials = JobCredentials(
+            dsn=servers.database.dsn,
+            kafka={},
+            kafkas={name: {"bootstrap.servers": one} for name, one in brokers.items()},
+        )
+
+    def _sources(self, columns: Mapping[str, dict[str, str]]) -> Sources:
+        return Sources(
+            inputs={
+                name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
+                for name, one in (("orders", "shop"), ("customers", "crm"))
+            }
+        )
+
+    def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
+        """Parse other columns from now on."""
+        self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
+
+    def asked(self, brokers: dict[str, str]) -> OffsetSource:
+        offsets = {name: KafkaOffsets({"bootstrap.servers": one}) for name, one in brokers.items()}
+        sources = self.pipeline.source
+        assert isinstance(sources, Sources)
+        return SeveralOffsets(sources, {name: offsets[one.source.where] for name, one in sources.inputs.items()})
+
+    @property
+    def joined(self) -> list[tuple[Any, ...]]:
+        return self.database.query(
+            "SELECT order_id, customer_id::int, name, amount::text FROM examples.orders_with_customers ORDER BY 1"
+        )
+
+    def heads(self) -> dict[str, int]:
+        found = "SELECT topic || '-' || partition, next_offset FROM epochline.heads WHERE pipeline = %s"
+        return dict(self.database.query(found, self.name))
+
+
+@pytest.fixture
+def brokers(kafka_bootstrap: str, second_cluster: Stack) -> dict[str, str]:
+    return {"shop": kafka_bootstrap, "crm": second_cluster.kafka.bootstrap_servers}
+
+
+@pytest.fixture
+def shop(brokers: dict[str, str]) -> Shop:
+    """Topics of one name on both clusters."""
+    topic = f"several-{uuid.uuid4().hex[:12]}"
+    for one in brokers.values():
+        kafka_topics.make_topic(one, topic, PARTITIONS)
+    return Shop(brokers, topic)
+
+
+@pytest.fixture
+def runs(servers: Servers, shop: Shop, brokers: dict[str, str]) -> JoiningRuns:
+    return JoiningRuns(servers, shop, brokers)
+
+
+def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driver_is_killed(
+    runs: JoiningRuns, shop: Shop, brokers: dict[str, str], tmp_path: Path
+) -> None:
+    """N7, I1: three epochs; the second one's driver dies by SIGKILL after it has staged, and before the commit."""
+    draw = random.Random(20)
+    amounts = [f"{draw.randint(1, 99_999) / 100:.2f}" for _ in range(60)]
+    shop.named((customer, f"customer {customer}") for customer in range(4))
+    # Customers 4 to 7 are not known yet: their orders wait.
+    shop.placed((f"o{at:02}", at % 8, amounts[at]) for at in range(20))
+    runs.epoch()
+    assert runs.joined == shop.joined
+    assert 0 < len(shop.joined) < 20
+
+    shop.named((customer, f"customer {customer}") for customer in (4, 5))
+    shop.placed((f"o{at:02}", at % 8, amounts[at]) for at in range(20, 40))
+    planned, who = runs.planned()
+    assert planned.epoch is not None
+    ticket = begin(runs.ledger, runs.name, planned.epoch.epoch_id, who, lease=LEASE)
+    assert ticket is not None
+    staged = StagedFromSeveral(name=runs.name, via=runs.database.dsn, kafkas=brokers)
+    with job(staged, ticket, tmp_path, LOCAL, **{NAMED: "end.committed:exit"}) as driver:
+        assert driver.wait(240) == KILLED, log_of(tmp_path)
+    before = runs.joined
+    runs.committed(planned, who)
+    assert len(runs.joined) > len(before)
+    assert runs.joined == shop.joined
+
+    shop.named((customer, f"customer {customer}") for customer in (6, 7))
+    shop.placed((f"o{at:02}", at % 8, amounts[at]) for at in range(40, 60))
+    runs.epoch()
+    assert runs.joined == shop.joined
+    assert len(runs.joined) == 60
+    assert runs.database.query("SELECT count(*) FROM examples.customers WHERE waiting IS NOT NULL") == [(0,)]
+    assert broken(runs.database.query, runs.name, "examples.orders_with_customers") == {}
+
+
+def test_an_epoch_reads_both_sources_in_the_ranges_of_the_ledger_and_the_other_alone_if_one_has_nothing_new(
+    runs: JoiningRuns, shop: Shop
+) -> None:
+    """N7, S7: two topics of one name with two partitions each, and each partition has a chain of its own."""
+    shop.named((customer, "a name") for customer in range(3))
+    shop.placed((f"o{at}", at, "1.00") for at in range(4))
+    first = runs.epoch()
+    assert runs.heads() == {
+        f"{name}/{shop.topic}-{partition}": offset
+        for name, partition, offset in (("orders", 0, 2), ("orders", 1, 2), ("customers", 0, 2), ("customers", 1, 1))
+    }
+    assert (first.counts.read, first.counts.passed) == (7, 7)
+    read = runs.database.query(
+        "SELECT topic, partition, start_offset, until_offset, records_read FROM epochline.offsets"
+        " WHERE pipeline = %s ORDER BY topic, partition",
+        runs.name,
+    )
+    assert read == [
+        (f"customers/{shop.topic}", 0, 0, 2, 2), (f"customers/{shop.topic}", 1, 0, 1, 1),
+        (f"orders/{shop.topic}", 0, 0, 2, 2), (f"orders/{shop.topic}", 1, 0, 2, 2),
+    ]  # fmt: skip
+    assert kafka_topics.group_offsets(shop.brokers["crm"], runs.pipeline.consumer_group) == {0: 2, 1: 1}
+
+    shop.placed([("late", 0, "2.00")])
+    planned, who = runs.planned()
+    assert [str(one) for one in planned.ranges] == [f"orders/{shop.topic}-0[2, 3)"]
+    runs.committed(planned, who)
+    assert runs.joined == shop.joined
+
+
+def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
+    servers: Servers,
+    shop: Shop,
+    brokers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """INV-9: the topics have one name, and the bad records stand at one offset."""
+    strict, mended = ({"customer_id": kind} for kind in ("smallint", "bigint"))
+    runs = JoiningRuns(
+        servers, shop, brokers, columns={"orders": strict, "customers": strict},
+        transform="side_by_side:rows", state=(),
+        sinks=PostgresTable(
+            table="side_by_side", aggregated=True,
+            columns={"what": "text", "customer_id": "bigint", "topic": "text"},
+        ),
+    )  # fmt: skip
+    shop.named([(2_000_000, "no smallint"), (2, "ada")])
+    shop.placed([("o", 1_000_000, "1.00"), ("p", 4, "1.00")])
+    runs.epoch()
+    place = 'SELECT topic, partition, "offset" FROM epochline.quarantine WHERE pipeline = %s AND requeued_by IS NULL ORDER BY 1'
+    assert runs.database.query(place, runs.name) == [
+        (f"customers/{shop.topic}", 0, 0), (f"orders/{shop.topic}", 0, 0),
+    ]  # fmt: skip
+
+    connect_to(monkeypatch, postgres=servers.database.dsn)
+    shown = caller(monkeypatch, capsys)("quarantine", runs.name, "--show", f"customers/{shop.topic}/0/0")
+    assert shown[0] == 0
+    assert "no smallint" in shown[1]
+
+    runs.declare(columns={"orders": mended, "customers": mended})
+    requeue, who = Requeue(), Run(dag_id=runs.name, run_id="requeue", host="here")
+    order = Request(actor="ada", reason="the parse was mended")
+    planned = requeue.plan(runs.subject, requeue.parse({"everything": True}), order, who)
+    assert runs.committed(planned, who).counts == Counts(read=2, passed=2, skipped=0, quarantined=0)
+
+    assert runs.database.query(place, runs.name) == []
+    assert runs.database.query("SELECT what, customer_id::int, topic FROM side_by_side ORDER BY 2") == [
+        ("customer", 2, f"customers/{shop.topic}"), ("order", 4, f"orders/{shop.topic}"),
+        ("order", 1_000_000, f"orders/{shop.topic}"), ("customer", 2_000_000, f"customers/{shop.topic}"),
+    ]  # fmt: skip
+
+
+def test_a_cluster_that_is_away_fails_the_plan_with_its_name_and_plans_nothing(
+    runs: JoiningRuns, shop: Shop, brokers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N7: a retry helps; the other source is not read alone, or the join would lack its records."""
+    shop.placed([("o", 0, "1.00")])
+    monkeypatch.setattr(kafka_source, "_PATIENCE_SECONDS", 1)
+    away = runs.asked({**brokers, "crm": NOWHERE})
+    who = Run(dag_id=runs.name, run_id="run", host="here")
+
+    with pytest.raises(SourceUnavailableError, match=rf"source customers \(crm\): Kafka at {NOWHERE}") as raised:
+        plan(runs.ledger, away, runs.pipeline, who)
+
+    assert raised.value.retryable
+    assert runs.database.query("SELECT count(*) FROM epochline.epoch WHERE pipeline = %s", runs.name) == [(0,)]
+
+
+def test_a_connection_that_leads_to_another_cluster_stops_the_pipeline_and_names_the_source(
+    runs: JoiningRuns, shop: Shop, brokers: dict[str, str]
+) -> None:
+    shop.placed([("o", 0, "1.00")])
+    runs.epoch()
+
+    with pytest.raises(DataLossError, match=r"source customers: .* but crm now leads to cluster"):
+        preview(runs.ledger, runs.asked({"shop": brokers["shop"], "crm": brokers["shop"]}), runs.pipeline)

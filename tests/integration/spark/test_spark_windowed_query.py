@@ -1,0 +1,378 @@
+"""Streaming SQL: over any division into epochs a query gives what one Spark batch gives with the same text."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, StateTable, WindowedQuery
+from epochline.arrow.cast.types import record_schema
+from epochline.declare.columns import DELETED
+from epochline.declare.event_time import PartitionTime, watermark
+from epochline.declare.sql_functions import ROW_WISE
+from epochline.errors import DeclarationError
+from epochline.spark.windowed_query import query_results, query_rows, require_same_query
+from epochline.spark.windowing import windowed
+from tests.integration.spark.conftest import Records, Runs, Servers
+
+RECORD = {
+    "run": "integer", "number": "integer", "key": "text", "partition": "integer", "at": "timestamptz",
+    "amount": "bigint", "price": "numeric(12,2)", "ok": "boolean",
+}  # fmt: skip
+SPARK_RECORD = (
+    "run int, number int, key string, partition int, at timestamp, amount bigint, price decimal(12,2), ok boolean"
+)
+MORE = {"day": "date", "ratio": "double precision"}
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+CASES, EPOCHS = 60, 3
+WINDOWS = {
+    "tumbling": ("window(at, '10 seconds')", timedelta(seconds=5)),
+    "sliding": ("window(at, '10 seconds', '4 seconds')", timedelta(0)),
+    "session": ("session_window(at, '7 seconds')", timedelta(seconds=3)),
+}
+TEXT = """
+SELECT run, key, window.start AS begins, window.end AS ends, count(*) AS records, sum(price) AS total,
+       min(amount) AS least, max(amount) - min(amount) AS spread, sum(price) / count(price) AS mean, avg(price) AS average,
+       bool_or(ok) AS some, every(ok) AS all_of_them, count_if(amount > 50) AS large,
+       sum(amount) FILTER (WHERE ok) AS amount_ok, sum(CAST(amount * price AS decimal(20,2))) AS worth,
+       max(CAST(price AS string)) AS longest, CASE WHEN count(price) > 1 THEN sum(price) / (count(price) - 1) END AS more
+FROM {records}
+WHERE amount % 7 <> 0 AND amount < :most AND key IS NOT NULL
+GROUP BY run, :window, key
+HAVING count(*) % 3 <> 2
+"""
+
+
+SINK = PostgresTable(table="cut", mode="upsert", key="run", columns={"run": "integer"}, aggregated=True)
+
+
+class Row(NamedTuple):
+    run: int
+    number: int
+    key: str
+    partition: int
+    at: datetime
+    amount: int
+    price: Decimal | None
+    ok: bool | None
+
+
+CALLS = {
+    # Each allowed function, as a value that count() takes.
+    "abs": "abs(amount)", "ceil": "ceil(price)", "ceiling": "ceiling(price)", "floor": "floor(price)",
+    "round": "round(price, 1)", "bround": "bround(price, 1)", "sign": "sign(price)", "signum": "signum(price)",
+    "mod": "mod(amount, 3)", "pmod": "pmod(amount, 3)", "greatest": "greatest(amount, 3)",
+    "least": "least(amount, 3)", "try_add": "try_add(amount, 1)", "try_subtract": "try_subtract(amount, 1)",
+    "try_multiply": "try_multiply(amount, 2)", "try_divide": "try_divide(amount, 2)", "coalesce": "coalesce(key, 'a')",
+    "nullif": "nullif(key, 'a')", "ifnull": "ifnull(key, 'a')", "nvl": "nvl(key, 'a')", "nvl2": "nvl2(key, 1, 2)",
+    "if": "if(ok, 1, 2)", "isnull": "isnull(key)", "isnotnull": "isnotnull(key)", "isnan": "isnan(ratio)",
+    "nanvl": "nanvl(ratio, CAST(0 AS double))", "upper": "upper(key)", "lower": "lower(key)", "ucase": "ucase(key)",
+    "lcase": "lcase(key)", "trim": "trim(key)", "ltrim": "ltrim(key)", "rtrim": "rtrim(key)", "btrim": "btrim(key)",
+    "length": "length(key)", "char_length": "char_length(key)", "character_length": "character_length(key)",
+    "substring": "substring(key, 1, 2)", "substr": "substr(key, 1, 2)", "left": "left(key, 2)",
+    "right": "right(key, 2)", "concat": "concat(key, 'a')", "concat_ws": "concat_ws('-', key, 'a')",
+    "replace": "replace(key, 'a', 'b')", "translate": "translate(key, 'a', 'b')",
+    "split_part": "split_part(key, '-', 1)", "lpad": "lpad(key, 5, '-')", "rpad": "rpad(key, 5, '-')",
+    "reverse": "reverse(key)", "repeat": "repeat(key, 2)", "initcap": "initcap(key)", "instr": "instr(key, 'a')",
+    "startswith": "startswith(key, 'a')", "endswith": "endswith(key, 'a')", "contains": "contains(key, 'a')",
+    "regexp_extract": r"regexp_extract(key, '(\\d+)', 1)", "regexp_replace": "regexp_replace(key, 'a+', 'b')",
+    "regexp_like": "regexp_like(key, 'a+')", "ascii": "ascii(key)", "md5": "md5(key)", "sha1": "sha1(key)",
+    "sha2": "sha2(key, 256)", "crc32": "crc32(key)", "hex": "hex(key)",
+    "get_json_object": "get_json_object(key, '$.a')", "year": "year(day)", "quarter": "quarter(day)",
+    "month": "month(day)", "day": "day(day)", "dayofmonth": "dayofmonth(day)", "dayofweek": "dayofweek(day)",
+    "dayofyear": "dayofyear(day)", "weekday": "weekday(day)", "weekofyear": "weekofyear(day)", "hour": "hour(at)",
+    "minute": "minute(at)", "second": "second(at)", "date_trunc": "date_trunc('hour', at)",
+    "trunc": "trunc(day, 'MM')", "date_add": "date_add(day, 1)", "date_sub": "date_sub(day, 1)",
+    "datediff": "datediff(day, day)", "last_day": "last_day(day)", "to_date": "to_date(key, 'yyyy-MM-dd')",
+    "to_timestamp": "to_timestamp(key, 'yyyy-MM-dd')", "unix_seconds": "unix_seconds(at)",
+    "unix_millis": "unix_millis(at)", "unix_micros": "unix_micros(at)",
+    "timestamp_seconds": "timestamp_seconds(amount)", "timestamp_millis": "timestamp_millis(amount)",
+    "timestamp_micros": "timestamp_micros(amount)",     "cast": "CAST(key AS decimal(12,3))", "try_cast": "try_cast(key AS bigint)",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def empty(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], f"{SPARK_RECORD}, day date, ratio double")
+
+
+def select(what: str, rest: str = "") -> WindowedQuery:
+    text = f"SELECT key, window.start AS begins, {what} FROM {{records}} {rest}"
+    return WindowedQuery(query=text, time=EventTime(column="at"), into="cut")
+
+
+GROUPED = "GROUP BY window(at, '10 seconds'), key"
+
+
+def test_spark_reads_every_function_that_a_query_may_call_as_it_was_read_when_declared(empty: DataFrame) -> None:
+    assert CALLS.keys() == ROW_WISE
+    counted = ", ".join(f"count({call}) AS `of {name}`" for name, call in CALLS.items())
+    declared = select(counted, f"WHERE {' AND '.join(f'{call} IS NOT NULL' for call in CALLS.values())} {GROUPED}")
+
+    types = require_same_query(empty, declared.compiled(RECORD | MORE))
+
+    assert [types[f"of {name}"].dataType.simpleString() for name in ROW_WISE] == ["bigint"] * len(ROW_WISE)
+
+
+@dataclass
+class Case:
+    """Records of some keys in some partitions, in the order of their arrival, cut into epochs."""
+
+    number: int
+    epochs: list[list[Row]]
+    event_time: EventTime
+    partitions: dict[int, PartitionTime]
+    mark: datetime | None = None
+    marks: list[datetime | None] = field(default_factory=list)
+    """The watermark before each epoch."""
+
+    def read(self, epoch: int) -> tuple[datetime | None, datetime | None]:
+        """The watermarks before and after an epoch."""
+        self.marks.append(self.mark)
+        for partition, known in self.partitions.items():
+            newest = max((row.at for row in self.epochs[epoch] if row.partition == partition), default=None)
+            self.partitions[partition] = known.and_then(newest, T0)
+        self.mark = watermark(self.event_time, self.partitions, self.mark, T0)
+        return self.marks[-1], self.mark
+
+
+def made_up(kind: str, number: int) -> Case:
+    """A few records come long after the others of their time."""
+    chance = random.Random(f"{kind} {number}")
+    partitions = range(chance.randint(1, 2))
+    rows: list[Row] = []
+    for second in sorted(chance.randrange(90) for _ in range(chance.randint(5, 30))):
+        late = chance.random() < 0.15
+        at = T0 + timedelta(seconds=chance.randint(0, second) if late else max(0, second - chance.randint(0, 2)))
+        rows.append(
+            Row(
+                number, len(rows), chance.choice("ab"), chance.choice(partitions), at, chance.randint(0, 100),
+                chance.choice([None, Decimal(chance.randint(-(10**9), 10**9)).scaleb(-2)]),
+                chance.choice([True, False, None]),
+            )
+        )  # fmt: skip
+    cuts = sorted(chance.randint(0, len(rows)) for _ in range(EPOCHS - 1))
+    cut = [rows[start:until] for start, until in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    declared = EventTime(column="at", out_of_orderness=timedelta(seconds=chance.choice([0, 2, 5])))
+    return Case(number, cut, declared, dict.fromkeys(partitions, PartitionTime()))
+
+
+Table = dict[tuple[Any, ...], tuple[Any, ...]]
+
+
+def epoch_by_epoch(
+    spark: SparkSession, cases: list[Case], declared: WindowedQuery
+) -> tuple[Table, set[tuple[int, int]]]:
+    """The result table after all epochs, as an upsert target holds it; and case and number of records too late."""
+    query = declared.compiled(RECORD)
+    require_same_query(records(spark, []), query)
+    opened = query.open_windows([SINK])
+    state: Table = {}
+    target: Table = {}
+    too_late: set[tuple[int, int]] = set()
+    for epoch in range(EPOCHS):
+        marks = F.broadcast(
+            spark.createDataFrame(
+                [(case.number, *case.read(epoch)) for case in cases], "run int, before timestamp, after timestamp"
+            )
+        )
+        rows = records(spark, [row for case in cases for row in case.epochs[epoch]])
+        held = spark.createDataFrame(
+            [(*key, *rest) for key, rest in state.items()],
+            from_arrow_schema(
+                record_schema({name: (opened.columns or {})[name] for name in (*opened.key, *rest_of(opened))})
+            ),
+        )
+        out = windowed(
+            query_rows(rows, query).join(marks, "run"), held.join(marks, "run"), query,
+            before=F.col("before"), after=F.col("after"),
+        )  # fmt: skip
+        results = query_results(out.results.join(marks, "run"), query, before=F.col("before"))
+        kept = [*opened.key, *rest_of(opened), DELETED]
+        # One job: each costs seconds, however little it reads.
+        made = {"target": results.select(*query.results, DELETED), "state": out.state.select(*kept)}
+        made["late"] = out.too_late.select("run", "number")
+        frames = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in made.items()]
+        got = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames).collect()
+        _upsert(target, [row.target for row in got if row.target], query.result_key or ())
+        _upsert(state, [row.state for row in got if row.state], opened.key)
+        too_late |= {(row.late["run"], row.late["number"]) for row in got if row.late}
+    return target, too_late
+
+
+def rest_of(state: StateTable) -> list[str]:
+    return [name for name in state.columns or {} if name not in state.key]
+
+
+def _upsert(table: Table, rows: list[Any], key: tuple[str, ...]) -> None:
+    written: set[object] = set()
+    for row in sorted(rows, key=lambda row: not row[DELETED]):
+        place = tuple(row[name] for name in key)
+        table.pop(place, None)
+        if not row[DELETED]:
+            assert place not in written, f"two rows for {place}"
+            written.add(place)
+            table[place] = tuple(value for name, value in row.asDict().items() if name not in (*key, DELETED))
+
+
+def records(spark: SparkSession, rows: list[Row]) -> DataFrame:
+    return spark.createDataFrame([tuple(row) for row in rows], SPARK_RECORD)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_a_query_over_epochs_gives_what_one_spark_batch_gives_with_the_same_text(
+    spark: SparkSession, kind: str
+) -> None:
+    """E11: made-up records in made-up epochs, some of them too late; HAVING takes results that it later refuses."""
+    window, lateness = WINDOWS[kind]
+    text = TEXT.replace(":window", window)
+    if kind == "session":
+        text = text.replace("window.", "session_window.")
+    declared = WindowedQuery(
+        query=text, parameters={"most": "97"}, time=EventTime(column="at"), into="cut",
+        lateness=lateness,
+    )  # fmt: skip
+    cases = [made_up(kind, number) for number in range(CASES)]
+
+    table, too_late = epoch_by_epoch(spark, cases, declared)
+
+    rows = [row for case in cases for epoch in case.epochs for row in epoch]
+    taken = [row for row in rows if (row.run, row.number) not in too_late]
+    batch = spark.sql(declared.query, args=declared.parameters, records=records(spark, taken))
+    expected: Table = {}
+    _upsert(expected, batch.withColumn(DELETED, F.lit(False)).collect(), ("run", "key", "begins"))
+    behind = set() if kind == "tumbling" else set(_behind(cases, too_late))
+    marks = {case.number: case.mark for case in cases}
+
+    def closed(table: Table) -> Table:
+        # A record at the end of a session still belongs to it.
+        end = timedelta(microseconds=1 if kind == "session" else 0)
+        return {
+            place: (ends, *rest) for place, (ends, *rest) in table.items()
+            if (mark := marks[place[0]]) is not None and ends.astimezone(UTC) + end <= mark and place[:2] not in behind
+        }  # fmt: skip
+
+    assert len(too_late) > CASES // 4
+    assert len(closed(expected)) > CASES
+    assert closed(table) == closed(expected)
+
+
+def _behind(cases: list[Case], too_late: set[tuple[int, int]]) -> Iterator[tuple[int, str]]:
+    """Keys with a record that came behind the watermark and yet counts in some of its windows."""
+    for case in cases:
+        for mark, rows in zip(case.marks, case.epochs, strict=True):
+            for row in rows:
+                if mark is not None and row.at < mark and (row.run, row.number) not in too_late:
+                    yield row.run, row.key
+
+
+def order(shop: str, second: int, price: str, *, paid: bool = True) -> bytes:
+    at = (T0 + timedelta(seconds=second)).isoformat()
+    return json.dumps({"shop": shop, "at": at, "price": price, "paid": paid}).encode()
+
+
+RESULT = {"shop": "text", "begins": "timestamptz", "orders": "bigint", "mean": "numeric(38,17)"}
+ORDERS = """
+SELECT shop, window.start AS begins, count(*) AS orders, sum(price) / count(price) AS mean
+FROM {records}
+WHERE paid
+GROUP BY window(at, '5 seconds'), shop
+HAVING count(*) < 3
+"""
+
+
+@pytest.fixture
+def shops(servers: Servers) -> Callable[..., Runs]:
+    def make(query: str = ORDERS, *, records: Records) -> Runs:
+        columns = {"shop": "text", "at": "timestamptz", "price": "numeric(10,2)", "paid": "boolean"}
+        declared = WindowedQuery(
+            query=query, time=EventTime(column="at"), into="per_shop", lateness=10, too_late="late_orders"
+        )
+        results = PostgresTable(
+            table="per_shop", mode="upsert", key=("shop", "begins"), columns=RESULT, aggregated=True, before_images=10
+        )
+        pipeline = Pipeline(
+            name=servers.name, source=KafkaSource(topics=servers.topic(records)), parse=Json(columns=columns),
+            windows=declared, sinks=[results, PostgresTable(table="late_orders", columns=columns)],
+            bad_records="quarantine",
+        )  # fmt: skip
+        return Runs(servers, pipeline)
+
+    return make
+
+
+def test_a_query_is_corrected_by_late_records_and_a_result_that_having_no_longer_takes_is_deleted(
+    shops: Callable[..., Runs],
+) -> None:
+    """E11, X21, INV-6: from Kafka into PostgreSQL; an aborted attempt leaves nothing; partial results are exact."""
+    first = [order("a", 1, "0.10"), order("a", 2, "0.20", paid=False), order("b", 1, "1"), order("b", 2, "2")]
+    run = shops(records={0: [*first, order("b", 3, "3"), b'{"at": null}', order("c", 6, "7")]})
+
+    def results() -> list[tuple[Any, ...]]:
+        found = run.database.query("SELECT shop, begins, orders, mean FROM per_shop ORDER BY 1, 2")
+        return [(shop, (begins - T0).seconds, orders, mean) for shop, begins, orders, mean in found]
+
+    assert run.epoch().counts.quarantined == 1
+    assert results() == [("a", 0, 1, Decimal("0.1"))]
+
+    run.produce({0: [order("a", 3, "0.40")]})
+    planned, who = run.planned()
+    run.sealed(planned, who)
+    run.abort(planned, who)
+    assert results() == [("a", 0, 1, Decimal("0.1"))]
+    run.epoch()
+    assert results() == [("a", 0, 2, Decimal("0.25"))]
+
+    run.produce({0: [order("a", 4, "0.40"), order("c", 21, "1")]})
+    run.epoch()
+    assert results() == [("c", 5, 1, Decimal(7))]
+
+    run.produce({0: [order("a", 2, "5", paid=False), order("a", 2, "5")]})
+    run.epoch()
+    assert results() == [("c", 5, 1, Decimal(7))]
+    assert run.database.query("SELECT shop, price, paid FROM late_orders") == [("a", Decimal(5), True)]
+    assert run.database.query("SELECT shop FROM per_shop_open") == [("c",)]
+
+
+def test_a_session_that_having_does_not_take_has_no_result_and_one_that_grows_loses_it(
+    shops: Callable[..., Runs],
+) -> None:
+    """E11: a deletion of a result that was never written changes nothing, and is accounted for."""
+    text = ORDERS.replace("window.", "session_window.").replace("window(at", "session_window(at")
+    run = shops(text, records={0: [order("a", 1, "1"), order("b", 1, "1")]})
+
+    def results() -> list[tuple[Any, ...]]:
+        found = run.database.query("SELECT shop, begins, orders FROM per_shop ORDER BY 1, 2")
+        return [(shop, (begins - T0).seconds, orders) for shop, begins, orders in found]
+
+    run.produce({0: [order("a", 2, "1"), order("a", 3, "1"), order("b", 6, "1"), order("c", 14, "1")]})
+    run.epoch()
+    assert results() == [("b", 1, 2)]
+
+    run.produce({0: [order("b", 7, "1"), order("c", 30, "1")]})
+    run.epoch()
+    assert results() == [("c", 14, 1)]
+
+
+def test_a_query_that_spark_reads_otherwise_is_refused_before_anything_is_staged(shops: Callable[..., Runs]) -> None:
+    """E11: sqlglot takes one interval for two, which Spark would add."""
+    longer = "WHERE at + INTERVAL 1 HOUR 2 MINUTES > at"
+    run = shops(ORDERS.replace("WHERE paid", longer), records={0: [order("a", 1, "1"), order("a", 9, "1")]})
+    planned, who = run.planned()
+
+    with pytest.raises(DeclarationError, match="Spark reads it otherwise than Epochline") as refused:
+        run.staged(planned, who)
+
+    assert "INTERVAL '1' HOUR + INTERVAL '2' MINUTES" in str(refused.value)
+    assert run.database.query("SELECT count(*) FROM epochline.part") == [(0,)]

@@ -1,0 +1,50 @@
+"""`epochline list` on a real ledger, with Kafka and without."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from epochline.cli.standing import decided
+from epochline.errors import way_on
+from epochline.protocol.epoch import Epoch
+from tests.commands import Call
+
+
+def test_a_pipeline_is_listed_with_state_and_lag(call: Call, fed: str) -> None:
+    code, out, _ = call("list", "--json")
+
+    (row,) = json.loads(out)
+    assert code == 0
+    assert (row["pipeline"], row["state"], row["lag"], row["last_commit"]) == ("people", "goes on", 150, None)
+
+
+def test_an_unfinished_epoch_and_a_pause_are_states(call: Call, planned: Epoch) -> None:
+    assert json.loads(call("list", "--json")[1])[0]["state"] == "epoch 1 PLANNED"
+
+    call("pause", "people", "--reason", "the disk is full", "--yes")
+    (row,) = json.loads(call("list", "--json")[1])
+
+    assert row["state"] == "paused"
+    assert "the disk is full" in row["reason"]
+
+
+def test_an_epoch_that_awaits_approval_says_so() -> None:
+    standing = {"dropped_at": None, "paused_at": None, "approval": "awaited", "epoch_id": 7, "state": "PRE_COMMITTED"}
+
+    state, reason = decided("people", standing)
+
+    assert state == "awaiting approval"
+    assert way_on(reason or "") == "abort people 7 --reason …"
+
+
+def test_the_lag_is_unknown_while_kafka_is_away(call: Call, fed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}'
+    )
+
+    code, out, _ = call("list")
+
+    assert code == 0
+    assert "unknown" in out

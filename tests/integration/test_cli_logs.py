@@ -1,0 +1,51 @@
+"""What `epochline logs` says where there is no log to print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochline.protocol.epoch import Epoch
+from tests.commands import Call
+from tests.databases import query
+from tests.integration.people import Patch
+
+
+@pytest.fixture(autouse=True)
+def _no_stack(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
+
+
+def test_without_airflow_the_command_that_starts_it_is_named(call: Call, planned: Epoch) -> None:
+    code, out, err = call("logs", "people")
+
+    assert (code, out) == (1, "")
+    assert "no Airflow runs in" in err
+    assert "start it with `epochline up`" in err
+
+
+def test_an_epoch_of_a_command_has_no_task_log_and_the_place_of_its_log_is_named(
+    call: Call, planned: Epoch, postgres_dsn: str
+) -> None:
+    query(postgres_dsn, "UPDATE epochline.epoch SET dag_id = 'cli'")
+    query(postgres_dsn, "UPDATE epochline.attempt SET dag_id = 'cli'")
+
+    code, out, err = call("logs", "people", 1)
+
+    assert (code, out) == (1, "")
+    assert "epoch 1 of people was made by a command on somewhere and not by Airflow" in err
+    assert "`epochline ledger people --epoch 1`" in err
+    assert "spark-cli.log" in err
+
+
+def test_what_the_ledger_does_not_know_is_refused(call: Call, fed: str) -> None:
+    assert "people has no epoch yet; `epochline trigger people` starts a run" in call("logs", "people")[2]
+    assert "Did you mean people?" in call("logs", "peple")[2]
+
+
+def test_an_unknown_epoch_is_refused(call: Call, planned: Epoch) -> None:
+    code, _, err = call("logs", "people", 9)
+
+    assert code == 1
+    assert "the ledger has no epoch 9 of people; `epochline ledger people` lists them" in err

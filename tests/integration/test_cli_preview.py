@@ -1,0 +1,87 @@
+"""`epochline preview` on a real Kafka and a real ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from epochline.cli.connections import offsets_of
+from epochline.config import discovery
+from tests.commands import Call
+from tests.databases import query
+from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import admin_of, group_offsets, produce
+from tests.integration.people import Patch
+
+
+def written(dsn: str, kafka: str) -> list[object]:
+    """Everything that a preview must leave alone: rows of the ledger, tables, topics and the group's offsets."""
+    counts = [
+        query(dsn, f"SELECT count(*) FROM epochline.{table}")
+        for table in ("pipeline", "epoch", "committed_range", "declaration", "quarantined_record", "attempt")
+    ]
+    with admin_of(kafka) as admin:
+        topics = sorted(admin.list_topics())
+    tables = query(dsn, "SELECT schemaname, tablename FROM pg_tables ORDER BY 1, 2")
+    return [*counts, tables, topics, group_offsets(kafka, "epochline.people")]
+
+
+def test_the_next_records_are_parsed_and_nothing_is_written(
+    call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn: str
+) -> None:
+    """The rows, the refusals and their reasons, before the first epoch and without its tables."""
+    produce(kafka_bootstrap, people_topic, [b'{"id": 7}', b"nobody", b'{"id": "x"}'], partition=0)
+    before = written(postgres_dsn, kafka_bootstrap)
+
+    code, out, _ = call("preview", "people")
+    shown = json.loads(call("preview", "people", "--json")[1])
+
+    assert code == 0
+    assert out.splitlines()[1].split() == [f"{people_topic}/0/0", "7"]
+    assert f"refused {people_topic}/0/1: not JSON: Expecting value at character 0" in out
+    assert "people: 3 records read, 1 passed, 0 skipped, 2 refused; nothing was written" in out
+    assert "bad_records is 'fail'" in out
+    assert [(row["offset"], row["values"]) for row in shown["rows"]] == [(0, {"id": 7})]
+    assert [one["offset"] for one in shown["refused"]] == [1, 2]
+    assert written(postgres_dsn, kafka_bootstrap) == before
+
+
+def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
+    call: Call, fed: str, kafka_bootstrap: str, postgres_dsn: str
+) -> None:
+    declared = discovery.find("people")
+    InProcess(postgres_dsn, declared, offsets_of(declared), from_kafka(kafka_bootstrap)).epoch()
+    call("pause", "people", "--reason", "the parse is being mended", "--yes")
+
+    code, out, _ = call("preview", "people", "--records", 4, "--json")
+
+    assert code == 0
+    assert {(row["partition"], row["offset"]) for row in json.loads(out)["rows"]} == {
+        (0, 50),
+        (0, 51),
+        (1, 50),
+        (1, 51),
+    }
+
+
+def test_without_new_records_there_is_nothing_to_show(call: Call, people_topic: str) -> None:
+    assert call("preview", "people") == (0, "people: no record to read; nothing was written\n", "")
+
+
+def test_a_parse_that_raises_is_named_with_its_line(
+    call: Call, people_topic: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (tmp_path / "parse_of_a_preview.py").write_text("def parse(batch):\n    return batch / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = (tmp_path / "people.py").read_text()
+    start, end = text.index("parse=Json"), text.index("    sinks=")
+    (tmp_path / "people.py").write_text(
+        f"{text[:start]}parse='parse_of_a_preview:parse', record={{'id': 'bigint'}},\n{text[end:]}"
+    )
+    produce(kafka_bootstrap, people_topic, [b"1"], partition=0)
+
+    code, out, err = call("preview", "people")
+
+    assert (code, out) == (1, "")
+    assert "people: the parse raised TypeError: unsupported operand" in err
+    assert "parse_of_a_preview.py:2)" in err

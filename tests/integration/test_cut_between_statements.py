@@ -1,0 +1,67 @@
+"""N12: a connection is not made again within a transaction. A cut leads to the whole transaction again, never to half."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from epochline.protocol.epoch import CommitOutcome
+from tests.integration.bench import Bench, NewBench, Row
+
+WRITES = ("INSERT", "UPDATE", "DELETE", "WITH", "DROP")
+
+
+@dataclass(eq=False)
+class Cut:
+    """Ends the session of the n-th statement that writes, right after it, and looks at what another session sees."""
+
+    one: Bench
+    at: int
+    writes: int = 0
+    seen: Any = None
+
+    def __call__(self, connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        self.writes += statement.lstrip().startswith(WRITES)
+        if self.seen is None and self.writes == self.at:
+            pid = connection.connection.dbapi_connection.get_backend_pid()
+            assert self.one.sql("SELECT pg_terminate_backend(%s, 5000)", (pid,)) == [(True,)]
+            self.seen = standing(self.one)
+
+
+@contextmanager
+def cutting(cut: Cut) -> Iterator[Cut]:
+    event.listen(Engine, "after_cursor_execute", cut)
+    try:
+        yield cut
+    finally:
+        event.remove(Engine, "after_cursor_execute", cut)
+
+
+def standing(one: Bench) -> Any:
+    """Rows, committed epochs, heads and receipts, in one snapshot."""
+    return one.sql(
+        "SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM epochline.epochs WHERE state = 'COMMITTED'),"
+        " (SELECT sum(next_offset) FROM epochline.heads), (SELECT count(*) FROM epochline.receipts)"
+    )
+
+
+def test_a_connection_cut_after_any_write_of_a_commit_repeats_the_whole_transaction(bench: NewBench) -> None:
+    one, row = bench(), Row(k="a", v=1)
+    for at in itertools.count(1):
+        sealed, before = one.sealed(row, row), standing(one)
+        with cutting(Cut(one, at)) as cut:
+            result = one.commit(sealed)
+
+        assert result.outcome is CommitOutcome.COMMITTED
+        assert standing(one) == [(2 * at, at, 2 * at, at)]
+        if cut.seen is None:
+            break
+        assert cut.seen == before
+        assert cut.writes > at, "the transaction was not made again"
+    assert at > 5

@@ -1,0 +1,125 @@
+"""Where logs ended when Kafka was last asked and how long it keeps them, as the ledger keeps it for people (issue 19)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from epochline.operations import refresh_log_ends
+from epochline.protocol.log_ends import Retention
+from tests.contract.worlds import postgres_world
+from tests.databases import query
+
+ENDS = "SELECT partition, log_start, last_stable FROM epochline.log_ends WHERE pipeline = 'orders' ORDER BY partition"
+
+
+def test_a_plan_stores_where_each_log_ends_and_the_next_plan_stores_it_again(postgres_dsn: str) -> None:
+    world = postgres_world(postgres_dsn)
+    world.to_committed("run-1", record_limit=4)
+    assert query(postgres_dsn, ENDS) == [(0, 0, 10), (1, 0, 5)]
+    ((before,),) = query(postgres_dsn, "SELECT max(observed_at) FROM epochline.log_ends")
+
+    world.kafka.produce("orders", 1, 3)
+    world.to_committed("run-2")
+
+    assert query(postgres_dsn, ENDS) == [(0, 0, 10), (1, 0, 8)]
+    ((oldest,),) = query(postgres_dsn, "SELECT min(observed_at) FROM epochline.log_ends")
+    assert oldest > before
+
+
+def test_the_time_to_loss_counts_from_the_last_moment_at_which_everything_was_read(postgres_dsn: str) -> None:
+    """Issue 19: no record that is unread now was written before; so the least time to loss needs no record read."""
+    world = postgres_world(postgres_dsn)
+    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=3_600_000, bytes=-1)
+    world.to_committed()
+
+    def refreshed() -> list[Any]:
+        refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+        return query(
+            postgres_dsn,
+            "SELECT unread_since - %s::timestamptz, round(seconds_to_loss / 60) FROM epochline.log_ends ORDER BY partition",
+            caught_up,
+        )
+
+    caught_up = None
+    assert refreshed() == [(None, None), (None, None)]
+    [(caught_up,)] = query(postgres_dsn, "SELECT observed_at FROM epochline.log_ends WHERE partition = 1")
+    world.kafka.produce("orders", 1, 3)
+    for _ in range(3):
+        assert refreshed() == [(None, None), (timedelta(0), 60)]
+
+    world.to_committed("run-2")
+    assert refreshed() == [(None, None), (None, None)]
+
+
+def test_the_newest_committed_record_moves_the_time_to_loss_while_a_backlog_is_read(postgres_dsn: str) -> None:
+    world = postgres_world(postgres_dsn)
+    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=3_600_000, bytes=-1)
+    world.to_committed("run-1", record_limit=4)
+    query(postgres_dsn, "UPDATE epochline.planned_range SET newest_timestamp = now() - interval '50 min'")
+
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+
+    assert query(postgres_dsn, "SELECT round(seconds_to_loss / 60) FROM epochline.log_ends") == [(10,), (10,)]
+
+
+@pytest.mark.parametrize(("policy", "milliseconds"), [("compact", 3_600_000), ("delete", -1)])
+def test_a_log_that_loses_nothing_by_age_has_no_time_to_loss(postgres_dsn: str, policy: str, milliseconds: int) -> None:
+    world = postgres_world(postgres_dsn)
+    world.kafka.retention["orders"] = Retention(cleanup_policy=policy, milliseconds=milliseconds, bytes=-1)
+    world.to_committed("run-1", record_limit=4)
+    query(postgres_dsn, "UPDATE epochline.planned_range SET newest_timestamp = now()")
+
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+
+    assert (
+        query(
+            postgres_dsn,
+            "SELECT unread_since IS NULL, seconds_to_loss, cleanup_policy, retention_ms FROM epochline.log_ends",
+        )
+        == [(False, None, policy, milliseconds)] * 2
+    )
+
+
+def test_a_plan_asks_nothing_of_the_retention_and_keeps_what_is_known(postgres_dsn: str) -> None:
+    world = postgres_world(postgres_dsn)
+    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=60_000, bytes=-1)
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    assert query(postgres_dsn, "SELECT FROM epochline.log_ends") == [], "the pipeline has never planned"
+    world.to_committed("run-1", record_limit=4)
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+
+    world.to_committed("run-2", record_limit=4)
+
+    assert query(postgres_dsn, "SELECT retention_ms FROM epochline.log_ends") == [(60_000,), (60_000,)]
+
+
+def test_each_range_keeps_where_its_log_ended_at_the_plan(postgres_dsn: str) -> None:
+    world = postgres_world(postgres_dsn)
+    world.to_committed("run-1", record_limit=4)
+    world.kafka.produce("orders", 1, 3)
+    world.to_committed("run-2")
+
+    left = "SELECT epoch_id, sum(last_stable - until_offset)::integer FROM epochline.offsets GROUP BY 1 ORDER BY 1"
+    assert query(postgres_dsn, left) == [(1, 11), (2, 0)]
+
+
+def test_a_head_is_the_end_of_its_chain_however_many_epochs_made_it(postgres_dsn: str) -> None:
+    """The view finds the head by an index; the newest range of each chain says the same."""
+    world = postgres_world(postgres_dsn)
+    for number in range(3):
+        world.to_committed(f"run-{number}", record_limit=2)
+
+    heads = query(
+        postgres_dsn,
+        "SELECT partition, origin_offset, next_offset FROM epochline.heads WHERE pipeline = 'orders' ORDER BY 1",
+    )
+    ranges = query(
+        postgres_dsn,
+        "SELECT partition, min(until_offset) FILTER (WHERE start_offset IS NULL), max(until_offset)"
+        " FROM epochline.committed_range WHERE pipeline = 'orders' GROUP BY 1 ORDER BY 1",
+    )
+    assert heads == ranges
+    assert any(end > origin for _, origin, end in heads)

@@ -1,0 +1,320 @@
+"""What a pipeline promises, whatever its source: Kafka, a counter, a growing table, positions of a user's own (N2)."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable, Text
+from epochline.cli.connections import in_environment
+from epochline.coordinator import PlanOutcome
+from epochline.errors import DataLossError, SealRefusedError, SourceError, SourceUnavailableError
+from epochline.kafka.source import KafkaOffsets
+from epochline.operations import Request
+from epochline.protocol.epoch import Interval
+from epochline.sources.positions import SourcePositions
+from tests.databases import as_connection, query
+from tests.integration.guarantee import broken
+from tests.integration.in_process import InProcess, Read, from_kafka, from_source
+from tests.integration.kafka_topics import make_topic, produce
+
+Patch = pytest.MonkeyPatch
+
+
+class Kind(Protocol):
+    """A source that holds the numbers from 1 to any number, in order."""
+
+    declared: Any
+
+    def grow(self, numbers: int) -> None:
+        """Hold the numbers up to this one."""
+
+
+@dataclass
+class Kafka:
+    declared: KafkaSource
+    bootstrap: str
+    held: int = 0
+
+    def grow(self, numbers: int) -> None:
+        values = [str(one).encode() for one in range(self.held + 1, numbers + 1)]
+        produce(self.bootstrap, self.declared.topics[0], values, partition=0)
+        self.held = numbers
+
+
+@dataclass
+class Scripted:
+    """Every position, or every third one."""
+
+    declared: CustomSource
+    folder: Path
+    step: int
+
+    def grow(self, numbers: int) -> None:
+        self.write(positions="\n".join(str(one * self.step) for one in range(numbers)), end=str(numbers * self.step))
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / name).write_text(text)
+
+
+@dataclass
+class Counting:
+    """The library's counter, whose clock stands still: a change of its options gives it more numbers."""
+
+    declared: CustomSource
+    world: Callable[[], InProcess]
+
+    def grow(self, numbers: int) -> None:
+        self.declared = counter(numbers)
+        one = self.world()
+        one.pipeline = one.pipeline.model_copy(update={"source": self.declared})
+        one.source, one.read = SourcePositions(self.declared.spec), from_source(self.declared)
+
+
+@dataclass
+class Table:
+    """The library's growing table, with ids that no row has."""
+
+    declared: CustomSource
+    dsn: str
+    held: int = 0
+
+    def grow(self, numbers: int) -> None:
+        one = "SELECT nextval('growing_id_seq'); INSERT INTO growing (value) VALUES (%s);"
+        added = range(self.held + 1, numbers + 1)
+        query(self.dsn, one * len(added), *map(str, added))
+        self.held = numbers
+
+
+def growing_table(dsn: str) -> Line:
+    query(dsn, "CREATE TABLE growing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)")
+    declared = CustomSource(
+        source="epochline.sources.growing_table:GrowingTable", connection="shop", label="numbers",
+        options={"table": "growing", "key": "id", "columns": ["value"]}, positions="sparse",
+    )  # fmt: skip
+    connection = in_environment("shop")
+    source = SourcePositions(declared.spec, connection)
+    return line_of(
+        Table(declared, dsn), dsn, source, from_source(declared, connection), Json(columns={"value": "text"})
+    )
+
+
+def counter(numbers: int) -> CustomSource:
+    options = {"began": "2026-01-01T00:00:00Z", "numbers": numbers}
+    return CustomSource(source="epochline.sources.counter:Counter", options=options, label="numbers")
+
+
+def scripted(folder: Path, step: int = 1) -> Scripted:
+    declared = CustomSource(
+        source="scripted_source:ScriptedSource", options={"folder": str(folder)}, label="numbers",
+        positions="dense" if step == 1 else "sparse",
+    )  # fmt: skip
+    return Scripted(declared, folder, step)
+
+
+@dataclass
+class Line:
+    """A pipeline on one kind of source."""
+
+    kind: Any
+    world: InProcess
+
+    @property
+    def numbers(self) -> list[int]:
+        """What the target has."""
+        return sorted(int(one) for (one,) in self.world.sql("SELECT value FROM numbers"))
+
+    def reached(self) -> list[int]:
+        return [one for (one,) in self.world.sql("SELECT next_offset FROM epochline.heads ORDER BY partition")]
+
+    def assert_whole(self, numbers: int) -> None:
+        """Every number once, and every check of docs/guarantee.md."""
+        assert self.numbers == list(range(1, numbers + 1))
+        assert broken(self.world.sql, self.world.pipeline.name, "numbers") == {}
+
+
+def line_of(kind: Any, dsn: str, source: Any, read: Read, parse: Any = Text()) -> Line:  # noqa: B008 - it is frozen
+    pipeline = Pipeline(
+        name=f"numbers-{uuid.uuid4().hex[:8]}", source=kind.declared, parse=parse, sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
+        bad_records="quarantine",
+    )  # fmt: skip
+    world = InProcess(dsn, pipeline, source, read)
+    world.create()
+    return Line(kind, world)
+
+
+def line_of_custom(kind: Any, dsn: str) -> Line:
+    return line_of(kind, dsn, SourcePositions(kind.declared.spec), from_source(kind.declared))
+
+
+@pytest.fixture(params=["kafka", "counter", "table", "dense", "sparse"])
+def line(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch) -> Line:
+    if request.param == "table":
+        monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
+        return growing_table(postgres_dsn)
+    if request.param == "kafka":
+        bootstrap = request.getfixturevalue("kafka_bootstrap")
+        topic = make_topic(bootstrap, request.getfixturevalue("topic_name"), 1)
+        kind = Kafka(KafkaSource(topics=topic), bootstrap)
+        return line_of(kind, postgres_dsn, KafkaOffsets({"bootstrap.servers": bootstrap}), from_kafka(bootstrap))
+    if request.param == "counter":
+        counting = Counting(counter(0), lambda: made.world)
+        made = line_of_custom(counting, postgres_dsn)
+        return made
+    return line_of_custom(scripted(tmp_path, 1 if request.param == "dense" else 3), postgres_dsn)
+
+
+@pytest.fixture
+def dense(postgres_dsn: str, tmp_path: Path) -> Line:
+    return line_of_custom(scripted(tmp_path), postgres_dsn)
+
+
+@pytest.fixture
+def sparse(postgres_dsn: str, tmp_path: Path) -> Line:
+    return line_of_custom(scripted(tmp_path, 3), postgres_dsn)
+
+
+def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Line) -> None:
+    """N2, X15: an attempt is lost between emitting and remembering. The position is the ledger's, so nothing doubles."""
+    line.kind.grow(5)
+    line.world.epoch()
+    line.kind.grow(12)
+    planned, run, _ = line.world.staged()
+    line.kind.grow(20)
+
+    again = line.world.begun(planned, run)  # the second attempt, after the first was read and not sealed
+    line.world.stage(planned, again)
+    line.world.seal(again, run)
+    line.world.commit(planned)
+    line.world.epoch()
+
+    line.assert_whole(20)
+
+
+def test_an_epoch_takes_what_was_planned_and_not_what_came_since(line: Line) -> None:
+    """INV-3."""
+    line.kind.grow(6)
+    planned, run = line.world.planned()
+    line.kind.grow(9)
+    line.world.staged_and_sealed(planned, run)
+    line.world.commit(planned)
+
+    line.assert_whole(6)
+
+
+def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Line) -> None:
+    line.kind.grow(10)
+    epochs = 0
+    while epochs < 20:
+        planned, run = line.world.asked_to_plan(record_limit=4)
+        if planned.outcome is PlanOutcome.NOTHING_TO_READ:
+            break
+        line.world.staged_and_sealed(planned, run)
+        line.world.commit(planned)
+        epochs += 1
+
+    assert 1 < epochs < 10
+    line.assert_whole(10)
+
+
+def test_without_new_records_nothing_is_planned(line: Line) -> None:
+    line.kind.grow(3)
+    line.world.epoch()
+
+    assert line.world.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
+    line.assert_whole(3)
+
+
+def test_a_source_that_was_made_again_stops_the_pipeline_until_it_is_adopted(dense: Line) -> None:
+    dense.kind.grow(4)
+    dense.world.epoch()
+    dense.kind.write(identity="second")
+    with pytest.raises(DataLossError, match="numbers was deleted and made again") as raised:
+        dense.world.planned()
+    assert f"adopt-topic {dense.world.pipeline.name} numbers" in str(raised.value)
+
+    dense.world.act("adopt-topic", Request(actor="ada", reason="it moved"), topic="numbers")
+    dense.world.epoch()
+
+    assert dense.numbers == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("files", "said"), [({"start": "6"}, "retention passed"), ({"end": "2"}, "truncated")], ids=["start", "end"]
+)
+def test_positions_that_are_gone_stop_the_pipeline(dense: Line, files: dict[str, str], said: str) -> None:
+    dense.kind.grow(4)
+    dense.world.epoch()
+    dense.kind.grow(9)
+    dense.kind.write(**files)
+
+    with pytest.raises(DataLossError, match=said):
+        dense.world.planned()
+    assert dense.reached() == [4]
+
+
+def test_a_source_that_was_made_again_while_it_was_read_is_not_sealed(dense: Line) -> None:
+    """INV-9."""
+    dense.kind.grow(4)
+    _, run, ticket = dense.world.staged()
+    dense.kind.write(identity="second")
+
+    with pytest.raises(DataLossError, match="was deleted and made again"):
+        dense.world.seal(ticket, run)
+    assert dense.reached() == [0]
+
+
+def test_a_sparse_read_that_the_source_does_not_confirm_is_not_sealed(sparse: Line) -> None:
+    """INV-9: counting proves what was read."""
+    sparse.kind.grow(4)
+    planned, run, ticket = sparse.world.staged()
+    sparse.kind.write(count="5")
+    with pytest.raises(SealRefusedError, match="the source counts 5 records, and 4 were read"):
+        sparse.world.seal(ticket, run)
+
+    sparse.kind.write(count="4")
+    sparse.world.seal(ticket, run)
+    sparse.world.commit(planned)
+    assert sparse.reached() == [12]
+
+
+def test_positions_have_no_times_so_an_interval_is_refused(dense: Line) -> None:
+    dense.kind.grow(4)
+    interval = Interval(start=datetime(2026, 1, 1, tzinfo=UTC), until=datetime(2026, 1, 2, tzinfo=UTC))
+
+    with pytest.raises(SourceError, match="knows no positions by time"):
+        dense.world.planned(interval=interval)
+
+
+def test_a_source_that_is_down_plans_nothing_and_says_that_a_retry_helps(dense: Line) -> None:
+    dense.kind.grow(4)
+    dense.kind.write(down="")
+
+    with pytest.raises(SourceUnavailableError, match="source numbers does not say what it has: ConnectionError"):
+        dense.world.planned()
+
+
+def test_the_class_that_the_page_shows_reads_the_lines_of_files(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text()
+    (code,) = re.findall(r"^```python\n(from collections.*?)^```$", page, re.M | re.S)
+    (tmp_path / "lines_of_the_page.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.log").write_text("1\n2\n3\n")
+    declared = CustomSource(source="lines_of_the_page:Lines", options={"folder": str(tmp_path)})
+    line = line_of(Scripted(declared, tmp_path, 1), postgres_dsn, SourcePositions(declared.spec), from_source(declared))
+
+    line.world.epoch()
+
+    assert line.numbers == [1, 1, 2, 2, 3, 3]
+    assert line.reached() == [3, 3]

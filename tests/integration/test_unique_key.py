@@ -1,0 +1,147 @@
+"""A unique key of an append target: a repeat is refused, or skipped and counted (P1, P14, Q10)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+from sqlalchemy import NullPool, create_engine
+
+from epochline.arrow.cast.types import record_schema
+from epochline.audit.rows import ExpectedRows
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.errors import RowsRefusedError, SealRefusedError, TargetError
+from tests.integration.bench import KV, Bench, NewBench, Row, in_public
+
+PLACE = ("_topic", "_partition", "_offset", "_row")
+
+
+def kv(k: Any, v: Any, **more: Any) -> Row:
+    return {"k": k, "v": v, **more}
+
+
+def skipped(one: Bench) -> list[tuple[int, int, int, int]]:
+    """Per epoch: sealed rows, inserted rows, and those that the receipt counts as unchanged."""
+    return one.sql("SELECT epoch_id, rows, inserted, unchanged FROM epochline.receipts ORDER BY 1")  # type: ignore[no-any-return]
+
+
+def test_a_record_that_was_produced_twice_with_one_business_key_is_one_row(bench: NewBench) -> None:
+    """Q10, P1, INV-9: within an epoch, from another partition, and in a later epoch. The receipt counts each repeat."""
+    one = bench(key="k", repeats="skip")
+
+    one.epoch(kv("a", 1), kv("a", 2), kv("b", 3, _partition=1), kv("b", 4))
+    result = one.epoch(kv("a", 5), kv("c", 6))
+
+    assert one.rows("k, v, _epoch") == [("a", 1, 1), ("b", 4, 1), ("c", 6, 2)]
+    assert skipped(one) == [(1, 4, 2, 2), (2, 2, 1, 1)]
+    assert (result.epoch.rows_written, result.epoch.counts.passed) == (1, 2)
+
+
+def test_a_key_with_the_time_of_the_call_in_it_removes_no_repeat(bench: NewBench) -> None:
+    """P1: a key must be the same for the same event."""
+    one = bench({"k": "text", "v": "integer", "called_at": "timestamptz"}, key=("k", "called_at"), repeats="skip")
+
+    one.epoch(kv("a", 1, called_at="2026-03-01 12:00:00Z"), kv("a", 1, called_at="2026-03-01 12:00:01Z"))
+
+    assert one.rows() == [("a", 1), ("a", 1)]
+
+
+def test_a_repeat_is_refused_before_the_seal_and_named(bench: NewBench) -> None:
+    """P14: `repeats="refuse"`. Nothing of the epoch is there."""
+    one = bench(key="k", repeats="refuse")
+    one.epoch(kv("a", 1))
+
+    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
+        one.sealed(kv("b", 2), kv("a", 3))
+    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
+        one.sealed(kv("b", 2), kv("b", 2, _partition=1), kv("c", 1))
+
+    assert one.rows() == [("a", 1)]
+
+
+def test_the_place_of_a_record_is_a_unique_key_that_the_database_enforces(bench: NewBench) -> None:
+    """P14: staging and a unique key of topic, partition and offset at once."""
+    one = bench(key=PLACE, repeats="refuse")
+
+    one.epoch(kv("a", 1), kv("a", 1), kv("a", 1, _partition=1))
+    one.epoch(kv("a", 1))
+
+    assert one.rows() == [("a", 1)] * 4
+    with pytest.raises(psycopg2.errors.UniqueViolation):
+        one.sql("INSERT INTO t SELECT * FROM t LIMIT 1")
+    one.sql("UPDATE t SET _offset = 3 WHERE _offset = 2")  # a row that says it is of the next record
+    with pytest.raises(RowsRefusedError, match="a repeat of its key"):
+        one.sealed(kv("b", 2))
+
+
+@pytest.mark.parametrize(("repeats", "refused"), [("skip", False), ("refuse", True)])
+def test_a_key_that_another_program_wrote_after_the_seal_is_not_there_twice(
+    bench: NewBench, repeats: str, refused: bool
+) -> None:
+    one = bench(key="k", repeats=repeats)
+    sealed = one.sealed(kv("a", 1), kv("b", 1))
+    one.sql("INSERT INTO t (k, v, _topic, _partition, _offset, _row, _epoch) VALUES ('a', 7, '', 9, 0, 0, 1)")
+
+    if refused:
+        with pytest.raises(TargetError, match=r"another program wrote a key \(k\) of this epoch"):
+            one.commit(sealed)
+        assert one.rows() == [("a", 7)]
+    else:
+        one.commit(sealed)
+        assert one.rows() == [("a", 7), ("b", 1)]
+        assert skipped(one) == [(1, 2, 1, 1)]
+
+
+def test_an_audit_misses_no_repeat_that_was_skipped_but_a_key_that_has_no_row(bench: NewBench) -> None:
+    """P14: what the audit expects of a target that skips repeats."""
+    one = bench(key="k", repeats="skip")
+    one.epoch(kv("a", 1), kv("a", 2), kv("b", 3))
+    columns = {**KV, **STAGED_LINEAGE}
+    values = {"k": ["a", "a", "b"], "v": [1, 2, 3], "_topic": ["orders"] * 3, "_partition": [0] * 3}
+    rows = pa.RecordBatch.from_pydict({**values, "_offset": [0, 1, 2], "_row": [0] * 3}, schema=record_schema(columns))
+
+    engine = create_engine("postgresql+psycopg2://", creator=partial(in_public, one.dsn), poolclass=NullPool)
+
+    def missing(skipped: dict[str, tuple[str, ...]]) -> list[int | None]:
+        with engine.connect() as connection, ExpectedRows(connection, {"t": columns}, skipped) as expected:
+            expected.add("t", 1, rows)
+            return [found.offset for found in expected.differences("t", [1]) if found.kind == "missing"]
+
+    assert missing({}) == [1]
+    assert missing({"t": ("k",)}) == []
+    one.sql("DELETE FROM t WHERE k = 'a'")
+    assert missing({"t": ("k",)}) == [0, 1]
+
+
+def test_a_trigger_that_swallows_new_keys_is_found(bench: NewBench) -> None:
+    """INV-9: a row that is neither written nor a repeat is counted nowhere, so nothing is committed."""
+    one = bench(key="k", repeats="skip")
+    one.sql("CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    trigger = "CREATE TRIGGER swallow BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.v = 9) EXECUTE FUNCTION swallow()"
+    sealed = one.sealed(kv("a", 1), kv("b", 9))
+    one.sql(trigger)
+
+    with pytest.raises(TargetError, match="2 rows with new keys were to be inserted into t, but 1 were"):
+        one.commit(sealed)
+    assert one.rows() == []
+
+    one.sql("DROP TRIGGER swallow ON t")
+    one.commit(sealed)
+    one.sql(trigger)
+    with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit"):
+        one.sealed(kv("c", 9))
+
+
+def test_a_table_that_exists_needs_a_unique_index_on_exactly_the_key(bench: NewBench) -> None:
+    lineage = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+    one = bench(existing=f"CREATE TABLE t (k text NOT NULL, v int{lineage})", key="k", repeats="skip")
+    with pytest.raises(TargetError, match=r"needs a unique index or primary key on exactly \(k\)"):
+        one.plan(kv("a", 1))
+
+    one.sql("CREATE UNIQUE INDEX ON t (k)")
+    one.epoch(kv("a", 1), kv("a", 2))
+
+    assert one.rows() == [("a", 1)]

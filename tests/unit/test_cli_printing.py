@@ -1,0 +1,98 @@
+"""Tables: whole lines for a file, lines that fit for a terminal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import FileIO
+
+import pytest
+
+from epochline.cli.ledger import show_epochs
+from epochline.cli.printing import table
+
+EPOCH = {
+    "pipeline": "requests_per_client", "epoch_id": 12_345, "state": "PRE_COMMITTED", "attempt": 1,
+    "records_read": 10_000_000, "records_passed": 9_999_990, "records_skipped": 0, "records_quarantined": 10,
+    "rows_written": 9_999_990, "planned_at": datetime(2026, 3, 1, 12, tzinfo=UTC), "seconds": 7384.0,
+    "longest_latency_seconds": 7399.0, "kind": "regular", "replays": None, "undone_by": None, "records_too_late": 0,
+    "error": None,
+}  # fmt: skip
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+HEADINGS = "pipeline epoch state attempt read passed skipped quarantined rows planned took latency"
+
+
+@contextmanager
+def terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Standard output is a terminal; the lines that it got are there after the block."""
+    ours, theirs = os.openpty()
+    lines: list[str] = []
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    with open(ours, "rb", buffering=0) as screen:
+        with open(theirs, "w") as out, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", out)
+            yield lines
+        lines += _STYLE.sub("", b"".join(_until_closed(screen)).decode()).splitlines()
+
+
+def _until_closed(screen: FileIO) -> Iterator[bytes]:
+    """What was written. One read may return a part of it; after the last part Linux answers EIO."""
+    try:
+        while part := screen.read(65_536):
+            yield part
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+
+
+def test_a_ledger_at_a_terminal_of_100_columns_fits_and_names_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(100, monkeypatch) as lines:
+        show_epochs([EPOCH])
+
+    heading, row, left_out = lines
+    assert max(map(len, lines)) <= 100
+    assert row.split()[:3] == ["requests_per_client", "12345", "PRE_COMMITTED"]
+    assert left_out.startswith("left out because the terminal has 100 columns: attempt, passed, skipped")
+    gone = left_out.split(": ")[1].split(", ")
+    assert sorted(heading.split() + gone) == sorted(HEADINGS.split())
+
+
+def test_a_wide_terminal_gets_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(200, monkeypatch) as lines:
+        show_epochs([EPOCH])
+
+    assert [line.split() for line in lines[:1]] == [HEADINGS.split()]
+    assert len(lines) == 2
+
+
+def test_what_is_still_too_wide_goes_on_in_its_column_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(30, monkeypatch) as lines:
+        table(("name", "reason"), [("orders", "x" * 60)])
+
+    assert max(map(len, lines)) <= 30
+    assert "".join(lines).count("x") == 60
+
+
+def test_no_number_is_cut_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal(20, monkeypatch) as lines:
+        table(("records", "name", "bytes"), [(10_000_000, "orders", 2_000_000_000)])
+
+    assert lines[1].split() == ["10000000", "orders", "2000000000"]
+
+
+def test_a_pipe_gets_every_column_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    show_epochs([EPOCH])
+
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == HEADINGS.split()
+    assert len(row) > 100

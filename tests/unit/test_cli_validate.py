@@ -1,0 +1,91 @@
+"""`epochline validate` reports each problem with file and line, without any server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Call, caller
+from tests.declaring import DAG, declare
+
+
+@pytest.fixture
+def called(no_stack: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    return caller(monkeypatch, capsys)
+
+
+def test_valid_declarations_are_named(called: Call, tmp_path: Path) -> None:
+    declare(tmp_path, "one", "rows")
+
+    code, out, _ = called("validate")
+
+    assert (code, out.strip()) == (0, "valid: one")
+
+
+def test_an_invalid_declaration_is_reported_with_file_line_and_reference(called: Call, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(DAG.format(name="bad", table="pg_x.rows"))
+
+    code, out, _ = called("validate")
+
+    assert code == 1
+    assert out.startswith(f"{tmp_path / 'bad.py'}:4: ")
+    assert out.strip().endswith("docs/reference.md#postgrestable")
+
+
+def test_a_broken_declaration_of_another_file_is_a_warning_for_a_valid_one(called: Call, tmp_path: Path) -> None:
+    declare(tmp_path, "one", "rows")
+    (tmp_path / "bad.py").write_text(DAG.format(name="bad", table="pg_x.rows"))
+
+    code, out, err = called("validate", "one")
+
+    assert (code, out.strip()) == (0, "valid: one")
+    assert err.startswith(f"broken declaration: {tmp_path / 'bad.py'}:4: ")
+
+
+def test_a_shared_table_is_reported_as_json(called: Call, tmp_path: Path) -> None:
+    declare(tmp_path, "one", "rows")
+    declare(tmp_path, "two", "rows")
+
+    code, out, _ = called("validate", "two", "--json")
+
+    (problem,) = json.loads(out)["problems"]
+    assert code == 1
+    assert (problem["file"], problem["line"]) == (str(tmp_path / "two.py"), 3)
+    assert "both name the table rows" in problem["problem"]
+
+
+def test_a_name_that_two_files_declare_is_reported(called: Call, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(DAG.format(name="one", table="a"))
+    (tmp_path / "b.py").write_text(DAG.format(name="one", table="b"))
+
+    code, out, _ = called("validate")
+
+    assert code == 1
+    assert "declared twice" in out
+
+
+def test_a_function_whose_module_fails_is_reported(
+    called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_functions.py").write_text("import no_such_package\n\ndef parse(batch): ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    dag = DAG.format(name="one", table="rows")
+    (tmp_path / "one.py").write_text(
+        dag.replace("parse=Text()", 'parse="failing_functions:parse", record={"value": "text"}')
+    )
+
+    code, out, _ = called("validate", "one")
+
+    assert code == 1
+    assert "failing_functions:parse cannot be imported (ModuleNotFoundError" in out
+
+
+def test_an_unknown_name_is_a_problem(called: Call) -> None:
+    code, out, _ = called("validate", "nothing")
+
+    assert code == 1
+    assert "no valid pipeline 'nothing'" in out

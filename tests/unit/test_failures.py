@@ -1,0 +1,52 @@
+"""What made an attempt fail is read from the error that the ledger keeps (N1, K11)."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from epochline.airflow.server_job import how_it_ended
+from epochline.errors import Failure, RowsRefusedError, recorded
+from epochline.protocol.failures import failure_of
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (None, Failure.PASSING),
+        ("its process was lost, or could not reach the ledger; attempt 2 took its place", Failure.PASSING),
+        ("lease expired; recovered by run manual__2026-11-24T11:00:00+00:00 of orders", Failure.PASSING),
+        ("JobLostError: the driver of the Spark job was killed by signal 9 (SIGKILL)", Failure.PASSING),
+        ("SourceUnavailableError: Kafka does not answer", Failure.PASSING),
+        ("EpochTimeoutError: was not staged and sealed within an hour", Failure.PASSING),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", Failure.PASSING),
+        ("SparkException: Job aborted due to stage failure: Python worker exited unexpectedly", Failure.PASSING),
+        ("Py4JJavaError: org.apache.spark.api.python.PythonException: KeyError: 'city'", Failure.CODE),
+        ("PythonException: An exception was thrown from the Python worker. KeyError: 'city'", Failure.CODE),
+        ("KeyError: 'city'", Failure.CODE),
+        ("TargetCodeError: refused by a target: for t: DivisionByZero", Failure.CODE),
+        ("NonDeterministicPartError: other rows", Failure.CODE),
+        ("RowsRefusedError: refused by a target: NotNullViolation; teardown of run 1 of orders", Failure.INCURABLE),
+        ("BadRecordError: orders-0 offset 7: no JSON", Failure.CODE),
+    ],
+)
+def test_a_failure_that_passes_is_told_from_one_that_needs_somebody(error: str | None, failure: Failure) -> None:
+    assert failure_of(error) is failure
+
+
+def test_a_recorded_error_is_one_line() -> None:
+    assert recorded(RowsRefusedError("two\n  lines")) == "RowsRefusedError: two lines"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (-signal.SIGKILL, "was killed by signal 9 (SIGKILL)"),
+        (137, "was killed by signal 9 (SIGKILL)"),
+        (143, "was killed by signal 15 (SIGTERM)"),
+        (1, "ended with exit code 1"),
+    ],
+)
+def test_a_drivers_end_is_told_in_words(code: int, said: str) -> None:
+    assert how_it_ended(code) == f"the driver of the Spark job {said}"

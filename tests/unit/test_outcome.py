@@ -1,0 +1,111 @@
+"""What came of an epoch in one line, as XCom and the pages show it (issues 18, 19)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from epochline.airflow.outcome import EpochOutcome, Reading, kind_of, no_epoch, not_planned
+from epochline.errors import DataLossError, PipelinePausedError, SourceUnavailableError, TargetError
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.offsets import OffsetRange
+
+SAME = Reading.of([OffsetRange(start=4000, until=8000)] * 4)
+COMMITTED: dict[str, Any] = {
+    "pipeline": "orders", "epoch_id": 12, "state": EpochState.COMMITTED, "attempts": 1, "reading": SAME, "rows": 3998,
+}  # fmt: skip
+ABORTED: dict[str, Any] = {**COMMITTED, "state": EpochState.ABORTED, "rows": None}
+SECRET = "alice@example.org"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {**COMMITTED, "quarantined": 2, "attempts": 2},
+            "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · 2 quarantined · committed after 2 tries",
+        ),
+        (COMMITTED, "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · committed"),
+        (
+            {**COMMITTED, "rows": 1, "undone_by": 15},
+            "epoch 12 · [4000, 8000) of 4 partitions · 1 row · committed, then undone by epoch 15",
+        ),
+        (
+            {**ABORTED, "error": "RowsRefusedError: check no_spaces", "paused": "it is down"},
+            "epoch 12 · [4000, 8000) of 4 partitions · aborted: rows refused · no offset moved; the pipeline is paused;"
+            " to go on, run `epochline resume orders --reason …`",
+        ),
+        (
+            {**ABORTED, "attempts": 3, "error": "KeyError: 'city'"},
+            "epoch 12 · [4000, 8000) of 4 partitions · aborted after 3 tries: KeyError · no offset moved; the next run"
+            " reads the range again",
+        ),
+        (
+            {**ABORTED, "error": "teardown of run x", "committed_later": 13, "paused": "why"},
+            "epoch 12 · [4000, 8000) of 4 partitions · aborted · no offset moved; epoch 13 read on from the same place",
+        ),
+        (
+            {**ABORTED, "state": EpochState.PRE_COMMITTED},
+            "epoch 12 · [4000, 8000) of 4 partitions · pre-committed · the next run commits it",
+        ),
+        (
+            {**ABORTED, "state": EpochState.PRE_COMMITTED, "awaits_approval": True},
+            "epoch 12 · [4000, 8000) of 4 partitions · pre-committed · it waits for an approval in Airflow",
+        ),
+        (
+            {**ABORTED, "state": EpochState.PLANNED, "attempts": 2},
+            "epoch 12 · [4000, 8000) of 4 partitions · planned, attempt 2",
+        ),
+    ],
+)  # fmt: skip
+def test_an_epoch_has_one_line_with_its_range_its_rows_and_what_came_of_it(values: dict[str, Any], line: str) -> None:
+    assert str(EpochOutcome(**values)) == line
+
+
+def test_ranges_that_differ_are_summed_up_and_an_epoch_may_read_nothing() -> None:
+    differing = [OffsetRange(start=0, until=1000), OffsetRange(start=5, until=8)]
+
+    assert str(Reading.of(differing)) == "1,003 offsets of 2 partitions"
+    assert str(Reading.of(differing[:1])) == "[0, 1000) of 1 partition"
+    assert str(Reading.of([])) == "no range"
+
+
+@pytest.mark.parametrize("kind", ["PythonException", "BadRecordError", "TargetCodeError", "ValueError"])
+def test_the_line_repeats_nothing_of_what_an_error_says(kind: str) -> None:
+    """SEC-5: a user's code, a trigger and a constraint's detail may say a record's values."""
+    error = f"{kind}: Key (mail)=({SECRET}) To go on, run `epochline accept-ledger {SECRET}`"
+
+    for state in EpochState:
+        line = str(EpochOutcome(**{**ABORTED, "state": state}, error=error, paused=error))
+        assert SECRET not in line
+    assert SECRET not in str(EpochOutcome(**ABORTED, error=f"{SECRET}: failed"))
+    assert SECRET not in not_planned(TargetError(f"{SECRET} is refused.", "migrate orders"))
+
+
+def test_a_ledger_that_went_back_is_accepted_not_resumed() -> None:
+    paused = "kafka shows epoch 9. To go on, run `epochline accept-ledger orders --reason …`"
+
+    assert str(EpochOutcome(**ABORTED, paused=paused)).endswith("run `epochline accept-ledger orders --reason …`")
+
+
+def test_a_run_without_an_epoch_says_why_and_what_to_do() -> None:
+    assert no_epoch("nothing to read") == "no epoch · nothing to read · nothing to do"
+    lost = not_planned(DataLossError("orders: records are gone.", "declare-loss orders --reason …"))
+    assert lost == "no epoch · data loss · to go on, run `epochline declare-loss orders --reason …`"
+    paused = not_planned(PipelinePausedError("orders is paused by ada.", "resume orders --reason …"))
+    assert paused == "no epoch · pipeline paused · to go on, run `epochline resume orders --reason …`"
+    away = not_planned(SourceUnavailableError("no broker answers"))
+    assert away == "no epoch · source unavailable · Airflow tries again, or the next run plans"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "kind"),
+    [
+        ("RowsRefusedError: attempt 1", "rows refused"), ("EpochTimeoutError: late", "epoch timeout"),
+        ("PythonException: x", "PythonException"), ("teardown of run x", None), ("", None), (None, None),
+        ("a record that ends in Error: x", None),
+    ],
+)  # fmt: skip
+def test_an_error_is_named_by_its_class(recorded: str | None, kind: str | None) -> None:
+    assert kind_of(recorded) == kind

@@ -1,0 +1,238 @@
+"""The rules of the pages in Airflow: states and advice, numbers, times and bars (issue 19)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from epochline.airflow.pages import charts
+from epochline.airflow.pages.flow import rates, time_to_loss
+from epochline.airflow.pages.rendering import ago, duration, number, size
+from epochline.airflow.pages.standing import standing_of_epoch, standing_of_pipeline
+
+AT_REST: dict[str, Any] = {
+    "pipeline": "orders", "dropped_at": None, "paused_at": None, "paused_by": None, "paused_reason": "why", "data_lost": False,
+    "unfinished_epoch": None, "unfinished_state": None, "unfinished_attempt": None, "approval": None,
+    "lease_expired": None, "failures": 0, "aborted_epoch": None, "due": None, "lag": 0, "interval_seconds": 60.0,
+    "seconds_since_observed": 30.0,
+}  # fmt: skip
+UNFINISHED: dict[str, Any] = {"unfinished_epoch": 7, "unfinished_attempt": 1, "lease_expired": False}
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "tone", "command"),
+    [
+        ({}, "caught up", "good", None),
+        ({"lag": 5}, "behind", "good", None),
+        ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", None),
+        ({"seconds_since_observed": 181.0}, "silent", "warning", "epochline trigger orders --unpause"),
+        ({"seconds_since_observed": 9e9, "interval_seconds": None}, "caught up", "good", None),
+        ({"due": {"kafka:x": 3}}, "not shown everywhere", "warning", "epochline publish orders"),
+        ({"failures": 2, "aborted_epoch": 9}, "failing", "warning", "epochline ledger orders --epoch 9"),
+        ({"failures": 3, "aborted_epoch": 9}, "keeps aborting", "bad", "epochline ledger orders --epoch 9"),
+        ({**UNFINISHED, "unfinished_state": "PLANNED"}, "staging", "busy", None),
+        ({**UNFINISHED, "unfinished_state": "PLANNED", "unfinished_attempt": 3}, "staging, attempt 3", "busy", None),
+        (
+            {**UNFINISHED, "unfinished_state": "PLANNED", "lease_expired": True},
+            "left planned", "warning", "epochline abort orders 7 --reason …",
+        ),
+        ({**UNFINISHED, "unfinished_state": "PRE_COMMITTED", "lease_expired": True}, "pre-committed", "busy", None),
+        (
+            {**UNFINISHED, "unfinished_state": "PRE_COMMITTED", "approval": "awaited"},
+            "awaiting approval", "warning", "epochline abort orders 7 --reason …",
+        ),
+        ({"data_lost": True}, "unread records deleted", "bad", "epochline declare-loss orders --reason …"),
+        ({"paused_at": NOW, "paused_by": "ada"}, "paused", "warning", "epochline resume orders --reason …"),
+        ({"paused_at": NOW, "paused_by": "epochline"}, "stopped", "bad", "epochline resume orders --reason …"),
+        (
+            {"paused_at": NOW, "paused_by": "epochline", "paused_reason": "To go on, run `epochline accept-ledger orders`"},
+            "stopped", "bad", "epochline accept-ledger orders",
+        ),
+        ({"dropped_at": NOW, "paused_at": NOW, "paused_by": "ada"}, "dropped", "quiet", None),
+    ],
+)  # fmt: skip
+def test_a_pipeline_has_one_state_and_the_command_that_goes_on(
+    changes: dict[str, Any], state: str, tone: str, command: str | None
+) -> None:
+    standing = standing_of_pipeline({**AT_REST, **changes})
+
+    assert (standing.state, standing.tone, standing.command) == (state, tone, command)
+    assert standing.advice.endswith((".", "?"))
+
+
+def test_the_most_urgent_of_several_facts_is_the_state() -> None:
+    """A pipeline that is paused with a failure and an epoch that is due is paused."""
+    facts = {
+        "failures": 1,
+        "aborted_epoch": 3,
+        "due": {"files": 1},
+        "lag": 5,
+        **UNFINISHED,
+        "unfinished_state": "PLANNED",
+    }
+    assert standing_of_pipeline({**AT_REST, **facts}).state == "staging"
+    assert standing_of_pipeline({**AT_REST, **facts, "unfinished_epoch": None}).state == "failing"
+    assert standing_of_pipeline({**AT_REST, **facts, "paused_at": NOW, "paused_by": "ada"}).state == "paused"
+
+
+EPOCH: dict[str, Any] = {
+    "pipeline": "orders", "epoch_id": 7, "state": "COMMITTED", "undone_by": None, "attempt": 1, "paused_at": None,
+    "paused_by": None, "paused_reason": None, "approval": None, "lease_expired": False, "committed_later": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "advice"),
+    [
+        ({}, "committed", "it is committed"),
+        ({"attempt": 2}, "committed after 2 tries", "it is committed"),
+        ({"undone_by": 9}, "undone", "Epoch 9 took its rows"),
+        ({"state": "ABORTED"}, "aborted", "The next run reads the range again"),
+        ({"state": "ABORTED", "committed_later": 8}, "aborted", "epoch 8 read on"),
+        (
+            {"state": "ABORTED", "paused_at": NOW, "paused_by": "ada", "paused_reason": "why"},
+            "aborted, pipeline paused", "ada paused the pipeline: why",
+        ),
+        ({"state": "PLANNED"}, "staging", "Spark stages epoch 7"),
+        ({"state": "PLANNED", "lease_expired": True}, "left planned", "Nobody stages epoch 7"),
+        ({"state": "PRE_COMMITTED"}, "pre-committed", "staged and sealed"),
+    ],
+)  # fmt: skip
+def test_an_epoch_says_what_becomes_of_it(changes: dict[str, Any], state: str, advice: str) -> None:
+    standing = standing_of_epoch({**EPOCH, **changes})
+
+    assert standing.state == state
+    assert advice in standing.advice
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "\u2013"), (0, "0"), (999, "999"), (1234567, "1 234 567"), (0.5, "0.50"), (1234.56, "1 235")],
+)
+def test_numbers_have_narrow_spaces_between_thousands(value: float | None, text: str) -> None:
+    assert number(value) == text.replace(" ", "\u202f")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "\u2013"), (0, "0.0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min 1_s"), (3600, "1_h"),
+        (3601, "1_h"), (90_061, "1_d 1_h"), (86_400 * 3 + 23, "3_d"), (-7, "\u22127.0_s"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_its_largest_unit_and_the_next(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text.replace("_", "\u202f")
+
+
+def test_a_moment_is_told_by_its_distance_and_exactly_on_hover() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+    assert 'title="2026-01-02 03:04:05 UTC"' in ago(moment)
+    assert ">2\u202fmin ago<" in ago(datetime.now(UTC) - timedelta(minutes=2))
+    assert ">in 1\u202fh<" in ago(datetime.now(UTC) + timedelta(hours=1, seconds=1))
+
+
+UNREAD: dict[str, Any] = {
+    "lag": 5, "seconds_to_loss": None, "retention_unknown": False, "by_age": False, "by_size": False, "compacted": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "tone", "note"),
+    [
+        ({"lag": None}, "unknown", "quiet", "Kafka was not asked yet"),
+        ({"lag": 0}, "nothing is unread", "quiet", ""),
+        (
+            {"by_age": True, "seconds_to_loss": 90_000.0},
+            "at least",
+            "quiet",
+            "sooner if producers write old timestamps",
+        ),
+        ({"by_age": True, "by_size": True, "seconds_to_loss": 60.0}, "at least", "warning", "limit of size"),
+        ({"by_age": True, "seconds_to_loss": -1.0}, "any moment", "bad", "past their retention"),
+        ({"by_age": True}, "unknown", "quiet", "a first epoch"),
+        ({"retention_unknown": True}, "unknown", "quiet", "epochline_log_ends"),
+        ({"by_size": True}, "not by age", "quiet", "limit of size"),
+        ({"compacted": True}, "never", "quiet", "compacted"),
+        ({}, "never", "quiet", "no limit"),
+    ],
+)
+def test_the_time_to_loss_is_a_least_time_or_says_why_there_is_none(
+    changes: dict[str, Any], text: str, tone: str, note: str
+) -> None:
+    loss = time_to_loss({**UNREAD, **changes})
+
+    assert (loss.text, loss.tone) == (text, tone)
+    assert note in loss.note
+
+
+def test_rates_need_two_epochs_and_say_whether_a_pipeline_keeps_up() -> None:
+    first = {"written": None, "seconds_between": None, "records_read": 100, "seconds": 10.0}
+    assert rates([]).text == rates([first]).text == "Two committed epochs are needed to compare them."
+
+    found = rates([first, {"written": 50, "seconds_between": 100.0, "records_read": 60, "seconds": 6.0}])
+
+    assert (found.input, found.process) == (0.5, 10.0)
+    assert found.text == "Epochs read faster than records come."
+
+
+def test_a_line_goes_through_its_values_and_leaves_unknown_ones_out() -> None:
+    assert charts.line([0, None, 10], width=100, height=20) == "0,19 100,1"
+    assert charts.line([5, 5], most=10, width=100, height=20) == "0,10 100,10"
+    assert charts.line([0, 0]) == "0,19 96,19"
+    assert charts.line([]) == ""
+
+
+def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
+    by_fate = {"rows": 3, "inserted": 1, "updated": 2, "deleted": 0, "superseded": 0, "unchanged": 0}
+
+    assert [(bar.kind, bar.value) for bar in charts.fates(by_fate)] == [("inserted", 1), ("updated", 2)]
+    assert [(bar.kind, bar.value) for bar in charts.fates({"rows": 3, "inserted": None})] == [("inserted", 3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "\u2013"), (0, "0_B"), (1023, "1\u202f023_B"), (1024, "1_KiB"), (5 * 2**50, "5\u202f120_TiB")],
+)
+def test_bytes_have_a_unit(value: int | None, text: str) -> None:
+    assert size(value) == text.replace("_", "\u202f")
+
+
+def test_the_parts_of_a_whole_fill_it_and_a_small_one_is_seen() -> None:
+    bars = charts.lying([("passed", 999_998), ("skipped", 0), ("quarantined", 2), ("unknown", None)])
+
+    assert [bar.kind for bar in bars] == ["passed", "quarantined"]
+    assert sum(bar.length for bar in bars) == pytest.approx(100, abs=0.01)
+    assert bars[1].length > 1.5
+    assert bars[1].at == pytest.approx(bars[0].length)
+    assert charts.lying([("passed", 0), ("skipped", None)]) == []
+
+
+def test_the_strip_of_a_day_has_a_column_per_hour_with_failures_on_top() -> None:
+    rows = [
+        {"hour": 3, "state": "ABORTED", "epochs": 1},
+        {"hour": 3, "state": "COMMITTED", "epochs": 3},
+        {"hour": 24, "state": "COMMITTED", "epochs": 2},
+    ]
+
+    bars = charts.day(rows, height=20)
+
+    assert [(bar.kind, bar.column, bar.length) for bar in bars] == [
+        ("COMMITTED", 3, 15.0), ("ABORTED", 3, 5.0), ("COMMITTED", 23, 10.0),
+    ]  # fmt: skip
+    assert [bar.at for bar in bars] == [5.0, 0.0, 10.0]
+    assert charts.day([]) == []
+
+
+def test_a_task_that_loads_the_plugin_loads_no_web_server() -> None:
+    """Airflow loads plugins in every process; the pages are made by the first request."""
+    code = "import sys, epochline.airflow.pages.plugin; print(sorted({'fastapi', 'jinja2', 'sqlalchemy'} & {*sys.modules}))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
