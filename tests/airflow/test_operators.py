@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from epochline.coordinator import abort
@@ -17,6 +19,7 @@ from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, Values, eventually
 from tests.airflow.half_way import half_written, let_go, pause_while_spark_writes, sealed_but_paused
 from tests.crash.reliability import Recovery
+from tests.databases import query
 
 PARTITIONS = range(4)
 STARTS = [datetime(2026, 1, 29, tzinfo=UTC) + number * timedelta(weeks=4) for number in range(3)]
@@ -232,6 +235,51 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F9")
+def test_a_killed_worker_is_noticed_within_minutes_and_its_epoch_is_staged_again(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
+    """F9, C4: nobody tells Airflow that the task failed; its heartbeats are missing."""
+    values, run = half_written(scheduler, "lost_worker")
+
+    task = scheduler.task_process("lost_worker", run, "pre_commit")
+    for process in (task.parent(), task):
+        assert process is not None
+        process.kill()
+    recovery.last_fault()
+    let_go(scheduler, "lost_worker")
+
+    assert scheduler.wait("lost_worker", run) == "success"
+    assert scheduler.epoch("lost_worker", 1) == ("COMMITTED", 2)
+    assert_exact(scheduler, "lost_worker", values)
+    recovery.took()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F9")
+def test_a_scheduler_killed_together_with_its_tasks_finishes_their_runs_after_its_restart(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
+    """F9, C4: the task counts as running, for a scheduler that is gone; the new one takes it over."""
+    values, run = half_written(scheduler, "lost_together")
+
+    pid = scheduler.stack.airflow.pids["scheduler"]
+    tasks = psutil.Process(pid).children(recursive=True)
+    kill_scheduler(scheduler)
+    for process in tasks:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    recovery.last_fault()
+    let_go(scheduler, "lost_together")
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()
+
+    assert scheduler.wait("lost_together", run) == "success"
+    assert_exact(scheduler, "lost_together", values)
+    recovery.took()
+
+
+@pytest.mark.slow
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
     scheduler: Scheduler,
 ) -> None:
@@ -259,11 +307,16 @@ def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_
 def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restart(
     scheduler: Scheduler, recovery: Recovery
 ) -> None:
-    """F9, C4: SIGKILL for the scheduler and its executor, then a start as `epochline up` does it."""
+    """F9, C4: SIGKILL for the scheduler in a transaction, then a start as `epochline up` does it.
+
+    Its workers share the socket of its session, and so they keep the transaction and its locks.
+    """
     values, run = half_written(scheduler, "rescheduled")
 
+    freeze_scheduler_with_the_lock(scheduler, "rescheduled", run)
     kill_scheduler(scheduler)
     recovery.last_fault()
+    assert is_locked(scheduler, "rescheduled", run)
     let_go(scheduler, "rescheduled")
     scheduler.stack.airflow.start()
     scheduler.stack.airflow.wait()
@@ -279,3 +332,23 @@ def kill_scheduler(scheduler: Scheduler) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     eventually("the scheduler is gone", lambda: airflow.pids["scheduler"] is None, 30)
+
+
+def freeze_scheduler_with_the_lock(scheduler: Scheduler, dag: str, run: str) -> None:
+    """Stop it, not end it, while it holds the lock of a run, which it takes for a moment each time it looks at the run."""
+    pid = scheduler.stack.airflow.pids["scheduler"]
+    assert pid is not None
+
+    def has_it() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        if is_locked(scheduler, dag, run):
+            return True
+        os.kill(pid, signal.SIGCONT)
+        return False
+
+    eventually("the scheduler holds the lock of the run", has_it, 60, every=0.01)
+
+
+def is_locked(scheduler: Scheduler, dag: str, run: str) -> bool:
+    unlocked = "SELECT run_id FROM dag_run WHERE dag_id = %s AND run_id = %s FOR UPDATE SKIP LOCKED"
+    return query(scheduler.stack.postgres.dsn("airflow"), unlocked, dag, run) == []

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
+
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import AirflowApi
@@ -63,7 +65,9 @@ class Airflow:
             extra_pythonpath=extra_pythonpath,
         )
         self.daemons = {
-            name: Daemon(home, f"airflow-{name}", stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
+            name: Daemon(
+                home, f"airflow-{name}", stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)), idle=_is_idle_worker
+            )
             for name in _PROCESSES
         }
 
@@ -166,6 +170,11 @@ class Airflow:
                 f" {' | '.join(answer.stderr.splitlines()[-2:])}. Run `epochline up` to try again."
             )
         write_private(done, self.version())
+
+
+def _is_idle_worker(process: psutil.Process) -> bool:
+    """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
+    return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]
 
 
 def _require_driver() -> None:

@@ -83,6 +83,10 @@ class AirflowSettings:
             # By default one second, four times per epoch. Less than half a second takes more of the processor while
             # nothing runs than it saves of an epoch (docs/performance.md).
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            # By default, a task whose worker was killed counts as running for five minutes, and so its epoch waits.
+            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+            # Also five minutes by default, for a task that was killed together with its scheduler.
+            "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
             # The health check would listen on all addresses; the stack uses the API server and the pid files instead.
             "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
             "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,

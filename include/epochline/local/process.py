@@ -22,6 +22,10 @@ PART_VARIABLE = "EPOCHLINE_STACK_PART"
 # the starter dies before it sends the line. So `down` knows every server that runs.
 _LAUNCH = 'read -r go || exit 125; exec "$@" </dev/null'
 
+# What a dead server left behind. A task of Airflow ends its Spark job and tells the API server that it failed; what is
+# killed before is noticed by its missing heartbeats alone, a minute later.
+_SECONDS_TO_END = 15
+
 # Running children of this process. They are kept to be reaped when they end, because a zombie keeps its pid, and
 # because the garbage collector would warn about their handles.
 _started: dict[int, subprocess.Popen[bytes]] = {}
@@ -59,6 +63,7 @@ class Daemon:
         *,
         stop_signals: Sequence[tuple[signal.Signals, float]],
         owns: Callable[[psutil.Process], bool] = lambda _process: False,
+        idle: Callable[[psutil.Process], bool] = lambda _process: False,
     ) -> None:
         """Describe a server; nothing is started.
 
@@ -67,9 +72,11 @@ class Daemon:
             name: name of the server, its pid file and its log.
             stop_signals: the signals that end the server, and how many seconds to wait after each.
             owns: returns True for a process of this server that has its own session and overwrote its environment.
+            idle: returns True for a leftover that does nothing, and so may be killed without a wait for its end.
         """
         self.name = name
         self._owns = owns
+        self._idle = idle
         self.log = home.logs / f"{name}.log"
         self._pid_file = home.run / f"{name}.json"
         self._mark = f"{home.root}:{name}"
@@ -177,10 +184,12 @@ class Daemon:
         leftovers = self._leftovers()
         for process in leftovers:
             _quietly(process.terminate)
-        _, stubborn = psutil.wait_procs(leftovers, timeout=5)
-        for process in stubborn:
+        deadline = time.monotonic() + _SECONDS_TO_END
+        while self._busy(leftovers) and time.monotonic() < deadline:
+            psutil.wait_procs(leftovers, timeout=0.1)
+        for process in leftovers:
             _quietly(process.kill)
-        psutil.wait_procs(stubborn, timeout=5)
+        psutil.wait_procs(leftovers, timeout=5)
 
     def wait_ready(self, ready: Callable[[], str | None], seconds: float) -> None:
         """Wait until the server is ready.
@@ -232,6 +241,13 @@ class Daemon:
                 return False
             time.sleep(0.05)
         return True
+
+    def _busy(self, processes: Sequence[psutil.Process]) -> bool:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.is_running() and not self._idle(process):
+                    return True
+        return False
 
     def _leftovers(self) -> list[psutil.Process]:
         record = self._record()
