@@ -11,6 +11,7 @@ import pytest
 from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, Terminal, eventually
 from tests.airflow.half_way import half_written, let_go, sealed_but_paused
+from tests.crash.reliability import Recovery
 
 RUN = re.compile(r"run (\S+) is failed")
 
@@ -117,6 +118,7 @@ def test_a_run_marked_failed_while_its_dag_is_paused_is_ended_once_it_is_unpause
     assert_exact(scheduler, pipeline, values)
 
 
+@pytest.mark.fault("F26")
 def test_a_topic_made_again_is_named_with_the_command_that_adopts_it(scheduler: Scheduler, terminal: Terminal) -> None:
     """INV-9: no record of the other log is read."""
     scheduler.prepare("remade", one_each("remade"))
@@ -143,6 +145,7 @@ def remake(scheduler: Scheduler, topic: str) -> None:
     scheduler.produce(topic, {p: ["other", "log"] for p in range(4)})
 
 
+@pytest.mark.fault("F39")
 def test_a_killed_driver_is_named_by_its_signal_and_the_next_run_reads_the_range(
     scheduler: Scheduler, terminal: Terminal
 ) -> None:
@@ -165,8 +168,9 @@ def test_a_killed_driver_is_named_by_its_signal_and_the_next_run_reads_the_range
 
 
 @pytest.mark.slow
+@pytest.mark.fault("F19")
 def test_kafka_that_is_away_for_a_minute_is_waited_for_by_the_plan_the_read_and_the_commit(
-    scheduler: Scheduler, terminal: Terminal
+    scheduler: Scheduler, terminal: Terminal, recovery: Recovery
 ) -> None:
     """F19, INV-2: one pipeline at each step; each says what it waits for, and the data is exact afterwards."""
     plans, reads, commits = "plans_without_kafka", "reads_without_kafka", "commits_without_kafka"
@@ -191,12 +195,14 @@ def test_kafka_that_is_away_for_a_minute_is_waited_for_by_the_plan_the_read_and_
     time.sleep(max(0, 60 - (time.monotonic() - since)))
     kafka.start(lambda _: None)
     kafka.wait()
+    recovery.last_fault()
 
     runs = {plans: run_of_plan, reads: run_of_read, commits: run_of_commit}
     for pipeline, run in runs.items():
         assert scheduler.wait(pipeline, run) == "success"
         assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 1)
         assert_exact(scheduler, pipeline, values[pipeline])
+    recovery.took()
 
 
 def waits_for_its_next_try(scheduler: Scheduler, dag: str, run: str, task: str) -> bool:
