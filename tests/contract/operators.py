@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from epochline.operations import ACTIONS, ActionPreview, DirectAction, Done, Request, Subject
-from tests.contract.worlds import World
+from epochline.coordinator import Plan
+from epochline.operations import ACTIONS, ActionPreview, DirectAction, Done, EpochAction, Request, Subject
+from tests.contract.worlds import World, run
 
 ORDER = Request(actor="ada@here", reason="because a test says so")
 
@@ -26,6 +27,13 @@ def act(world: World, name: str, /, **parameters: Any) -> Done:
     action = ACTIONS[name]
     assert isinstance(action, DirectAction)
     return action.act(subject(world), action.parameters(**parameters), ORDER)
+
+
+def ordered(world: World, name: str, who: str, /, **parameters: Any) -> Plan:
+    """The epoch that an action plans."""
+    action = ACTIONS[name]
+    assert isinstance(action, EpochAction)
+    return action.plan(subject(world), action.parameters(**parameters), ORDER, run(who))
 
 
 def written(world: World) -> list[tuple[str, str, str, int | None]]:

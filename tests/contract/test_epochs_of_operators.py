@@ -11,19 +11,13 @@ from epochline import KafkaSource, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.declare.names import QUARANTINE
 from epochline.errors import ActionRefusedError, HeadMovedError, PipelinePausedError, SealRefusedError
-from epochline.operations import ACTIONS, EpochAction
+from epochline.operations import ACTIONS
 from epochline.protocol.epoch import EpochKind, EpochState
 from epochline.protocol.offsets import PartitionCounts, chain_breaks
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
-from tests.contract.operators import ORDER, act, heads, make_again, origins, preview_of, refusal_of, subject, written
-from tests.contract.worlds import World, bad_record, epoch_of, orders, quarantined, ranges, run
-
-
-def ordered(world: World, name: str, who: str, **parameters: Any) -> Plan:
-    action = ACTIONS[name]
-    assert isinstance(action, EpochAction)
-    return action.plan(subject(world), action.parameters(**parameters), ORDER, run(who))
+from tests.contract.operators import ORDER, act, heads, make_again, ordered, origins, preview_of, refusal_of, written
+from tests.contract.worlds import World, bad_record, epoch_of, orders, quarantined, ranges
 
 
 def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> StagingTicket:

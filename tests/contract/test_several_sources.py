@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,12 +21,13 @@ from epochline.errors import (
     TopicMissingError,
 )
 from epochline.operations import refresh_log_ends
+from epochline.operations.replay import plan_replay, promote
 from epochline.protocol.epoch import Interval
 from epochline.protocol.mirror import MirroredOffset
 from epochline.sources.several import SeveralOffsets
 from epochline.testing import FakeKafka
-from tests.contract.operators import act, heads, origins, refusal_of
-from tests.contract.worlds import World, orders, postgres_world, ranges
+from tests.contract.operators import ORDER, act, heads, ordered, origins, preview_of, refusal_of, subject
+from tests.contract.worlds import World, epoch_of, orders, postgres_world, ranges, run
 from tests.databases import query
 
 GROUP = "epochline.orders"
@@ -43,7 +45,10 @@ class Two:
     def declare(self, **inputs: KafkaSource) -> None:
         """The inputs of the pipeline from now on; an input named crm reads the cluster crm."""
         sources = Sources(
-            inputs={name: Input(source=one, parse=Text()) for name, one in inputs.items()}, records_per_epoch=1000
+            inputs={
+                name: Input(source=one if name != "crm" else crm(one), parse=Text()) for name, one in inputs.items()
+            },
+            records_per_epoch=1000,
         )
         clusters = {name: self.crm if name.startswith("crm") else self.shop for name in inputs}
         self.world.pipeline = orders(source=sources, parse=None, transform="drawing:draw")
@@ -52,6 +57,11 @@ class Two:
 
 def topic(**fields: Any) -> KafkaSource:
     return KafkaSource(topics="t", **fields)
+
+
+def crm(source: KafkaSource) -> KafkaSource:
+    """The source with a connection of its own, unless it names one."""
+    return source if source.connection != topic().connection else source.model_copy(update={"connection": "crm_kafka"})
 
 
 @pytest.fixture
@@ -140,9 +150,9 @@ def test_each_source_begins_where_its_own_startup_says(two: Two) -> None:
     two.crm.groups["old"] = {("t", 0): MirroredOffset(offset=3, generation=None, epoch_id=None, token=None)}
     two.declare(
         latest=topic(startup="latest"),
-        given=topic(startup=FromOffsets(offsets={"t": {0: 2, 1: 5}})),
-        crm_group=topic(startup=FromGroup(group="old")),
-        crm_time=topic(startup=FromTimestamp(timestamp=DAY)),
+        given=topic(startup=FromOffsets(offsets={"t": {0: 2, 1: 5}}), mirror=False),
+        crm_group=topic(startup=FromGroup(group="old"), connection="crm_kafka"),
+        crm_time=topic(startup=FromTimestamp(timestamp=DAY), connection="crm_kafka", mirror=False),
     )
     two.crm.produce("t", 0, 1, at=DAY)
     two.world.plan()
@@ -190,7 +200,7 @@ def _moved(two: Two) -> None:
         (_made_again, "topic crm/t was deleted and made again", "adopt-topic", {"topic": "crm/t"}),
         (
             _moved,
-            r"orders: source crm: its offsets, 4 of them committed, belong to Kafka cluster crm-id, but epochline_kafka"
+            r"orders: source crm: its offsets, 4 of them committed, belong to Kafka cluster crm-id, but crm_kafka"
             " now leads to cluster another",
             "adopt-topic",
             {"cluster": True},
@@ -294,6 +304,64 @@ def test_a_restore_puts_every_source_back_and_reads_its_records_again(postgres_d
         *(("shop/t", 0, offset) for offset in range(13)),
         *(("shop/t", 1, offset) for offset in range(6)),
     ]
+
+
+def test_what_lies_before_the_origins_of_all_sources_is_committed_and_no_head_moves(two: Two) -> None:
+    """S9, INV-1."""
+    two.declare(shop=topic(startup="latest"), crm=topic(startup=FromOffsets(offsets={"t": {0: 1}})))
+    two.world.plan("r1")
+    two.shop.produce("t", 0, 2)
+    two.world.to_committed("r2")
+    before = heads(two.world)
+    assert origins(two.world) == {"crm/t-0": 1, "shop/t-0": 10, "shop/t-1": 6}
+
+    steps = []
+    for who in ("r3", "r4"):
+        planned = two.world.finish(ordered(two.world, "extend-back", who, to="earliest", step=9), who)
+        steps.append(sum(len(one.range) for one in planned.ranges))
+
+    assert steps == [9, 8]
+    assert set(origins(two.world).values()) == {0}
+    assert heads(two.world) == before
+    rows = [(one, partition, offset) for one, partition, offset, _ in two.world.visible()]
+    assert len(rows) == len(set(rows)) == 12 + 6 + 4
+
+
+@pytest.mark.server
+def test_a_replayed_epoch_takes_the_place_of_its_rows_of_every_source_and_of_no_others(postgres_dsn: str) -> None:
+    """INV-2."""
+    two = reading_two(postgres_world(postgres_dsn))
+    two.world.to_committed("r1")
+    two.crm.produce("t", 0, 3)
+    two.world.to_committed("r2")
+
+    replay = plan_replay(subject(two.world), 1, run("r3"))
+    assert ranges(replay) == ["crm/t-0[0, 4)", "shop/t-0[0, 10)", "shop/t-1[0, 6)"]
+    two.world.finish(replay, "r3", committed=False)
+    promote(subject(two.world), epoch_of(replay), ORDER)
+
+    assert heads(two.world) == {"crm/t-0": 7, "shop/t-0": 10, "shop/t-1": 6}
+    by_epoch = Counter((one, epoch) for one, _, _, epoch in two.world.visible())
+    assert by_epoch == {("crm/t", 3): 4, ("shop/t", 3): 16, ("crm/t", 2): 3}
+
+
+def test_a_ledger_that_went_back_is_accepted_with_what_the_group_of_one_cluster_shows(two: Two) -> None:
+    """INV-8: the tables read again what the lost epoch had read, and nothing twice."""
+    two.world.to_committed("r1")
+    two.crm.produce("t", 0, 3)
+    two.crm.groups[GROUP] = {("t", 0): MirroredOffset(offset=7, generation=1, epoch_id=7, token=None)}
+    with pytest.raises(LedgerBehindError, match="epoch 7"):
+        two.world.plan("r2")
+
+    shown = preview_of(two.world, "accept-ledger").lines
+    assert any(f"{GROUP} shows epoch 7" in line and "crm/t-0 [4, 7)" in line for line in shown)
+    act(two.world, "accept-ledger")
+
+    planned = two.world.to_committed("r3")
+    assert ranges(planned) == ["crm/t-0[4, 7)"]
+    assert epoch_of(planned).epoch_id == 8
+    rows = [(one, partition, offset) for one, partition, offset, _ in two.world.visible()]
+    assert len(rows) == len(set(rows)) == 10 + 6 + 7
 
 
 @pytest.mark.server

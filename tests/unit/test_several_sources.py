@@ -89,6 +89,15 @@ def test_inputs_are_two_at_least_and_have_plain_names(inputs: dict[str, Input], 
         Sources(inputs=inputs)
 
 
+def test_two_inputs_read_one_topic_only_if_one_of_them_has_no_mirror() -> None:
+    again = Input(source=KafkaSource(topics=("u", "t"), connection="shop"), parse=Text())
+    quiet = Input(source=KafkaSource(topics=("u", "t"), connection="shop", mirror=False), parse=Text())
+
+    with pytest.raises(DeclarationError, match=r"inputs.orders and inputs.again both read topic t of shop"):
+        Sources(inputs={"orders": ORDERS, "again": again})
+    assert Sources(inputs={"orders": ORDERS, "again": quiet}).mirror
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -97,6 +97,21 @@ class Sources(DeclarationModel):
                 raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
         return inputs
 
+    @model_validator(mode="after")
+    def _one_mirror_for_a_topic(self) -> Self:
+        """Two heads of one partition cannot both be the offset of one consumer group."""
+        read_by: dict[tuple[str, str], str] = {}
+        for name, one in self.inputs.items():
+            if isinstance(one.source, KafkaSource) and one.source.mirror:
+                for topic in one.source.topics:
+                    other = read_by.setdefault((one.source.connection, topic), name)
+                    if other != name:
+                        raise ValueError(
+                            f"inputs.{other} and inputs.{name} both read topic {topic} of {one.source.connection}: read"
+                            " it once and use its rows twice in the transform, or give one of them mirror=False"
+                        )
+        return self
+
     def _of(self, topic: str) -> tuple[OneSource, str] | None:
         """The source of a topic in the ledger, and the topic's own name."""
         name, slash, own = topic.partition("/")
