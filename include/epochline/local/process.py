@@ -245,7 +245,7 @@ class Daemon:
     def _busy(self, processes: Sequence[psutil.Process]) -> bool:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
-                if process.is_running() and not self._idle(process):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and not self._idle(process):
                     return True
         return False
 
