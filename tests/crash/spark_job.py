@@ -125,12 +125,18 @@ def log_of(folder: Path) -> str:
 def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
     """A Python worker whose rows are copied and whose transaction is open."""
 
-    asked = "SELECT client_port FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
+    asked = (
+        "SELECT client_port, inet_server_port() FROM pg_stat_activity"
+        " WHERE application_name = %s AND state = 'idle in transaction'"
+    )
 
     def found() -> list[int]:
-        ports = {port for (port,) in line.query(asked, ticket.application_name)}
-        open_ones = psutil.net_connections(kind="tcp") if ports else []
-        return [one.pid for one in open_ones if one.laddr and one.laddr[1] in ports and one.pid]
+        # Both ends: another process may have the same port towards another server, such as Spark's towards its own.
+        ends = set(line.query(asked, ticket.application_name))
+        open_ones = psutil.net_connections(kind="tcp") if ends else []
+        return [
+            one.pid for one in open_ones if one.pid and one.laddr and one.raddr and (one.laddr[1], one.raddr[1]) in ends
+        ]
 
     return psutil.Process(wait_for("a worker copies rows", found, 240)[0])
 
