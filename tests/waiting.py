@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -23,3 +27,17 @@ def wait_for(what: str, check: Callable[[], Any], seconds: float = 60.0, every: 
 def wait_until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait for a condition that says by itself what is waited for."""
     wait_for("the condition holds", holds, seconds)
+
+
+def stop_process(pid: int) -> None:
+    """Send SIGSTOP, and wait until each thread has stopped. On a busy machine they go on for a while."""
+
+    def stopped() -> bool:
+        states = []
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                states.append(stat.read_text().rpartition(") ")[2][0])
+        return set(states) <= {"T", "Z", "X"}
+
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(f"every thread of process {pid} has stopped", stopped, every=0.002)

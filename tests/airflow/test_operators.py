@@ -20,6 +20,7 @@ from tests.airflow.conftest import Scheduler, Values, eventually
 from tests.airflow.half_way import half_written, let_go, pause_while_spark_writes, sealed_but_paused
 from tests.crash.reliability import Recovery
 from tests.databases import query
+from tests.waiting import stop_process
 
 PARTITIONS = range(4)
 STARTS = [datetime(2026, 1, 29, tzinfo=UTC) + number * timedelta(weeks=4) for number in range(3)]
@@ -340,7 +341,7 @@ def freeze_scheduler_with_the_lock(scheduler: Scheduler, dag: str, run: str) -> 
     assert pid is not None
 
     def has_it() -> bool:
-        os.kill(pid, signal.SIGSTOP)
+        stop_process(pid)
         if is_locked(scheduler, dag, run):
             return True
         os.kill(pid, signal.SIGCONT)

@@ -18,6 +18,7 @@ from epochline_examples.redis_server import CITIES, redis_server
 from tests.airflow.conftest import Scheduler, Terminal, eventually
 from tests.airflow.shipped import make_ready, run_sql, three_sinks
 from tests.integration.kafka_topics import produce, transactional_producer
+from tests.waiting import stop_process
 
 pytestmark = pytest.mark.slow
 RESTARTS = 3
@@ -270,7 +271,7 @@ def test_look_ups_that_are_killed_are_made_again_and_one_that_times_out_is_set_a
     before = lines()
     times = 12
     send(scheduler, "city_lookup", *[*CITIES] * times)
-    redis.process.suspend()
+    stop_process(redis.process.pid)
     run = scheduler.trigger("city_lookup")
     eventually("the look-ups wait", lambda: redis.connections() > 0, every=0.05)
     scheduler.client("city_lookup").kill()
@@ -282,7 +283,7 @@ def test_look_ups_that_are_killed_are_made_again_and_one_that_times_out_is_set_a
 
     expected = Counter({f"{one}>>>{city}": times for one, city in CITIES.items()})
     assert lines() == expected
-    redis.process.suspend()
+    stop_process(redis.process.pid)
     send(scheduler, "city_lookup", "5")
     assert scheduler.run("city_lookup")["run"] == "success"
     redis.process.resume()

@@ -23,6 +23,7 @@ from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
 from tests.databases import QUICK, Databases, as_admin, query
 from tests.ports import choose_ports, free_port
+from tests.waiting import stop_process
 
 WAL_SEGMENT = 2 * 1024 * 1024
 """Bytes of a segment of the write-ahead log: small, so that a limit on file sizes can let it pass and stop a table."""
@@ -126,7 +127,7 @@ class Server:
         """A process and its children that get no processor time."""
         processes = [process_of(pid), *process_of(pid).children(recursive=True)]
         for one in processes:
-            one.suspend()
+            stop_process(one.pid)
         try:
             yield
         finally:

@@ -12,7 +12,7 @@ import pytest
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.processes.client import ROOT
-from tests.waiting import wait_for
+from tests.waiting import stop_process
 
 # Reads the first partition of the epoch and copies its rows; the line on its standard input holds it between two
 # batches, where a Spark task waits for Kafka.
@@ -56,8 +56,7 @@ def test_a_zombie_writer_that_wakes_after_the_commit_leaves_no_row(line: Line) -
         writer.stdin.flush()
         assert writer.stdout.readline() == "copied\n"
         zombie = psutil.Process(writer.pid)
-        zombie.suspend()
-        wait_for("it is stopped", lambda: zombie.status() == psutil.STATUS_STOPPED)
+        stop_process(zombie.pid)
 
         since = time.monotonic()
         line.pre_commit(planned, "run-1")

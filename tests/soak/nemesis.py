@@ -27,7 +27,7 @@ from tests.databases import query
 from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
 from tests.soak.pipelines import SCHEDULED
 from tests.soak.worker import IDLE, Order, Seat
-from tests.waiting import wait_for
+from tests.waiting import stop_process, wait_for
 
 _PATIENCE_SECONDS = 8.0
 
@@ -148,7 +148,7 @@ class Nemesis:
     def _stop_broker(self, fault: Fault) -> Met:
         met = self._at_work(fault)
         broker = psutil.Process(self._stack.kafka.pid)
-        broker.suspend()
+        stop_process(broker.pid)
         time.sleep(fault.seconds)
         broker.resume()
         return met
