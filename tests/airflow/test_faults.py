@@ -14,6 +14,7 @@ from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import half_written, let_go
 from tests.crash.reliability import Recovery
 from tests.databases import holding
+from tests.waiting import stop_process
 
 FIRST_ATTEMPT = (
     "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = 1"
@@ -64,9 +65,9 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recove
     recovery.last_fault()
     stopped = [driver, *driver.children(recursive=True)]
     for process in stopped:
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-    eventually("the driver stands still", lambda: driver.status() == psutil.STATUS_STOPPED, 30)
+        with suppress(ProcessLookupError):
+            stop_process(process.pid)
+    assert driver.status() == psutil.STATUS_STOPPED
     let_go(scheduler, "zombie")
     eventually("the retry is sealed", lambda: scheduler.epoch("zombie", 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
     for process in stopped:
