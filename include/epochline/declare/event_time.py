@@ -32,7 +32,7 @@ class EventTime(DeclarationModel):
             does. While every partition is idle the watermark follows the clock of the database, and windows close in
             epochs that read nothing.
         punctuation: a column of the parsed record by which a record carries the watermark of its partition. A
-            ``timestamptz`` is the watermark, and NULL is none. A true ``boolean`` makes the record's own time the
+            ``timestamptz`` is the watermark, and NULL sets none. A true ``boolean`` makes the record's own time the
             watermark. No older record of the partition is expected then (N6).
     """
 

@@ -32,7 +32,7 @@ _MANY = 1000
 
 
 class PageFilter(BaseModel):
-    """The conditions of a list, from a query. An unknown condition is refused, and an empty one is none."""
+    """The conditions of a list, from a query. An unknown condition is refused. An empty one does not count."""
 
     model_config = ConfigDict(extra="forbid")
 
