@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 
 def wait_for(what: str, check: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -> Any:
     """Ask until the answer is true, and give the answer.
@@ -41,3 +43,19 @@ def stop_process(pid: int) -> None:
 
     os.kill(pid, signal.SIGSTOP)
     wait_for(f"every thread of process {pid} has stopped", stopped, every=0.002)
+
+
+def stop_family(root: psutil.Process) -> list[psutil.Process]:
+    """Stop a process and its descendants.
+
+    A process is stopped before its children are listed: it starts none any more, and one that ends stays as a zombie.
+    """
+    stop_process(root.pid)
+    return [root, *(one for child in root.children() for one in stop_family(child))]
+
+
+def resume_family(family: list[psutil.Process]) -> None:
+    """Let go on what ``stop_family`` gave: the children first, as a parent forgets those that have ended."""
+    for one in reversed(family):
+        with suppress(psutil.NoSuchProcess):  # killed since
+            one.resume()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import half_written, let_go
 from tests.crash.reliability import Recovery
 from tests.databases import holding
-from tests.waiting import stop_process
+from tests.waiting import resume_family, stop_family
 
 FIRST_ATTEMPT = (
     "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = 1"
@@ -63,16 +62,11 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recove
     task.kill()
     task.wait(10)
     recovery.last_fault()
-    stopped = [driver, *driver.children(recursive=True)]
-    for process in stopped:
-        with suppress(ProcessLookupError):
-            stop_process(process.pid)
+    stopped = stop_family(driver)
     assert driver.status() == psutil.STATUS_STOPPED
     let_go(scheduler, "zombie")
     eventually("the retry is sealed", lambda: scheduler.epoch("zombie", 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
-    for process in stopped:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
+    resume_family(stopped)
 
     assert scheduler.wait("zombie", run) == "success"
     assert scheduler.epoch("zombie", 1) == ("COMMITTED", 2)

@@ -23,7 +23,7 @@ from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
 from tests.databases import QUICK, Databases, as_admin, query
 from tests.ports import choose_ports, free_port
-from tests.waiting import stop_process
+from tests.waiting import resume_family, stop_family
 
 WAL_SEGMENT = 2 * 1024 * 1024
 """Bytes of a segment of the write-ahead log: small, so that a limit on file sizes can let it pass and stop a table."""
@@ -125,14 +125,11 @@ class Server:
     @contextlib.contextmanager
     def frozen(self, pid: int | None) -> Iterator[None]:
         """A process and its children that get no processor time."""
-        processes = [process_of(pid), *process_of(pid).children(recursive=True)]
-        for one in processes:
-            stop_process(one.pid)
+        family = stop_family(process_of(pid))
         try:
             yield
         finally:
-            for one in processes:
-                one.resume()
+            resume_family(family)
 
     def admin(self, statement: str, *names: str) -> None:
         as_admin(self.postgres.superuser_dsn, sql.SQL(statement).format(*map(sql.Identifier, names)))
