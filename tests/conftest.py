@@ -75,7 +75,7 @@ def stack() -> Iterator[Stack]:
             "AIRFLOW_CONN_POSTGRES_NOWHERE": (
                 '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "none", "login": "nobody"}'
             ),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
         },
     )
@@ -131,9 +131,9 @@ def second_cluster() -> Iterator[Stack]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def spark_server(stack: Stack) -> str:
-    """The URL of a Spark Connect server, with its token."""
+    """The URL of a Spark Connect server, with its token; it is started again if a test before ended it."""
     stack.up(parts=("spark",))
     return stack.spark.url
 

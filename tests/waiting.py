@@ -1,4 +1,4 @@
-"""Waiting until something that goes on elsewhere has come about."""
+"""Waiting until something that goes on elsewhere has come about, and processes that may end at any moment."""
 
 from __future__ import annotations
 
@@ -59,3 +59,10 @@ def resume_family(family: list[psutil.Process]) -> None:
     for one in reversed(family):
         with suppress(psutil.NoSuchProcess):  # killed since
             one.resume()
+
+
+def arguments_of(process: psutil.Process) -> str:
+    """The command line of a process; one that has ended has none."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -135,6 +136,17 @@ class Scheduler:
         """Clear a task and all that follow it, wait for the run, and give the run's state."""
         self.clear(dag, run, task, only_failed=only_failed)
         return self.wait(dag, run)
+
+    @contextmanager
+    def slots(self, count: int) -> Iterator[None]:
+        """Let Airflow run so many tasks at once until the block ends."""
+        pool = "/api/v2/pools/default_pool"
+        before = self.call("GET", pool)["slots"]
+        self.call("PATCH", f"{pool}?update_mask=slots", {"slots": count})
+        try:
+            yield
+        finally:
+            self.call("PATCH", f"{pool}?update_mask=slots", {"slots": before})
 
     def task_process(self, dag: str, run: str, task: str) -> psutil.Process:
         """The process that executes a task's code; its parent watches over it."""

@@ -68,7 +68,7 @@ def token_of(shown: Scheduler, user: str) -> str:
         # Each `up` writes the file again, with the stack's own user alone. Airflow reads the file at each login.
         passwords[user] = secrets.token_hex(8)
         file.write_text(json.dumps(passwords))
-    return AirflowApi(shown.stack.airflow.url).token(user, passwords[user])
+    return AirflowApi(shown.stack.airflow.url, timeout=20).token(user, passwords[user])
 
 
 def _lower(headers: Any) -> dict[str, str]:

@@ -74,6 +74,11 @@ def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resume
         forgive.touch()
         terminal("resume", "raising", "--reason", "the parse is mended", "--yes")
         eventually("a scheduled run commits", lambda: scheduler.heads("raising") == dict.fromkeys(range(4), 1))
+        # A commit task mirrors the offsets to Kafka after its commit.
+        [(run,)] = scheduler.query(
+            "SELECT run_id FROM epochline.epochs WHERE pipeline = 'raising' AND state = 'COMMITTED'"
+        )
+        assert scheduler.wait("raising", run) == "success"
     finally:
         scheduler.pause("raising", True)
         forgive.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from epochline.airflow.acts import ACTS
-from tests.airflow.conftest import Scheduler
+from tests.airflow.conftest import Scheduler, eventually
 from tests.browser import NARROW, WIDE, Theme, needs_browser, visit
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def test_an_action_is_previewed_and_started_within_airflows_frame_by_the_keyboar
         seen.frame.get_by_label("Reason").fill("a browser <b>asks</b>")
         seen.frame.get_by_role("button", name="Make a savepoint").press("Enter")
         seen.frame.get_by_role("heading", name="Actions that these pages started").wait_for()
-        seen.frame.get_by_text("savepoint from_a_browser of watched is kept").wait_for()
+        kept_it = seen.frame.get_by_text("savepoint from_a_browser of watched is kept")
+        eventually("the action's run has kept it", kept_it.count, every=0.5)
 
     kept = watched.query("SELECT made_by, reason FROM epochline.savepoints WHERE name = 'from_a_browser'")
     assert kept == [("admin", "a browser <b>asks</b>")]

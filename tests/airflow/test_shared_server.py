@@ -82,7 +82,7 @@ def test_trigger_says_where_a_run_waits_and_follows_it_through_a_crash_of_the_se
     scheduler.prepare("followed", values)
     scheduler.pause("followed", True)
     with ExitStack() as block:
-        with without_slots(scheduler):
+        with scheduler.slots(0):
             command = block.enter_context(following(scheduler, "followed", tmp_path))
             eventually("it says what it waits for", lambda: "plan_epoch waits for a slot of pool" in said(tmp_path), 60)
             crash(scheduler)
@@ -121,18 +121,6 @@ def start_again(scheduler: Scheduler) -> None:
         return scheduler.stack.airflow.health() is None
 
     eventually("everything runs", started, 120, every=1)
-
-
-@contextmanager
-def without_slots(scheduler: Scheduler) -> Iterator[None]:
-    """Let Airflow start no task until the block ends."""
-    pool = "/api/v2/pools/default_pool?update_mask=slots"
-    slots = scheduler.call("GET", "/api/v2/pools/default_pool")["slots"]
-    scheduler.call("PATCH", pool, {"slots": 0})
-    try:
-        yield
-    finally:
-        scheduler.call("PATCH", pool, {"slots": slots})
 
 
 @contextmanager

@@ -68,7 +68,9 @@ def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_st
     shown(scheduler, "woken", 5)
     epochs = committed(scheduler, "woken")
 
-    with transactional_producer(scheduler.stack.kafka.bootstrap_servers, "woken") as producer:
+    with transactional_producer(
+        scheduler.stack.kafka.bootstrap_servers, "woken", transaction_timeout_ms=600_000
+    ) as producer:
         producer.begin_transaction()
         producer.send("woken", value=b"in a transaction", partition=0).get(30)
         # One look sees both pipelines, and it has seen the other since the transaction was opened.

@@ -309,7 +309,7 @@ def test_a_restore_puts_every_source_back_and_reads_its_records_again(postgres_d
 def test_what_lies_before_the_origins_of_all_sources_is_committed_and_no_head_moves(two: Two) -> None:
     """S9, INV-1."""
     two.declare(shop=topic(startup="latest"), crm=topic(startup=FromOffsets(offsets={"t": {0: 1}})))
-    two.world.plan("r1")
+    two.world.plan("r1", lease=timedelta(seconds=-1))
     two.shop.produce("t", 0, 2)
     two.world.to_committed("r2")
     before = heads(two.world)

@@ -144,5 +144,11 @@ def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
 def family(spark: Spark) -> list[psutil.Process]:
     """The processes of the server and the cluster; without those that ended and were not reaped yet."""
     roots = [process_of(daemon.pid) for daemon in spark.daemons.values()]
-    every = [one for root in roots for one in (root, *root.children(recursive=True))]
-    return [one for one in every if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for root in roots for one in (root, *root.children(recursive=True)) if _runs(one)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # ended since it was listed
+        return False

@@ -22,6 +22,7 @@ from tests.crash.checker import recover
 from tests.crash.line import Line
 from tests.crash.servers import process_of
 from tests.crash.spark_job import SERVER, SUBMITTED, cluster_job, family, log_of, writer_at_work
+from tests.waiting import arguments_of
 
 ASLEEP = 8
 """Seconds for which the parse of each part sleeps after twenty rows of it are copied."""
@@ -173,7 +174,7 @@ def test_the_secrets_of_a_cluster_lie_in_no_argument_and_in_no_file_of_others(sp
         spark_cluster.cluster.driver_settings(2)["spark.authenticate.secret"],
         spark_cluster.url.rpartition("=")[2],
     ]
-    commands = [" ".join(one.cmdline()) for one in family(spark_cluster)]
+    commands = [arguments_of(one) for one in family(spark_cluster)]
     assert sum("CoarseGrainedExecutorBackend" in command for command in commands) >= 2
 
     holding = [

@@ -111,7 +111,7 @@ def test_a_backend_frozen_inside_commit_holds_a_second_commit_off_and_then_commi
     sealed: Line, server: Server
 ) -> None:
     """No second commit while the first one stands still: the error of the other one says that a retry helps."""
-    set_gate(sealed, seconds=1.0)
+    set_gate(sealed, seconds=3.0)
     committing = in_background(lambda: sealed.commit(1))
     other = sealed.again(lock_timeout=1)
     with server.frozen(backend_in_commit(sealed)):

@@ -27,7 +27,7 @@ from tests.crash.line import Line
 from tests.crash.spark_job import SERVER, job, log_of
 from tests.ports import choose_ports
 from tests.processes.client import ROOT
-from tests.waiting import wait_for
+from tests.waiting import arguments_of, wait_for
 
 ONE, TWO, THREE = "run-1", "run-2", "run-3"
 ASLEEP = {0: [*(f"early-{i}" for i in range(25)), "sleep 60", "late"], 1: ["another"]}
@@ -157,19 +157,12 @@ def test_no_password_or_token_is_in_what_others_can_see_of_the_server(
     secrets = [credentials.require(stack.home).spark_token, parse_dsn(line.via)["password"]]
     assert stack.spark.pid is not None
     process = psutil.Process(stack.spark.pid)
-    shown = " ".join(_arguments(one) for one in [process, *process.children(recursive=True)])
+    shown = " ".join(arguments_of(one) for one in [process, *process.children(recursive=True)])
     shown += stack.spark.daemon.log.read_text(errors="replace") + log_of(tmp_path)
     assert "SparkConnectServer" in shown
     assert [secret for secret in secrets if secret in shown] == []
     readable = [path for path in stack.spark.folder.rglob("*") if path.is_file() and _others_may_read(path)]
     assert [path for path in readable if any(secret.encode() in path.read_bytes() for secret in secrets)] == []
-
-
-def _arguments(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):  # a worker that has ended shows none
-        return ""
 
 
 def _others_may_read(path: Path) -> bool:

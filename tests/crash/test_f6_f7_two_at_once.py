@@ -35,7 +35,7 @@ def test_two_commits_stopped_before_the_transaction_commit_once(new_case: NewCas
 @pytest.mark.fault("F6")
 def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receipt(new_case: NewCase) -> None:
     """I5: the row lock of the epoch; two at the same COMMIT there cannot be."""
-    line = new_case(sealed)
+    line = new_case(sealed, lock_timeout=60)
     first = line.stop_at("commit.commit", "commit", ONE)
     second = line.start("commit", ONE)
     line.until_a_session_waits_for_a_lock()
@@ -51,10 +51,12 @@ def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receip
 def test_a_commit_that_waited_too_long_says_that_a_retry_helps(new_case: NewCase) -> None:
     """I5: a named error, and nothing was changed; the retry shows the receipt."""
     line = new_case(sealed, lock_timeout=1.0)
+    # It has asked Kafka by then: the first may stand still in its transaction for ten seconds.
+    second = line.stop_at("commit.transaction", "commit", ONE)
     first = line.stop_at("commit.commit", "commit", ONE)
 
     since = time.monotonic()
-    second = line.take("commit", ONE)
+    second.go_on().ended()
 
     assert (second.error, second.answer["retryable"]) == ("LockTimeoutError", True)
     assert first.go_on().ended().said == "committed"
@@ -81,7 +83,7 @@ def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(new_case: Ne
 @pytest.mark.fault("F6")
 def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase) -> None:
     """INV-3: the other one has to try again, and then goes on with the same epoch."""
-    line = new_case()
+    line = new_case(lock_timeout=60)
     first = line.stop_at("intent.epochs.insert", "plan", ONE)
     second = line.start("plan", ONE)
     line.until_a_session_waits_for_a_lock()

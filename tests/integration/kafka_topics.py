@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
+from kafka.admin import TransactionState
+from kafka.errors import CoordinatorLoadInProgressError
 
 from epochline.config.kafka import python_settings
 from tests.waiting import wait_for
@@ -71,8 +73,23 @@ def transactional_producer(servers: Servers, transactional_id: str, **options: A
         yield producer
 
 
+def markers_written(servers: Servers) -> None:
+    """Wait until what a transaction's end decided is so in each partition: Kafka answers the producer before that."""
+    decided = [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT]
+
+    def every_marker_is_written() -> bool:
+        with suppress(CoordinatorLoadInProgressError):  # of a broker that has just started
+            return not any(admin.list_transactions(state_filters=decided).values())
+        return False
+
+    with admin_of(servers) as admin:
+        wait_for("the markers of every decided transaction are written", every_marker_is_written)
+
+
 def read_topic(servers: Servers, topic: str, isolation: str = "read_committed") -> list[Any]:
     """What kafka-python sees of a topic, partition by partition."""
+    if isolation == "read_committed":
+        markers_written(servers)
     consumer = KafkaConsumer(**_client(servers), isolation_level=isolation, auto_offset_reset="earliest")
     with closing(consumer):
         keys = [KafkaPartition(topic, one) for one in sorted(consumer.partitions_for_topic(topic))]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
 from epochline.local.demote import server_account
+from tests.ports import free_port
 
 SERVERS = 3
 """Sessions of the server that all clients share."""
@@ -28,8 +28,7 @@ def installed() -> str | None:
 def pooled(dsn: str, folder: Path) -> Iterator[str]:
     """The database of a DSN through PgBouncer; gives the DSN that leads there."""
     parts = parse_dsn(dsn)
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts["password"]}"\n')
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\n* = host={parts['host']} port={parts['port']}\n"
@@ -44,7 +43,7 @@ def pooled(dsn: str, folder: Path) -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         through = f"postgresql://{parts['user']}:{parts['password']}@127.0.0.1:{port}/{parts['dbname']}"
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while True:
             try:
                 psycopg2.connect(through).close()

@@ -19,7 +19,7 @@ from epochline.protocol.planning import OpenTransaction
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 from tests.databases import query
 from tests.integration.in_process import epoch_of
-from tests.integration.kafka_topics import Topic, admin_of, read_topic
+from tests.integration.kafka_topics import Topic, admin_of, markers_written, read_topic
 from tests.waiting import wait_for
 
 
@@ -254,6 +254,7 @@ def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read
         assert isinstance(one, OpenTransaction)
         assert one.last_write_at is not None
         producer.commit_transaction()
+    markers_written(topic.servers)
 
     assert shown(world.plan("r3")) == ["0[2, 4)"]
 
@@ -265,11 +266,13 @@ def test_gaps_that_transactions_leave_are_no_loss(world: World, topic: Topic) ->
         for _ in range(3):
             producer.send(topic.name, b"x", partition=0).get(30)
         producer.commit_transaction()
+        markers_written(topic.servers)
         assert shown(commit_visible(world, 3, "r1")) == ["0[0, 4)"]
 
         producer.begin_transaction()
         producer.send(topic.name, b"x", partition=0).get(30)
         producer.abort_transaction()
+        markers_written(topic.servers)
         assert shown(commit_visible(world, 0, "r2")) == ["0[4, 6)"]
 
     assert world.plan("r3").outcome is PlanOutcome.NOTHING_TO_READ

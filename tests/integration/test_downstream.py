@@ -152,7 +152,9 @@ def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(it: 
         with pytest.raises(errors.LockNotAvailable):
             take(late)
 
-        it.session.close()  # its server ends the transaction
+        it.session.close()  # its server ends the transaction, soon
+        with late, late.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '60s'")
 
         assert take(late) == [1, 2]
     assert it.done() == [1, 2]

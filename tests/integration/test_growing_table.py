@@ -25,6 +25,7 @@ from epochline.coordinator import PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, SealRefusedError, SourceError, SourceUnavailableError
 from epochline.operations import Request
 from epochline.sources.growing_table import GrowingTable
+from epochline.sources.growth import open_writers
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection, query
@@ -86,6 +87,27 @@ def writer(postgres_dsn: str) -> Iterator[Callable[[], Any]]:
             return session, session.cursor()
 
         yield begin
+
+
+AfterLook = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def after_first_look(monkeypatch: pytest.MonkeyPatch) -> AfterLook:
+    """Lets something happen once a plan has looked for open transactions the first time."""
+
+    def then(happens: Callable[[], object]) -> None:
+        left = [happens]
+
+        def look(cursor: Any, table: int) -> Any:
+            found = open_writers(cursor, table)
+            if left:
+                left.pop()()
+            return found
+
+        monkeypatch.setattr("epochline.sources.growing_table.open_writers", look)
+
+    return then
 
 
 @pytest.fixture
@@ -206,14 +228,14 @@ def test_an_id_that_is_drawn_and_not_inserted_yet_is_not_lost(world: InProcess, 
     assert world.sql("SELECT id, said FROM copied ORDER BY id") == [(1, "slow"), (2, "quick")]
 
 
-def test_a_transaction_that_is_prepared_while_a_plan_waits_is_still_waited_for(table: Any, writer: Any) -> None:
+def test_a_transaction_that_is_prepared_while_a_plan_waits_is_still_waited_for(
+    table: Any, writer: Any, after_first_look: AfterLook
+) -> None:
     """PostgreSQL gives the locks of a transaction another owner when it is prepared."""
     session, cursor = writer()
     cursor.execute(INSERT, ["lower"])
-    timer = threading.Timer(0.2, cursor.execute, ["PREPARE TRANSACTION 'held'"])
-    timer.start()
-    (held,) = table(patience_seconds=0.6).partitions()
-    timer.join()
+    after_first_look(lambda: cursor.execute("PREPARE TRANSACTION 'held'"))
+    (held,) = table(patience_seconds=2).partitions()
     session.commit()
     session.autocommit = True
     cursor.execute("ROLLBACK PREPARED 'held'")
@@ -224,7 +246,9 @@ def test_a_transaction_that_is_prepared_while_a_plan_waits_is_still_waited_for(t
     assert (free.end, free.waits_for) == (2, None)
 
 
-def test_a_plan_waits_for_the_transactions_that_were_open_and_not_for_later_ones(table: Any, writer: Any) -> None:
+def test_a_plan_waits_for_the_transactions_that_were_open_and_not_for_later_ones(
+    table: Any, writer: Any, after_first_look: AfterLook
+) -> None:
     (one, earlier), (_, later) = writer(), writer()
     earlier.execute(INSERT, ["earlier"])
 
@@ -232,10 +256,8 @@ def test_a_plan_waits_for_the_transactions_that_were_open_and_not_for_later_ones
         later.execute(INSERT, ["later"])
         one.commit()
 
-    timer = threading.Timer(0.3, go_on)
-    timer.start()
+    after_first_look(go_on)
     (found,) = table(patience_seconds=60).partitions()
-    timer.join()
 
     assert (found.end, found.newest, found.waits_for) == (2, 2, None)
 

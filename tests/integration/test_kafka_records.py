@@ -22,6 +22,15 @@ from tests.integration.kafka_topics import Topic, admin_of, delete_records, dele
 ANY_TIME = str(2**63 - 1)
 
 
+class LateClock:
+    """The module `time` of a process that somebody kept waiting."""
+
+    late = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.late
+
+
 class NotUtf8(str):
     """The name of a header that another client wrote."""
 
@@ -114,18 +123,21 @@ def test_the_same_range_gives_the_same_batches_however_the_records_come(
     assert all(sum(map(len, batch["value"])) < 20_000 + 50_000 for batch in first)
 
 
-def test_a_caller_that_takes_its_time_with_a_batch_is_no_kafka_that_does_not_answer(topic: Topic) -> None:
+def test_a_caller_that_takes_its_time_with_a_batch_is_no_kafka_that_does_not_answer(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     send(topic, [b"x"] * 10)
     found: list[int] = []
+    clock = LateClock()
+    monkeypatch.setattr("epochline.kafka.records.time", clock)
 
-    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience=1, records=10).session() as session:
+    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience=60, records=10).session() as session:
         for batch in session.read(topic.name, 0, OffsetRange(start=0, until=20)):
             found += batch["offset"]
-            # They come after the caller goes on, so that the client has nothing when it is asked next.
-            late = Timer(2, send, (topic, [b"x"] * 10))
             if len(found) == 10:
-                late.start()
-            time.sleep(1.5)
+                # They come after the caller goes on, so that the client has nothing when it is asked next.
+                Timer(0.5, send, (topic, [b"x"] * 10)).start()
+            clock.late += 3600
 
     assert found == list(range(20))
 
@@ -160,7 +172,7 @@ def test_a_log_that_ends_before_the_range_is_data_loss_and_no_shorter_range(
     send(topic, [b"x"] * 20)
 
     with pytest.raises(RecordsGoneError, match="the log ends at offset 20"):
-        read(topic, start, until, patience=1)
+        read(topic, start, until, patience=10)
 
 
 def test_a_topic_that_is_gone_is_named_and_a_retry_asks_again(topic: Topic) -> None:

@@ -171,8 +171,8 @@ def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_ov
         topic.sent(1, epoch=2)
 
         with pytest.raises(SinkUnavailableError, match="open transaction of another sink"):
-            last_marker(topic.settings, "orders", f"kafka:{topic.name}", timedelta(seconds=2))
-        assert last_marker(topic.settings, "orders", "kafka:untouched", timedelta(seconds=2)) is None
+            last_marker(topic.settings, "orders", f"kafka:{topic.name}", timedelta(seconds=10))
+        assert last_marker(topic.settings, "orders", "kafka:untouched") is None
         other.abort_transaction()
     assert topic.marked() == marker(2)
 
@@ -348,7 +348,7 @@ def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
 def test_a_refused_login_is_said_at_once_and_not_tried_again(
     secure_kafka: SecureKafka, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "_PATIENCE_MS", 2_000)
+    monkeypatch.setattr(preflight, "_PATIENCE_MS", 15_000)
     if "ssl.ca.location" in changes:
         changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
     connection = secure(secure_kafka, **changes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 from bench.pages import fill
 from epochline.airflow.outcome import EpochOutcome
 from epochline.airflow.pages.flow import rates, time_to_loss
-from epochline.airflow.pages.views import HistoryFilter, as_json
-from epochline.airflow.reading import Table, snapshot
+from epochline.airflow.pages.views import HistoryFilter, as_json, epoch_view, pipeline_view, pipelines_view
+from epochline.airflow.reading import Snapshot, Table, snapshot
 from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError
 from epochline.operations import refresh_log_ends
@@ -25,7 +24,6 @@ from tests.elements import Elements
 from tests.integration.page_views import epoch, html, pages, pipeline, pipelines
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
-FIRST_BYTE_SECONDS = 0.2
 
 
 @pytest.fixture
@@ -355,27 +353,37 @@ def test_the_sql_of_a_table_gives_its_rows(world: World, reader: str) -> None:
     assert len(query(reader, view.partitions.sql)) == 2
 
 
-def test_every_page_begins_to_arrive_within_200_ms_at_100_000_epochs(
+BLOCKS = (
+    "SELECT sum(pg_stat_get_xact_blocks_fetched(oid))::int FROM pg_class WHERE relnamespace = 'epochline'::regnamespace"
+)
+"""The blocks of 8 KiB of the ledger that a transaction has asked for so far, and each one as often as it asked; also those of earlier transactions."""
+
+MOST_BLOCKS = 4_000
+"""The busiest page asks for 2,844 with 100,000 epochs; the smallest of the five tables that grow has 1,235."""
+
+
+def test_every_page_reads_a_small_part_of_a_ledger_of_100_000_epochs(
     world: World, reader: str, postgres_dsn: str
 ) -> None:
+    """Issue 19: flat over time. What a page takes in seconds is bench/pages.py's to say."""
     world.to_committed("run-1", record_limit=4)
     fill(postgres_dsn, 100_000)
-    pages(reader, 50_000)  # the session is open and the templates are compiled, as in a server that runs
+    reads: dict[str, Callable[[Snapshot], object]] = {
+        "pipelines": lambda ledger: pipelines_view(ledger, set),
+        "pipeline": lambda ledger: pipeline_view(ledger, "orders", HistoryFilter()),
+        "an old page of the history": lambda ledger: pipeline_view(ledger, "orders", HistoryFilter(before=50_000)),
+        "a rare kind": lambda ledger: pipeline_view(ledger, "orders", HistoryFilter(kind="backfill")),
+        "a rare state": lambda ledger: pipeline_view(ledger, "orders", HistoryFilter(state="ABORTED")),
+        "epoch": lambda ledger: epoch_view(ledger, "orders", 50_000),
+    }
 
-    took = {}
-    for name, read in {
-        "pipelines": lambda: html("pipelines.html", "/", view=pipelines(reader)),
-        "pipeline": lambda: html("pipeline.html", "/pipelines/orders", view=pipeline(reader), chosen=HistoryFilter()),
-        "an old page of the history": lambda: pipeline(reader, before=50_000),
-        "a rare kind": lambda: pipeline(reader, kind="backfill"),
-        "a rare state": lambda: pipeline(reader, state="ABORTED"),
-        "epoch": lambda: html("epoch.html", "/pipelines/orders/epochs/50000", view=epoch(reader, 50_000)),
-    }.items():
-        took[name] = min(seconds(read) for _ in range(3))
-    assert {name: one for name, one in took.items() if one > FIRST_BYTE_SECONDS} == {}
+    asked = {}
+    for name, read in reads.items():
+        with snapshot(reader) as ledger:
+            session = ledger._connection
+            session.exec_driver_sql("SET LOCAL max_parallel_workers_per_gather = 0")  # its reads are counted elsewhere
+            before = session.exec_driver_sql(BLOCKS).scalar_one()
+            read(ledger)
+            asked[name] = session.exec_driver_sql(BLOCKS).scalar_one() - before
 
-
-def seconds(call: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+    assert {name: one for name, one in asked.items() if one > MOST_BLOCKS} == {}

@@ -144,7 +144,7 @@ def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start
     bridge = start("--transaction-timeout", "10", "--interval", "9")
     with bridge.client() as client:
         client.sendall(b"a\n")
-        wait_until(lambda: "> a" in bridge.said)
+        wait_until(lambda: topic.sent == [b"a"])
         bridge.kill()
 
     wait_until(lambda: topic.end("read_committed") == topic.end("read_uncommitted") > 0)

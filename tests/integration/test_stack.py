@@ -30,7 +30,7 @@ from epochline.local.stack import Stack
 from epochline.local.status import State
 from tests.databases import query
 from tests.integration.kafka_topics import read_topic
-from tests.waiting import wait_until
+from tests.waiting import arguments_of, wait_until
 
 BOTH = ("postgres", "kafka")
 SETTINGS = {
@@ -150,7 +150,7 @@ def test_files_with_passwords_are_readable_by_their_owner_only(stack: Stack) -> 
 
 def test_no_password_is_on_a_command_line_or_in_the_status_and_nothing_listens_beyond_loopback(stack: Stack) -> None:
     family = _family([stack.postgres.pid, stack.kafka.pid])
-    shown = [*(" ".join(process.cmdline()) for process in family), stack.status().model_dump_json()]
+    shown = [*map(arguments_of, family), stack.status().model_dump_json()]
     addresses = _listening(family)
 
     assert not [secret for secret in _secrets(stack) for text in shown if secret in text]

@@ -13,7 +13,7 @@ from epochline import Json, KafkaTopic
 from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome
 from epochline.errors import TargetCodeError
-from tests.integration.kafka_topics import read_topic
+from tests.integration.kafka_topics import markers_written, read_topic
 from tests.integration.sinks_world import World, in_process, new_topics, new_world, producer_to, values
 
 DAGS = Path(__file__).parents[2] / "dags" / "examples"
@@ -243,6 +243,7 @@ class TestReadOn:
         counting.killed_at("topic.commit")
         assert world.it.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
         counting.it.publish()
+        markers_written(counting.bootstrap)
 
         world.killed_at("commit.commit", step="epoch")
         assert self.rows(world) == {}
@@ -253,6 +254,7 @@ class TestReadOn:
         counting.produce(self.count(0, 6))
         counting.it.epoch()
         counting.it.publish()
+        markers_written(counting.bootstrap)
         world.killed_at("commit.committed", step="epoch")
         world.it.asked_to_plan()
 

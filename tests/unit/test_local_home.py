@@ -15,6 +15,7 @@ import pytest
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, default_home, project_root, write_private
+from tests.waiting import wait_until
 
 
 def mode(path: Path) -> int:
@@ -76,11 +77,11 @@ def test_a_second_command_waits_for_the_first_which_may_wipe_the_home(tmp_path: 
     with home.lock():
         thread = threading.Thread(target=second)
         thread.start()
-        thread.join(timeout=0.5)
+        wait_until(lambda: said)
         order.append("first")
         if wiped:
             home.wipe()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
 
     assert order == ["first", "second", "in a home"]
     assert len(said) == 1

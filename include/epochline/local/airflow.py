@@ -97,7 +97,7 @@ class Airflow:
 
     def token(self) -> str:
         """A token of the user `admin` for the REST API."""
-        return AirflowApi(self.url).token("admin", credentials.require(self._home).airflow_admin)
+        return AirflowApi(self.url, timeout=20).token("admin", credentials.require(self._home).airflow_admin)
 
     def environment(self) -> dict[str, str]:
         """The variables that the processes get in addition to the caller's environment. They hold passwords."""

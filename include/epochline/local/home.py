@@ -63,7 +63,8 @@ class Home:
             StackError: the folder holds other files and is not a home (`down --wipe` would delete them), or it cannot
                 be written.
         """
-        if self.root.is_dir() and not self._is_home() and any(self.root.iterdir()):
+        # In this order: another command may be making the home right now.
+        if self.root.is_dir() and any(self.root.iterdir()) and not self._is_home():
             raise StackError(
                 f"{self.root} is not empty and was not made by epochline; choose another EPOCHLINE_HOME,"
                 " so that `down --wipe` can never delete your files"
@@ -88,7 +89,13 @@ class Home:
     def wipe(self) -> None:
         """Delete the home and all data in it, but only if `create` made the folder."""
         if self._is_home():
-            shutil.rmtree(self.root)
+            # A command that waits for the lock must not meet what is half deleted.
+            gone = self.root.with_name(f"{self.root.name}.wiped-{os.getpid()}")
+            try:
+                self.root.rename(gone)
+            except OSError:  # a mount point, or in a folder of somebody else's
+                gone = self.root
+            shutil.rmtree(gone)
 
     @contextmanager
     def lock(self, report: Callable[[str], None] = print) -> Iterator[None]:
