@@ -45,7 +45,18 @@ _SLOW = 4
 """How many times longer a test may take that is marked as slow."""
 
 _SERVERS = frozenset(
-    {"bare_server", "stack", "server", "secure_kafka", "spark", "spark_server", "spark_cluster", "hdfs", "s3"}
+    {
+        "bare_server",
+        "stack",
+        "server",
+        "new_server",
+        "secure_kafka",
+        "spark",
+        "spark_server",
+        "spark_cluster",
+        "hdfs",
+        "s3",
+    }
 )
 """Fixtures behind which a server or a JVM stands."""
 

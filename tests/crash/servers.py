@@ -60,7 +60,8 @@ class Server:
     to_kafka: Proxy
 
     def __init__(self, home: Path) -> None:
-        self.stack = Stack(home, postgres_settings=QUICK)
+        # By default a server that crashed opens and syncs each file of each database before it recovers.
+        self.stack = Stack(home, postgres_settings={**QUICK, "recovery_init_sync_method": "syncfs"})
         self.postgres = self.stack.postgres
         self.kafka = self.stack.kafka = ProxiedKafka(self.stack.home, Ports(self.stack.home))
         self.new_database = Databases(self.postgres, "WAL_LOG").new

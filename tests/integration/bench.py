@@ -41,6 +41,9 @@ class Bench:
     A row may say ``_partition`` (0 otherwise) and, for an upsert, ``_deleted``.
     """
 
+    lease = LEASE
+    """How long an epoch that was begun belongs to its run."""
+
     def __init__(self, dsn: str, sink: PostgresTable, record: dict[str, str], *, create: bool = True) -> None:
         self.dsn = dsn
         self.kafka = FakeKafka()
@@ -68,7 +71,7 @@ class Bench:
 
     def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
         epoch = epoch_of(planned)
-        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=LEASE)
+        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=self.lease)
         assert ticket is not None
         staged = ticket.table(self.sink.table)
         nexts = {one.tp.partition: one.range.start for one in planned.ranges}

@@ -144,7 +144,7 @@ def test_only_committed_records_are_read_and_markers_are_passed_over(servers: Se
 
 
 def test_a_range_that_kafka_does_not_hold_fails_the_attempt(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epochline.spark.source.PATIENCE_SECONDS", 15.0)
+    monkeypatch.setattr("epochline.spark.source.PATIENCE_SECONDS", 6.0)
     _, ticket = begun(servers, {0: _json(0, 10)}, {0: (0, 25)})
 
     with pytest.raises(RecordsGoneError):
