@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from epochline.errors import StackError
+from epochline.local.airflow_api import FINISHED
 from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, Terminal, eventually
 from tests.airflow.half_way import half_written, let_go
@@ -35,8 +36,8 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     let_go(scheduler, "shared_server")
     start_again(scheduler)
 
-    if scheduler.wait("shared_server", run) != "success":
-        assert scheduler.run("shared_server")["run"] == "success"
+    if end_of(scheduler, "shared_server", run) != "success":
+        assert end_of(scheduler, "shared_server", scheduler.trigger("shared_server")) == "success"
     assert_exact(scheduler, "shared_server", values)
     recovery.took()
 
@@ -55,7 +56,7 @@ def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_
     eventually("the job has ended", lambda: not driver.is_running(), 60)
     start_again(scheduler)
 
-    assert scheduler.wait(pipeline, run) == "failed"
+    assert end_of(scheduler, pipeline, run) == "failed"
     [(reason,)] = scheduler.query("SELECT error FROM epochline.attempts WHERE pipeline = %s", pipeline)
     cause = reason.partition("; ")[0]
     assert re.match(r"(JobFailedError|LedgerUnavailableError|JobLostError|Spark\w+|OperationalError): ", cause)
@@ -89,18 +90,31 @@ def test_trigger_says_where_a_run_waits_and_follows_it_through_a_crash_of_the_se
             eventually("it says that it waits", lambda: WAITS in said(tmp_path), 60)
             start_again(scheduler)
 
-        def ended() -> bool:
-            """The scheduler may give up some time after the crash; a service manager starts it again."""
-            start_again(scheduler)
-            return command.poll() is not None
-
-        eventually("the command ends", ended, 180, every=1)
+        eventually("the command ends", restarting(scheduler, lambda: command.poll() is not None), 180, every=1)
 
     assert command.returncode == 0, said(tmp_path)
     # A second time at most: the API may meet a connection that the crash broke.
     assert said(tmp_path).count(WAITS) in (1, 2)
     assert "epoch 1 of followed is committed: 4 records read" in (tmp_path / "out").read_text()
     assert_exact(scheduler, "followed", values)
+
+
+@pytest.mark.slow
+def test_up_starts_a_scheduler_again_that_neither_reports_nor_runs_a_task(scheduler: Scheduler) -> None:
+    """U1: it hangs and does not end, so that nothing else would start it again."""
+    airflow = scheduler.stack.airflow
+    pid = airflow.pids["scheduler"]
+    assert pid is not None
+    psutil.Process(pid).suspend()
+    eventually("Airflow knows", lambda: airflow.health() == "scheduler is unhealthy", 60)
+
+    start_again(scheduler)
+
+    assert airflow.pids["scheduler"] not in (pid, None)
+    values = {p: [f"p{p}"] for p in range(4)}
+    scheduler.prepare("after_hanging", values)
+    assert scheduler.run("after_hanging")["run"] == "success"
+    assert_exact(scheduler, "after_hanging", values)
 
 
 def crash(scheduler: Scheduler) -> None:
@@ -120,7 +134,36 @@ def start_again(scheduler: Scheduler) -> None:
             scheduler.stack.up(parts=("postgres", "kafka", "airflow"), report=lambda _line: None)
         return scheduler.stack.airflow.health() is None
 
-    eventually("everything runs", started, 120, every=1)
+    try:
+        eventually("everything runs", started, 120, every=1)
+    except AssertionError:
+        pytest.fail(what_runs(scheduler))
+
+
+def what_runs(scheduler: Scheduler) -> str:
+    """Why Airflow is not healthy, what its scheduler's processes do, and what the scheduler wrote last."""
+    airflow = scheduler.stack.airflow
+    pid = airflow.pids["scheduler"]
+    processes = [] if pid is None else psutil.Process(pid).children(recursive=True)
+    titles = sorted({" ".join(one.cmdline()) for one in processes if one.is_running()})
+    return "\n".join([f"{airflow.health()}; the scheduler is {pid}", *titles, airflow.daemons["scheduler"].log_tail()])
+
+
+def restarting(scheduler: Scheduler, check: Callable[[], bool]) -> Callable[[], bool]:
+    """The check beside a service manager: a part that still runs right after the crash may give up later."""
+
+    def checked() -> bool:
+        start_again(scheduler)
+        return check()
+
+    return checked
+
+
+def end_of(scheduler: Scheduler, pipeline: str, run: str) -> str:
+    """The state in which a run ends."""
+    ended = restarting(scheduler, lambda: scheduler.state(pipeline, run) in FINISHED)
+    eventually(f"{run} of {pipeline} ends", ended, every=1)
+    return scheduler.state(pipeline, run)
 
 
 @contextmanager

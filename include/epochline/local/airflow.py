@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -126,13 +127,20 @@ class Airflow:
                 self.daemons[name].start(self.command(arguments), environment=environment, cwd=self.folder)
 
     def wait(self, seconds: float = 240) -> None:
-        """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy."""
+        """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy.
+
+        A scheduler that hangs while it ends is started again.
+        """
 
         def ready() -> str | None:
             for daemon in self.daemons.values():
                 if daemon.pid is None:
                     raise StackError(f"{daemon.name} ended while starting. {daemon.log_tail()}")
-            return self.health()
+            missing = self.health()
+            if missing == "scheduler is unhealthy" and _hangs(self.daemons["scheduler"]):
+                self.daemons["scheduler"].stop()
+                self.start()
+            return missing
 
         self.daemons["api-server"].wait_ready(ready, seconds)
 
@@ -170,6 +178,18 @@ class Airflow:
                 f" {' | '.join(answer.stderr.splitlines()[-2:])}. Run `epochline up` to try again."
             )
         write_private(done, self.version())
+
+
+def _hangs(scheduler: Daemon) -> bool:
+    """Whether a scheduler that reports no more runs no task either, so that stopping it loses nothing.
+
+    A scheduler that lost its database waits for its workers; some of them may wait for a word that it gave to others.
+    It then waits for ever: https://github.com/apache/airflow/issues/67870.
+    """
+    with suppress(psutil.NoSuchProcess):
+        workers = psutil.Process(scheduler.pid).children()
+        return all(worker.status() == psutil.STATUS_ZOMBIE or _is_idle_worker(worker) for worker in workers)
+    return False
 
 
 def _is_idle_worker(process: psutil.Process) -> bool:

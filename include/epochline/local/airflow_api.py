@@ -104,10 +104,10 @@ class AirflowApi:
             part = key.replace("_", "-")
             if part not in since and part != "metadatabase":
                 continue
-            if value.get("status") != "healthy":
-                return f"{part} is {value.get('status') or 'not reporting'}"
             if part in since and _moment(value.get(f"latest_{key}_heartbeat")) < since[part]:
                 return f"{part} has not reported since it was started"
+            if value.get("status") != "healthy":
+                return f"{part} is {value.get('status') or 'not reporting'}"
         return None
 
     def scheduler_trouble(self) -> str | None:
