@@ -151,7 +151,7 @@ class Scheduler:
     def task_process(self, dag: str, run: str, task: str) -> psutil.Process:
         """The process that executes a task's code; its parent watches over it."""
         ti = self.instances(dag, run)[task]["id"]
-        return next(process for process, command in _processes() if command[0] == f"airflow worker -- {ti}")
+        return next(process for process, command in processes() if command[0] == f"airflow worker -- {ti}")
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return query(self.stack.postgres.dsn(), text, *values)
@@ -213,13 +213,13 @@ class Scheduler:
     def _first_attempt(self, pipeline: str, program: str) -> psutil.Process:
         def found() -> psutil.Process | None:
             wanted = {("--pipeline", pipeline), ("--attempt", "1")}
-            drivers = (one for one, command in _processes() if program in command[0] and wanted <= {*pairwise(command)})
+            drivers = (one for one, command in processes() if program in command[0] and wanted <= {*pairwise(command)})
             return next(drivers, None)
 
         return eventually(f"{pipeline} has a {program} process", found, 60)
 
 
-def _processes() -> Iterator[tuple[psutil.Process, list[str]]]:
+def processes() -> Iterator[tuple[psutil.Process, list[str]]]:
     """Processes with their command lines, where they have one that can be read."""
     return ((one, one.info["cmdline"]) for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"])
 

@@ -12,7 +12,7 @@ import pytest
 
 from epochline.cli import trigger
 from epochline.errors import AirflowUnavailableError, StackError
-from epochline.local.airflow_api import AirflowApi, DagState, new_run_id
+from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi, DagState, new_run_id
 from epochline.local.airflow_waits import why_it_failed, why_it_waits
 
 HEALTHY = {"scheduler": {"status": "healthy"}}
@@ -125,6 +125,20 @@ def test_a_request_that_is_sent_again_starts_no_second_run(airflow: Server) -> N
     assert run_id == "manual__mine"
     assert [body["dag_run_id"] for method, _, body in airflow.asked if method == "POST"] == ["manual__mine"] * 2
     assert new_run_id() != new_run_id()
+
+
+@pytest.mark.parametrize(
+    ("started_at", "said"),
+    [(1_000.0, SILENT_SCHEDULER), (1_001.0, "scheduler has not reported since it was started")],
+)
+def test_a_scheduler_that_starts_is_not_taken_for_one_that_reports_no_more(
+    airflow: Server, started_at: float, said: str
+) -> None:
+    """U1: `epochline up` starts the second kind again. Airflow calls both unhealthy."""
+    heartbeat = "1970-01-01T00:16:40+00:00"
+    airflow.says(health={"scheduler": {"status": "unhealthy", "latest_scheduler_heartbeat": heartbeat}})
+
+    assert airflow.api.health({"scheduler": started_at}) == said
 
 
 QUEUED: tuple[str, list[Any]] = ("queued", [])

@@ -16,7 +16,7 @@ import psutil
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.airflow_api import AirflowApi
+from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.airflow_settings import AirflowSettings
 from epochline.local.home import Home, write_private
 from epochline.local.kafka import Kafka
@@ -129,7 +129,9 @@ class Airflow:
     def wait(self, seconds: float = 240) -> None:
         """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy.
 
-        A scheduler that hangs while it ends is started again.
+        A scheduler that reports no more and runs no task is started again. One that lost its database ends when its
+        workers have ended, and some of these may wait for a word that it gave to others: it then hangs for ever
+        (https://github.com/apache/airflow/issues/67870).
         """
 
         def ready() -> str | None:
@@ -137,8 +139,9 @@ class Airflow:
                 if daemon.pid is None:
                     raise StackError(f"{daemon.name} ended while starting. {daemon.log_tail()}")
             missing = self.health()
-            if missing == "scheduler is unhealthy" and _hangs(self.daemons["scheduler"]):
-                self.daemons["scheduler"].stop()
+            scheduler = self.daemons["scheduler"]
+            if missing == SILENT_SCHEDULER and (pid := scheduler.pid) is not None and _runs_no_task(pid):
+                scheduler.stop()
                 self.start()
             return missing
 
@@ -180,14 +183,10 @@ class Airflow:
         write_private(done, self.version())
 
 
-def _hangs(scheduler: Daemon) -> bool:
-    """Whether a scheduler that reports no more runs no task either, so that stopping it loses nothing.
-
-    A scheduler that lost its database waits for its workers; some of them may wait for a word that it gave to others.
-    It then waits for ever: https://github.com/apache/airflow/issues/67870.
-    """
+def _runs_no_task(scheduler: int) -> bool:
+    """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
     with suppress(psutil.NoSuchProcess):
-        workers = psutil.Process(scheduler.pid).children()
+        workers = psutil.Process(scheduler).children()
         return all(worker.status() == psutil.STATUS_ZOMBIE or _is_idle_worker(worker) for worker in workers)
     return False
 

@@ -20,6 +20,8 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 FINISHED = frozenset({"success", "failed"})
 """States of a run that has ended."""
+SILENT_SCHEDULER = "scheduler is unhealthy"
+"""What `AirflowApi.health` says of a scheduler that reported after its start, but not in the last half minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,9 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 
 
 BY_HAND = (
-    "after_hanging", "apart", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client", "killed_commit",
-    "logged", "lost_together", "lost_worker", "marked", "marked_run", "marked_while_paused", "nothing", "overtaken",
-    "remade", "rescheduled", "shared_server",
+    "after_hanging", "apart", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client",
+    "killed_commit", "logged", "lost_together", "lost_worker", "marked", "marked_run", "marked_while_paused", "nothing",
+    "overtaken", "remade", "rescheduled", "shared_server",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
 # Their drivers are started by spark-submit; every other job runs on the stack's Spark server.
