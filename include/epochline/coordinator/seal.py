@@ -127,9 +127,8 @@ def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]
     without_record = [row for row in refused if row.place is None]
     if without_record:
         return kind(
-            f"{said} A transform or a sum made the row, so that no record can be set aside. The ledger's owner finds it"
-            f" in epochline.refused_row, pipeline {attempt.pipeline}, epoch_id {attempt.epoch_id}. Correct the"
-            " transform, or the rule."
+            f"{said} A transform or a sum made the row, so that no record can be set aside."
+            f" `epochline quarantine {attempt.pipeline}` shows the row. Correct the transform, or the rule."
         )
     if pipeline.bad_records == "quarantine":
         return RecordsRefusedError(f"{said} The next attempt sets these records aside in the quarantine.")
