@@ -99,6 +99,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
+        tx.targets.account()
 
         def show() -> Sequence[str]:
             mirror(subject.ledger, source, declared, known=parameters.of is not None)

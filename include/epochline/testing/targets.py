@@ -103,8 +103,11 @@ class FakeTargets(Side):
             table=sink.table, same=same, inserted=len(now) - same, deleted=len(was) - same, changed=0, samples=(),
         )  # fmt: skip
 
-    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        return self.undo_rows(sink.table, epochs)
+    def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
+        return {sink.table: self.undo_rows(sink.table, epochs) for sink in pipeline.targets}
+
+    def account(self) -> None:
+        pass
 
     def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
         """Take the rows of these epochs out of a table; how many."""
