@@ -42,6 +42,8 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
+    "F48": "state is written past its triggers",
+    "F49": "a partition is silent although records of it wait",
 }
 
 PARTLY = {
@@ -80,8 +82,9 @@ SPEAKS_OF = {
     "F10": (*_PROTOCOL, "airflow"),
     **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
-    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
+    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
+    "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
 }

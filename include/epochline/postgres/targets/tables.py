@@ -34,7 +34,7 @@ from epochline.postgres.targets.catalog import (
 )
 from epochline.postgres.targets.modes import apply
 from epochline.postgres.targets.prepare import prepare
-from epochline.postgres.targets.state_triggers import follow
+from epochline.postgres.targets.state_triggers import follow, mend
 from epochline.postgres.targets.trial import try_out
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
@@ -129,6 +129,8 @@ class PostgresTargets:
             target = find_target(self._connection, sink.table)
             if target is not None:
                 check_existing(self._connection, pipeline, sink, target)
+                if isinstance(sink, StateTable):
+                    mend(self._connection, sink.table)
             elif sink.columns is not None:
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
