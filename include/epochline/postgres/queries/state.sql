@@ -64,6 +64,11 @@ SET keys = excluded.keys, digest = excluded.digest, written_at = clock_timestamp
 SELECT watermark FROM epochline.epoch
 WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL ORDER BY epoch_id DESC LIMIT 1
 
+-- name: keep_unread
+-- Store the partitions that have records beyond an epoch's ranges.
+UPDATE epochline.epoch SET unread = CAST(%(unread)s AS jsonb)
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
 -- name: event_times
 -- The newest event time of each partition.
 SELECT topic, topic_id, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %(pipeline)s
