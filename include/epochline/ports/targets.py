@@ -174,5 +174,8 @@ class Targets(Protocol):
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
         """Remove the rows of these epochs from a target and put back what they replaced. Returns the number of rows."""
 
+    def allow_time(self, statement: timedelta) -> None:
+        """Raise the statement time-out for the rest of the transaction, if it is shorter."""
+
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Set statement and lock time-outs for the rest of the transaction."""

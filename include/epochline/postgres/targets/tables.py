@@ -268,6 +268,9 @@ class PostgresTargets:
         values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
         return execute_sql(self._connection, statement, values)[0]
 
+    def allow_time(self, statement: timedelta) -> None:
+        run(self._connection, "allow_time", statement=str(int(statement.total_seconds() * 1000)))
+
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         run(
             self._connection, "limit_time",
