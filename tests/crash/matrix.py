@@ -44,6 +44,8 @@ FAULTS = {
     "F38": "the database is put back to a backup, and its newer state is lost",
     "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
+    "F48": "state is written past its triggers",
+    "F49": "a partition is silent although records of it wait",
 }
 
 PARTLY = {
@@ -82,8 +84,9 @@ SPEAKS_OF = {
     "F10": (*_PROTOCOL, "airflow"),
     **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
-    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
+    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
+    "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),

@@ -87,6 +87,8 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
+        # The trial does what the commit will do.
+        tx.targets.allow_time(pipeline.commit_statement_timeout)
         refused = _refused(tx, pipeline, ticket, epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
         if refused:

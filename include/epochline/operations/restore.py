@@ -83,6 +83,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         if found is None:
             raise AssertionError("previewed under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
+        tx.targets.allow_time(declared.commit_statement_timeout)
         tx.targets.claim(declared)
         undone: Sequence[int] = []
         # Nothing was committed under a new name: it begins at the other pipeline's heads.

@@ -190,5 +190,8 @@ class Targets(Protocol):
             TargetError: a trigger, a rule or a cascade changed what was written.
         """
 
+    def allow_time(self, statement: timedelta) -> None:
+        """Raise the statement time-out for the rest of the transaction, if it is shorter."""
+
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Set statement and lock time-outs for the rest of the transaction."""

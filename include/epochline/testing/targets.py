@@ -115,5 +115,8 @@ class FakeTargets(Side):
         self.rows.targets[table] = [row for row in rows if row["_epoch"] not in epochs]
         return len(rows) - len(self.rows.targets[table])
 
+    def allow_time(self, statement: timedelta) -> None:
+        pass
+
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass

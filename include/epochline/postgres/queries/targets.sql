@@ -213,6 +213,11 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
        - current_setting('reserved_connections')::int - count(*)
 FROM pg_stat_activity WHERE backend_type = 'client backend'
 
+-- name: allow_time
+-- Let statements of this transaction take at least this time.
+SELECT set_config('statement_timeout', %(statement)s, true) FROM pg_catalog.pg_settings
+WHERE name = 'statement_timeout' AND setting::bigint BETWEEN 1 AND CAST(%(statement)s AS bigint)
+
 -- name: limit_time
 -- Limit the time of statements and locks in this transaction.
 SELECT set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true)

@@ -35,7 +35,7 @@ from epochline.postgres.targets.catalog import (
 )
 from epochline.postgres.targets.modes import apply
 from epochline.postgres.targets.prepare import prepare
-from epochline.postgres.targets.state_triggers import follow
+from epochline.postgres.targets.state_triggers import follow, mend
 from epochline.postgres.targets.trial import try_out
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
@@ -133,6 +133,8 @@ class PostgresTargets:
             target = find_target(self._connection, sink.table)
             if target is not None:
                 check_existing(self._connection, pipeline, sink, target)
+                if isinstance(sink, StateTable):
+                    mend(self._connection, sink.table)
             elif sink.columns is not None:
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
@@ -289,6 +291,9 @@ class PostgresTargets:
         )
         values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
         return execute_sql(self._connection, statement, values)[0]
+
+    def allow_time(self, statement: timedelta) -> None:
+        run(self._connection, "allow_time", statement=str(int(statement.total_seconds() * 1000)))
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         run(
