@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.json_values import JsonReader, joined
 from epochline.config.registry import registry
 from epochline.declare.columns import ColumnType, parse_type
 from epochline.declare.functions import load_function
+from epochline.declare.patterns import whole_match
 from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
 from epochline.errors import DeclarationError
 
@@ -110,9 +111,7 @@ class _TextParser:
 class _RegexParser:
     def __init__(self, parse: RegexSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        # RE2's classes such as \d are ASCII. Python only finds out which groups took part in a match.
-        self._python = re.compile(parse.pattern, re.ASCII)
-        self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
+        self._pattern = whole_match(parse.pattern)
         try:
             pc.extract_regex(pa.array([""]), self._pattern)
         except pa.ArrowInvalid as error:
@@ -125,39 +124,27 @@ class _RegexParser:
         unmatched = pc.and_(matches.is_null(), values.array.is_valid())
         for row in pc.indices_nonzero(unmatched).to_pylist():
             problems[row] = "the value does not match the pattern"
-        # Flattening keeps NULLs for rows that did not match.
-        groups = dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))
-        columns = self._absent_groups(values.array, [groups[name] for name in self._kinds])
-        columns, problems = _cast(columns, self._kinds, problems)
+        groups = self._absent_groups(values.array, _fields(matches))
+        columns, problems = _cast([groups[name] for name in self._kinds], self._kinds, problems)
         return _with_errors(list(self._kinds), columns, problems)
 
-    def _absent_groups(self, values: pa.Array, groups: list[pa.Array]) -> list[pa.Array]:
-        """Set groups that took no part in the match to NULL. RE2 gives an empty text for them."""
-        empty = [pc.fill_null(pc.equal(group, ""), False) for group in groups]
-        doubtful = pa.array([False] * len(values))
-        for column in empty:
-            doubtful = pc.or_(doubtful, column)
-        rows = pc.indices_nonzero(doubtful).to_pylist()
-        if not rows:
+    def _absent_groups(self, values: pa.Array, groups: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """Set groups that took no part in the match to NULL: their text is empty, and they have no place in it."""
+        doubtful = pa.array(np.zeros(len(values), bool))
+        for group in groups.values():
+            doubtful = pc.or_(doubtful, pc.fill_null(pc.equal(group, ""), False))
+        if not any_true(doubtful):
             return groups
-        absent: list[set[int]] = [set() for _ in groups]
-        for row, value in zip(rows, values.take(pa.array(rows)), strict=True):
-            match = self._python.fullmatch(value.as_py())
-            for at, name in enumerate(self._kinds):
-                if match is not None and match[name] is None:
-                    absent[at].add(row)
-        return [
-            pc.if_else(pa.array([row in gone for row in range(len(values))]), None, group) if gone else group
-            for group, gone in zip(groups, absent, strict=True)
-        ]
+        places = _fields(pc.extract_regex_span(values.filter(doubtful), self._pattern))
+        return {
+            name: pc.if_else(pc.replace_with_mask(doubtful, doubtful, places[name].is_null()), None, group)
+            for name, group in groups.items()
+        }
 
 
-_PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\((?!\?)", re.DOTALL)
-
-
-def _only_named_groups(pattern: str) -> str:
-    """The pattern with unnamed groups made non-capturing, because Arrow refuses unnamed groups."""
-    return _PATTERN_PART.sub(lambda part: "(?:" if part[0] == "(" else part[0], pattern)
+def _fields(matches: pa.StructArray) -> dict[str, pa.Array]:
+    """The groups by name; NULL in rows that did not match."""
+    return dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))
 
 
 class _JsonParser:
