@@ -82,6 +82,9 @@ WRONG_SOURCE = {
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
 WRONG_TABLE = {
+    "kept values in mode append": ({"keep_unavailable": True}, "keep_unavailable: supported in mode 'upsert' with lineage"),
+    "kept values without lineage":
+        ({"mode": "upsert", "key": "client", "lineage": False, "keep_unavailable": True}, "keep_unavailable: supported"),
     "empty name": ({"table": ""}, "table: a name must not be empty"),
     "empty schema": ({"table": ".orders"}, "table: a name must not be empty"),
     "NUL in the name": ({"table": "a\0b"}, "table: a name must not be empty or hold a NUL"),
@@ -155,6 +158,9 @@ WRONG_PIPELINE = {
          "sinks.clients.order_by: version is a column neither of the record nor of the table.*name it in columns"),
     "aggregated without transform":
         ({"sinks": table(aggregated=True)}, "sinks.clients.aggregated: only rows of a transform are aggregated"),
+    "kept values of a transform":
+        ({"sinks": table(**UPSERT, keep_unavailable=True), "transform": SELECT},
+         "sinks.clients.keep_unavailable: a transform's rows give every value; remove it"),
     "select next to transform":
         ({"sinks": table(select=SELECT), "transform": SELECT},
          "sinks.clients.select: not used with a transform, which returns each table's rows"),
@@ -178,6 +184,10 @@ WRONG_PIPELINE = {
 }  # fmt: skip
 
 WRONG_JSON = {
+    "default of no column": ({"columns": {"a": "text"}, "defaults": {"b": "x"}}, "defaults: b is not among the columns"),
+    "default of another type": ({"columns": {"a": "integer"}, "defaults": {"a": "1"}}, "defaults: a is integer, which '1' does not"),
+    "true for a number": ({"columns": {"a": "numeric"}, "defaults": {"a": True}}, "defaults: a is numeric, which True does not"),
+    "null as a default": ({"columns": {"a": "jsonb"}, "defaults": {"a": None}}, "defaults: a is jsonb, which None does not"),
     "no columns": ({"columns": {}}, "columns: "),
     "unknown type": ({"columns": {"a": "xml"}}, "columns: unsupported type 'xml'"),
     "path of no column": ({"columns": {"a": "text"}, "paths": {"b": "$.b"}}, "paths: b is not among the columns"),
@@ -214,7 +224,7 @@ WRONG_TEXT = {"unknown field": ({"encoding": "latin1"}, "encoding: Extra inputs 
 WRONG_TOPIC = {
     "paths": (
         {"topic": "t", "value": Json(columns={"a": "text"}, paths={"a": "$.b.c"})},
-        "value: paths are for reading",
+        "value: paths: for reading only",
     ),
 }
 WRONG: list[tuple[Callable[..., object], type, Fields]] = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from epochline.declare.columns import DELETED, LINEAGE, STAGED_PLACE
+from epochline.declare.columns import DELETED, LINEAGE, STAGED_PLACE, UNAVAILABLE
 from epochline.declare.names import ORDER
 
-_OF_A_PARSE = {"_error", "_skip", DELETED, "_tombstone"}
+_OF_A_PARSE = {"_error", "_skip", DELETED, UNAVAILABLE, "_tombstone"}
 _AT_WORK = {
     "_after", "_at", "_before", "_begins", "_copy", "_counts", "_existed", "_fate", "_former", "_from", "_island",
     "_island_end", "_island_known", "_island_start", "_island_touched", "_kind", "_known", "_number", "_refused", "_to",
