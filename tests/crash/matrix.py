@@ -30,7 +30,7 @@ FAULTS = {
     "F25": "retention passed the head",
     "F26": "topic deleted and made again, shorter and longer than before",
     "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
-    "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range",
+    "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range, a value left out",
     "F29": "null key, tombstone, empty value, headers, one key twice",
     "F30": "huge records, all records in one partition, wide rows",
     "F31": "clocks jump, drift and disagree",

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
@@ -241,7 +242,7 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
     own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
-        if name.startswith("_") or name == sink.insert_time or not column.writable:
+        if is_reserved(name) or name == sink.insert_time or not column.writable:
             continue
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue
