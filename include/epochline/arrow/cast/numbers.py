@@ -13,6 +13,8 @@ from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
 _NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+_NO_NUMBER = r"^(NaN|-?Infinity)$"
+"""As PostgreSQL writes them. No decimal of Arrow has them, so only ``numeric`` without a precision takes them."""
 # The digits that PostgreSQL's numeric has before and after the point.
 _DIGITS_BEFORE, _DIGITS_AFTER = 131072, 16383
 # A shorter text without an exponent cannot exceed either limit.
@@ -74,15 +76,18 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
         require(pc.is_finite(array), "not finite")
         array = array.cast(pa.string())
     if pa.types.is_string(array.type):
+        require(pc.invert(pc.match_substring_regex(array, _NO_NUMBER)), "only numeric without a precision takes it")
         require(pc.match_substring_regex(array, _NUMERAL), "not a number")
     return array.cast(arrow_type(kind))
 
 
 def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """To ``numeric`` without a precision, as text: each value keeps its digits."""
+    """To ``numeric`` without a precision, as text: each value keeps its digits. Texts may be NaN or infinite."""
     _only(array)
     texts = array.cast(pa.string())
-    require(pc.match_substring_regex(texts, _NUMERAL), "not a number")
+    numbers = pc.match_substring_regex(texts, _NUMERAL)
+    if not pc.all(numbers, min_count=0).as_py():
+        require(pc.or_(numbers, pc.match_substring_regex(texts, _NO_NUMBER)), "not a number")
     large = pc.or_(pc.match_substring_regex(texts, "[eE]"), pc.greater(pc.binary_length(texts), _SURELY_SMALL))
     if pc.any(large).as_py():
         for text in pc.drop_null(texts.filter(large)).to_pylist():

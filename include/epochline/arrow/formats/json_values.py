@@ -188,7 +188,7 @@ class _Member:
         elif kind.name == "bytea":
             self.at_once = False
             self.carried = self.written = pa.binary()
-            self._take = _base64
+            self._take = _bytes
         decimal = kind.name == "numeric" and kind.precision is not None
         self.read_as = _widest(kind) if decimal else self.carried
         self.given_as = arrow_type(kind) if decimal else self.carried
@@ -253,8 +253,14 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
+_NO_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
+"""Texts in quotes, as PostgreSQL and Java write what is no JSON number."""
+
+
 def _double(value: Any) -> float:
     if not isinstance(value, Numeral):
+        if isinstance(value, str) and value in _NO_NUMBERS:
+            return _NO_NUMBERS[value]
         raise DoesNotFitError("not a number")
     number = float(value)
     if number in (float("inf"), float("-inf")):
@@ -268,8 +274,12 @@ def _number(value: Any) -> str:
     return _text(str(value)) if not isinstance(value, Numeral) else str.__str__(value)
 
 
-def _base64(value: Any) -> bytes:
+def _bytes(value: Any) -> bytes:
+    r"""From base64, or from hexadecimal digits after ``\x`` as PostgreSQL writes them: base64 has no ``\``."""
+    text = _text(value)
     try:
-        return base64.b64decode(_text(value), validate=True)
-    except (binascii.Error, ValueError) as error:
+        if text.startswith("\\x"):
+            return binascii.unhexlify(text[2:])
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
         raise DoesNotFitError("not base64") from error
