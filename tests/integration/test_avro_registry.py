@@ -194,7 +194,7 @@ LOGICAL: list[tuple[Any, Any, str, str]] = [
     (dec(4, 2), unscaled(123456789), "numeric(12,2)", "1234567.89"),
     (dec(4, 2), unscaled(123449), "numeric", "1234.49"),
     (dec(4, 2), unscaled(-1, 30), "numeric(12,2)", "-0.01"),
-    (dec(4, 2), b"", "numeric(12,2)", "0.00"),
+    (dec(4, 2), b"", "numeric(12,2)", "!no bytes"),
     (dec(4, 2), unscaled(123456789), "numeric(5,2)", "!"),
     (dec(4, 2), unscaled(-(10**200) - 1), "numeric", "-1" + "0" * 198 + ".01"),
     (dec(4, 2), b"\x7f" * 70_000, "numeric", "!out of range"),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -38,22 +35,6 @@ Functions = Callable[..., None]
 
 def doc(**members: Any) -> bytes:
     return json.dumps(members).encode()
-
-
-@pytest.fixture
-def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Functions:
-    """Makes a module ``user_code`` of functions that a declaration can name."""
-
-    def make(**given: Callable[..., Any]) -> None:
-        code = tmp_path / "user_code.py"
-        code.write_text("\n".join(f"def {name}(batch): ..." for name in given))
-        spec = spec_from_file_location("user_code", code)
-        assert spec is not None
-        module = module_from_spec(spec)
-        vars(module).update(given)
-        monkeypatch.setitem(sys.modules, "user_code", module)
-
-    return make
 
 
 def returning(**columns: Any) -> Callable[[object], pa.RecordBatch]:

@@ -80,15 +80,15 @@ def test_a_value_that_python_has_not_is_shown_as_psql_shows_it() -> None:
 @pytest.mark.parametrize(
     ("sinks", "more"),
     [
-        (PostgresTable(table="t", columns=TIMES), {"transform": "user_code:as_is"}),
-        (PostgresTable(table="t", columns=TIMES, select="user_code:as_is"), {}),
-        (Files(path="/tmp/no-file-is-written", format="parquet", columns=TIMES), {}),
-        (KafkaTopic(topic="o", value="user_code:made", columns=TIMES), {}),
+        (lambda: PostgresTable(table="t", columns=TIMES), {"transform": "user_code:as_is"}),
+        (lambda: PostgresTable(table="t", columns=TIMES, select="user_code:as_is"), {}),
+        (lambda: Files(path="/tmp/no-file-is-written", format="parquet", columns=TIMES), {}),
+        (lambda: KafkaTopic(topic="o", value="user_code:made", columns=TIMES), {}),
     ],
     ids=["transform", "select", "parquet", "serializer"],
 )
 def test_what_would_take_a_value_for_another_one_does_not_get_it(
-    functions: Callable[..., None], sinks: Any, more: dict[str, str]
+    functions: Callable[..., None], sinks: Callable[[], Any], more: dict[str, str]
 ) -> None:
     """Arrow has no infinity and no 24:00:00: a function, Spark or a reader of Parquet would see other times."""
     functions(
@@ -96,7 +96,7 @@ def test_what_would_take_a_value_for_another_one_does_not_get_it(
     )  # fmt: skip
     parse = Json(columns=TIMES)
     pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=parse, sinks=sinks, bad_records="quarantine", **more
+        name="p", source=KafkaSource(topics="t"), parse=parse, sinks=sinks(), bad_records="quarantine", **more
     )
 
     refused = parse_values(pipeline, [*STRANGE, *PLAIN]).refused

@@ -65,6 +65,45 @@ def tick_number(tick: int) -> int:
     return tick if tick < 2**63 else tick - 2**64
 
 
+def microseconds(count: int, unit: int, parts: int = 1) -> int:
+    """Microseconds of a number of units.
+
+    Args:
+        count: the number, times ``parts``.
+        unit: nanoseconds of the unit.
+        parts: by which the number is divided.
+
+    Raises:
+        DoesNotFitError: they are no whole number.
+    """
+    whole, rest = divmod(count * unit, 1000 * parts)
+    if rest:
+        raise DoesNotFitError("more than six digits of a second")
+    return whole
+
+
+def time_number(micros: int, arrow: pa.DataType) -> int:
+    """Arrow's number of a date, timestamp or time.
+
+    Args:
+        micros: since 1970-01-01, or since midnight for a time.
+        arrow: its type.
+
+    Raises:
+        DoesNotFitError: PostgreSQL has no such value.
+    """
+    if pa.types.is_timestamp(arrow):
+        return tick_number(micros)
+    if pa.types.is_time(arrow):
+        if not 0 <= micros <= DAY:
+            raise DoesNotFitError("not within a day")
+        return micros
+    day, rest = divmod(micros, DAY)
+    if rest:
+        raise DoesNotFitError("not at midnight")
+    return day_number(day)
+
+
 def are_dates(numbers: pa.Array) -> pa.Array:
     """Which of Arrow's numbers are dates of PostgreSQL."""
     finite = pc.and_(pc.greater_equal(numbers, _FIRST_DAY), pc.less_equal(numbers, _LAST_DAY))

@@ -96,6 +96,26 @@ def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     return texts
 
 
+_MOST_BYTES = 65_536
+"""A longer number has more digits than ``numeric``."""
+
+
+def unscaled(digits: bytes, scale: int) -> str:
+    """A decimal as text, with each digit of its bytes.
+
+    Args:
+        digits: an integer in two's complement, its most significant byte first.
+        scale: how many of its digits follow the point.
+
+    Raises:
+        DoesNotFitError: there is no byte, or more digits than any ``numeric`` has.
+    """
+    if not 1 <= len(digits) <= _MOST_BYTES or abs(scale) > _DIGITS_BEFORE:
+        raise DoesNotFitError("out of range" if digits else "no bytes")
+    sign, figures, _ = Decimal(int.from_bytes(digits, "big", signed=True)).as_tuple()
+    return format(Decimal((sign, figures, -scale)), "f")
+
+
 def numeric_holds(numeral: str) -> bool:
     """Whether PostgreSQL's ``numeric`` can hold a number."""
     mantissa, _, exponent = re.sub("E", "e", numeral).partition("e")

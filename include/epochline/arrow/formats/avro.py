@@ -109,6 +109,7 @@ class AvroReader:
 
 
 _Read = Callable[[Any], Any]
+_MOMENT = pa.timestamp("us", "UTC")
 
 
 def _reader_of(kind: ColumnType) -> tuple[pa.DataType, _Read]:
@@ -165,25 +166,18 @@ def _text(value: Any) -> str:
     return value
 
 
-def _date(value: Any) -> int:
-    if not isinstance(value, Logical) or value.kind != "date":
-        raise DoesNotFitError("not a date")
-    return avro_values.day(value)
+def _time(value: Any, *, kinds: tuple[str, ...], arrow: pa.DataType, what: str) -> int:
+    """Arrow's number of a logical date or time. A timestamp may also be a text, with an offset if the type has one."""
+    if isinstance(value, str) and pa.types.is_timestamp(arrow):
+        return read_moment(value, has_zone=arrow.equals(_MOMENT))
+    if not isinstance(value, Logical) or not value.kind.startswith(kinds):
+        raise DoesNotFitError(f"not a {what}")
+    return avro_values.time(value, arrow)
 
 
-def _time(value: Any) -> int:
-    if not isinstance(value, Logical) or not value.kind.startswith("time-"):
-        raise DoesNotFitError("not a time of day")
-    return avro_values.clock(value)
-
-
-def _moment(value: Any, *, has_zone: bool) -> int:
-    """From a logical timestamp, local or not, or a text with an offset from UTC if the column has a zone."""
-    if isinstance(value, str):
-        return read_moment(value, has_zone=has_zone)
-    if not isinstance(value, Logical) or "timestamp-" not in value.kind:
-        raise DoesNotFitError("not a timestamp")
-    return avro_values.moment(value)
+def _times(arrow: pa.DataType, what: str, *kinds: str) -> tuple[pa.DataType, _Read]:
+    carried = pa.int32() if pa.types.is_date(arrow) else pa.int64()
+    return carried, partial(_time, kinds=kinds, arrow=arrow, what=what)
 
 
 def _document(value: Any) -> str:
@@ -214,10 +208,10 @@ _READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "double precision": (pa.float64(), _number),
     "numeric": (pa.string(), _numeral),
     "bytea": (pa.binary(), _bytes),
-    "date": (pa.int32(), _date),
-    "time without time zone": (pa.int64(), _time),
-    "timestamp with time zone": (pa.int64(), partial(_moment, has_zone=True)),
-    "timestamp without time zone": (pa.int64(), partial(_moment, has_zone=False)),
+    "date": _times(pa.date32(), "date", "date"),
+    "time without time zone": _times(pa.time64("us"), "time of day", "time-"),
+    "timestamp with time zone": _times(_MOMENT, "timestamp", "timestamp-", "local-timestamp-"),
+    "timestamp without time zone": _times(pa.timestamp("us"), "timestamp", "timestamp-", "local-timestamp-"),
     "json": (pa.string(), _document),
     "jsonb": (pa.string(), _document),
 }

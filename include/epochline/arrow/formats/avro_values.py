@@ -8,20 +8,19 @@ digits than its schema says, and a time may be of any year that PostgreSQL has.
 from __future__ import annotations
 
 import struct
-from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import fastavro.read
+import pyarrow as pa
 
-from epochline.arrow.cast.calendar import DAY, civil, day_number, tick_number
+from epochline.arrow.cast.calendar import civil, microseconds, time_number
 from epochline.arrow.cast.checks import DoesNotFitError
+from epochline.arrow.cast.numbers import unscaled
 from epochline.declare.avro_logical import EXACT, LOGICAL
+from epochline.declare.columns import UNITS
 
-_MOST_BYTES = 65_536
-"""A longer unscaled number has more digits than PostgreSQL's ``numeric``."""
-
-_PER_SECOND = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
+_NANOSECONDS = {"millis": UNITS["ms"], "micros": UNITS["us"], "nanos": UNITS["ns"]}
 
 
 class Logical(NamedTuple):
@@ -44,50 +43,22 @@ def decimal(value: Logical) -> str:
     """A decimal as text, with each digit that its bytes hold.
 
     Raises:
-        DoesNotFitError: it has more digits than any ``numeric``.
+        DoesNotFitError: it has no bytes, or more digits than any ``numeric``.
     """
-    if len(value.value) > _MOST_BYTES:
-        raise DoesNotFitError("out of range")
-    sign, digits, _ = Decimal(int.from_bytes(value.value, "big", signed=True)).as_tuple()
-    return format(Decimal((sign, digits, -value.scale)), "f")
+    return unscaled(value.value, value.scale)
 
 
-def day(value: Logical) -> int:
-    """Arrow's number of a date.
+def time(value: Logical, arrow: pa.DataType) -> int:
+    """Arrow's number of a date, a timestamp or a time of day.
 
     Raises:
-        DoesNotFitError: PostgreSQL has no such date.
+        DoesNotFitError: PostgreSQL has no such value, or none with so many digits of a second.
     """
-    return day_number(value.value)
+    return time_number(microseconds(value.value, _units(value)), arrow)
 
 
-def moment(value: Logical) -> int:
-    """Arrow's number of a timestamp, local or not.
-
-    Raises:
-        DoesNotFitError: PostgreSQL has no such timestamp, or none with so many digits of a second.
-    """
-    return tick_number(_micros(value))
-
-
-def clock(value: Logical) -> int:
-    """Microseconds of a time of day, up to ``24:00:00``.
-
-    Raises:
-        DoesNotFitError: it is not within a day.
-    """
-    ticks = _micros(value)
-    if not 0 <= ticks <= DAY:
-        raise DoesNotFitError("not within a day")
-    return ticks
-
-
-def _micros(value: Logical) -> int:
-    unit = _PER_SECOND[value.kind.rpartition("-")[2]]
-    micros, rest = divmod(value.value * 1_000_000, unit)
-    if rest:
-        raise DoesNotFitError("more than six digits of a second")
-    return int(micros)
+def _units(value: Logical) -> int:
+    return UNITS["days"] if value.kind == "date" else _NANOSECONDS[value.kind.rpartition("-")[2]]
 
 
 def text(value: Logical) -> str:
@@ -112,12 +83,11 @@ def in_document(value: Logical) -> str:
         return text(value)
     if value.kind == "date":
         return _date(value.value)
-    unit = value.kind.rpartition("-")[2]
-    days, ticks = divmod(value.value, 86_400 * _PER_SECOND[unit])
-    spelled = _clock(ticks, unit)
+    nanos = value.value * _units(value)
     if value.kind.startswith("time-"):
-        return _clock(value.value, unit)
-    return f"{_date(days)}T{spelled}{'' if value.kind.startswith('local-') else '+00:00'}"
+        return _clock(nanos)
+    days, rest = divmod(nanos, UNITS["days"])
+    return f"{_date(days)}T{_clock(rest)}{'' if value.kind.startswith('local-') else '+00:00'}"
 
 
 def _date(days: int) -> str:
@@ -126,8 +96,7 @@ def _date(days: int) -> str:
     return f"{sign}{abs(year):04d}-{month:02d}-{day_of_month:02d}"
 
 
-def _clock(ticks: int, unit: str) -> str:
-    seconds, rest = divmod(ticks, _PER_SECOND[unit])
-    digits = f"{rest:0{len(str(_PER_SECOND[unit])) - 1}d}"
-    fraction = f".{digits.ljust(6, '0')}" if rest else ""
+def _clock(nanos: int) -> str:
+    seconds, rest = divmod(nanos, UNITS["s"])
+    fraction = f".{rest:09d}".removesuffix("000") if rest else ""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
