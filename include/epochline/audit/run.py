@@ -19,6 +19,7 @@ from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, tog
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
+from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError, EpochNotFoundError
 from epochline.kafka.records import ReadSession
 from epochline.kafka.topic_logs import TopicLogs
@@ -74,7 +75,7 @@ class _OneSession:
     The expected rows are in temporary tables, which exist in one session only.
     """
 
-    _settings = set_local({"lock_timeout": 30_000, "TimeZone": "UTC"})
+    _settings = set_local({"lock_timeout": 30_000})
 
     def __init__(self) -> None:
         self._session: int | None = None
@@ -99,6 +100,7 @@ def _session(dsn: str) -> Iterator[Connection]:
         connect_args={
             "application_name": "epochline audit",
             "connect_timeout": 10,
+            **UTF8,
         },
     )
     event.listen(engine, "begin", _OneSession().begin)

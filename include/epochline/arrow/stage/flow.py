@@ -22,6 +22,7 @@ from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.event_times import EventTimes, later, newest_times, skipped_times
 from epochline.arrow.stage.explode import explode
+from epochline.arrow.stage.foreign import refused_for, takes_every_value
 from epochline.arrow.stage.quarantine import quarantine_batch
 from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, deleted_by_parse
 from epochline.arrow.stage.timestamps import microseconds, span
@@ -207,6 +208,9 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
+        if self._pipeline.is_transformed:
+            for row, reason in refused_for("a transform or windows", columns, self._record).items():
+                reasons.setdefault(int(record[row]), reason)
         if self._pipeline.event_time is not None:
             without_value = tombstones.take(pa.array(record))
             for row, reason in outside_windows(self._pipeline, given, columns, without_value).items():
@@ -259,7 +263,9 @@ def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> RowBuilder | TopicRo
     sink = pipeline.sink(table.sink)
     if isinstance(sink, OutboxSpec):
         return TopicRows(sink, table)
-    return RowBuilder(sink, table, pipeline.parsed_columns)
+    external = {one.name: one for one in pipeline.external}
+    plain_arrow = table.sink in external and not takes_every_value(external[table.sink])
+    return RowBuilder(sink, table, pipeline.parsed_columns, plain_arrow=plain_arrow)
 
 
 def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:
