@@ -133,7 +133,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         heads = tx.chain.heads(subject.name, row.generation)
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
         for head in _adopted(parameters, seen, heads):
-            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}")
+            cut = _same_log_until(parameters, seen, head.tp)
+            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}", cut)
         for head in _carried(parameters, seen, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
@@ -202,6 +203,13 @@ def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs,
     committed = {head.tp: head.next_offset for head in heads}
     cut = seen.ends_below_head.get(one.tp)
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
+
+
+def _same_log_until(parameters: AdoptTopicParameters, seen: Logs, tp: TopicPartition) -> int | None:
+    """Up to where the adopted log is the one that was read; None if it was not cut off."""
+    if parameters.cluster:
+        return 0
+    return (seen.ends_below_head[tp] or 0) if tp in seen.ends_below_head else None
 
 
 def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:

@@ -56,6 +56,8 @@ class Rows:
     chains: dict[tuple[str, int, TopicPartition], list[tuple[int | None, int, int | None]]] = field(
         default_factory=dict
     )
+    cuts: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
+    """By pipeline, generation and partition: up to where an adopted log is the one that was read before."""
     attempts: dict[int, AttemptRow] = field(default_factory=dict)
     staging: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
