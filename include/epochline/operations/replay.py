@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
-from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
+from epochline.coordinator.evidence import collect_evidence, pausing_where_behind, refuse_older_kafka
 from epochline.coordinator.intent import (
     LEASE,
     EpochDraft,
@@ -47,6 +47,7 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     """
     declared, source = subject.declaration()
     settle(subject.ledger, source, declared, run, LEASE)
+    refuse_older_kafka(subject.ledger, source, declared)
     request = PlanRequest(writers=writers, note=f"replay of epoch {epoch_id}")
     view = source.look(declared.source)
     with subject.ledger.transaction() as tx:

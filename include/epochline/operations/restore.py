@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import refuse_older_kafka
+from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.coordinator.undo import undo
 from epochline.declare.pipeline import Pipeline
@@ -47,6 +48,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         view = source.look(declared.source)
         if parameters.of is not None:
             return Logs(view=view)
+        refuse_older_kafka(subject.ledger, source, declared)
         with subject.ledger.transaction() as tx:
             found = tx.savepoints.find(subject.name, parameters.name)
             undone = [] if found is None else tx.savepoints.later(subject.name, found.epoch_id)

@@ -43,6 +43,17 @@ class ReceiptRow:
 
 
 @dataclass
+class MirrorRow:
+    """A write of the heads to the consumer group."""
+
+    generation: int
+    epoch_id: int
+    topics: tuple[str, ...]
+    confirmed_at: datetime | None = None
+    latest_then: int = 0
+
+
+@dataclass
 class Rows:
     """All tables. Most are keyed by pipeline and epoch id."""
 
@@ -73,3 +84,5 @@ class Rows:
     undone: set[tuple[str, int]] = field(default_factory=set)
     receipts: dict[tuple[str, int, str], ReceiptRow] = field(default_factory=dict)
     accepted: dict[str, list[Accepted]] = field(default_factory=dict)
+    mirrors: dict[str, dict[int, MirrorRow]] = field(default_factory=dict)
+    """By pipeline and number."""

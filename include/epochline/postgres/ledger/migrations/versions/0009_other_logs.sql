@@ -11,3 +11,21 @@ WHERE origin.start_offset IS NULL AND origin.chosen_by = 'adopted at latest'
               WHERE (c.pipeline, c.topic_id, c.partition) = (origin.pipeline, origin.topic_id, origin.partition)
                 AND c.generation < origin.generation AND c.start_offset < origin.until_offset);
 ALTER TABLE epochline.committed_range ENABLE TRIGGER committed_is_written_once;
+
+-- The writes of the heads to the consumer group, each with a number that the group's metadata show. A row is made before
+-- the write; confirmed_at says that Kafka took it, and latest_then which numbers had been given by then. A number that
+-- was given later came after it, so that a group that shows this one again went back in time. Rows that a later one
+-- replaced are deleted.
+CREATE TABLE epochline.mirror (
+    pipeline     text NOT NULL REFERENCES epochline.pipeline,
+    number       bigint NOT NULL CHECK (number > 0),
+    generation   integer NOT NULL,
+    epoch_id     bigint NOT NULL,
+    topics       text[] NOT NULL,
+    begun_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    confirmed_at timestamptz,
+    latest_then  bigint,
+    PRIMARY KEY (pipeline, number),
+    CHECK ((confirmed_at IS NULL) = (latest_then IS NULL))
+);
+COMMENT ON TABLE epochline.mirror IS 'The last writes of heads to the consumer group, as evidence that Kafka did not go back in time.';
