@@ -93,7 +93,7 @@ WRONG_TABLE = {
     "no columns": ({"columns": {}}, "columns: name at least one column, or leave columns out for a table that exists"),
     "own column": ({"columns": {"_epoch": "bigint"}}, "columns: '_epoch' begins with an underscore"),
     "column of 64 bytes": ({"columns": {"x" * 64: "text"}}, "columns: .* longer than PostgreSQL's 63 bytes"),
-    "unknown type": ({"columns": {"a": "money"}}, "columns: unsupported type 'money'; use one of"),
+    "unknown type": ({"columns": {"a": "cash"}}, "columns: unsupported type 'cash'; use one of"),
     "upsert without key": ({"mode": "upsert"}, "key: mode 'upsert' needs it"),
     "insert time that is a column": ({"insert_time": "client"}, "insert_time: give a column that is not among columns"),
     "insert time of sums": (ADD | {"insert_time": "at"}, "insert_time: .* mode 'add' has none"),
@@ -141,7 +141,7 @@ WRONG_PIPELINE = {
     "parse of no module": ({"parse": "nowhere:f", "record": RECORD}, "there is no module 'nowhere'; put the function"),
     "function without record": ({"parse": PARSE}, "record: name the columns and types that the function parse returns"),
     "parser with record": ({"record": RECORD}, "record: a ready-made parser brings its own columns; take it out"),
-    "record of unknown type": ({"parse": PARSE, "record": {"a": "xml"}}, "record: unsupported type 'xml'"),
+    "record of unknown type": ({"parse": PARSE, "record": {"a": "html"}}, "record: unsupported type 'html'"),
     "sink column that the record lacks":
         ({"sinks": table(columns={"nope": "text"})},
          r"sinks.clients.columns: the record has no nope; it has client, hits, seen. Rename them in parse, or"),
@@ -179,7 +179,7 @@ WRONG_PIPELINE = {
 
 WRONG_JSON = {
     "no columns": ({"columns": {}}, "columns: "),
-    "unknown type": ({"columns": {"a": "xml"}}, "columns: unsupported type 'xml'"),
+    "unknown type": ({"columns": {"a": "html"}}, "columns: unsupported type 'html'"),
     "path of no column": ({"columns": {"a": "text"}, "paths": {"b": "$.b"}}, "paths: b is not among the columns"),
     "path without a beginning": ({"columns": {"a": "text"}, "paths": {"a": "b.c"}}, r"paths: 'b.c': a path begins with \$"),
     "path to nothing": ({"columns": {"a": "text"}, "paths": {"a": "$"}}, r"paths: '\$' names no member"),
@@ -197,7 +197,7 @@ WRONG_REGEX = {
     "broken": ({"pattern": "("}, "pattern: not a regular expression"),
     "without groups": ({"pattern": "a(b)"}, "pattern: has no named group"),
     "with a stranger": ({"pattern": "(?P<a>x)", "columns": {"b": "int"}}, "columns: b name no group"),
-    "unknown type": ({"pattern": "(?P<a>x)", "columns": {"a": "xml"}}, "unsupported type 'xml'"),
+    "unknown type": ({"pattern": "(?P<a>x)", "columns": {"a": "html"}}, "unsupported type 'html'"),
 }
 WRONG_TEXT = {"unknown field": ({"encoding": "latin1"}, "encoding: Extra inputs are not permitted")}
 WRONG_TOPIC = {

@@ -33,7 +33,7 @@ def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
         require(pc.less(pc.abs_checked(days.cast(pa.int64())), _DAYS_IN_64_BITS), "out of range")
     cast = array.cast(arrow_type(kind))
     require(pc.greater_equal(cast.cast(pa.int64()), _FIRST_MICROSECOND), "before 4713 BC")
-    return cast
+    return _keeping(cast, kind)
 
 
 def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
@@ -60,10 +60,20 @@ def to_time(array: pa.Array, kind: ColumnType) -> pa.Array:
         )
         # Arrow casts texts to timestamps, but not to times.
         moment = pc.binary_join_element_wise("1970-01-01T", array, "", null_handling="emit_null")
-        return moment.cast(pa.timestamp("us")).cast(pa.time64("us"))
+        return _keeping(moment.cast(pa.timestamp("us")).cast(pa.time64("us")), kind)
     if not pa.types.is_time(array.type):
         raise pa.ArrowTypeError("no time")
     cast = array.cast(pa.time64("us"))
     ticks = cast.cast(pa.int64())
     require(pc.and_(pc.greater_equal(ticks, 0), pc.less(ticks, _DAY)), "not within a day")
+    return _keeping(cast, kind)
+
+
+def _keeping(cast: pa.Array, kind: ColumnType) -> pa.Array:
+    """Refuse more digits of a second than the type keeps: PostgreSQL would round them."""
+    if kind.digits is not None:
+        unit = 10 ** (6 - kind.digits)
+        ticks = cast.cast(pa.int64())
+        whole = pc.multiply(pc.divide(ticks, unit), unit)
+        require(pc.equal(ticks, whole), f"more than {kind.digits} digits of a second")
     return cast

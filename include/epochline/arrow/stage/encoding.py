@@ -10,6 +10,7 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
+from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.buffers import hexadecimal
 from epochline.arrow.cast.calendar import spelled_out
 from epochline.arrow.cast.types import column_type, record_schema
@@ -30,6 +31,7 @@ class CopyEncoder:
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
         kinds = {name: column_type(text) for name, text in columns.items()}
+        self._arrays = {name: kind for name, kind in kinds.items() if kind.element is not None}
         carriers = {kind.carrier for kind in kinds.values()}
         self._documents = {name for name, kind in kinds.items() if kind.name == "jsonb"}
         self.carrier = Carrier.BINARY if carriers <= {Carrier.BINARY} else Carrier.TEXT
@@ -69,11 +71,20 @@ class CopyEncoder:
         if batch.num_rows == 0:
             return b""
         if self.carrier is Carrier.TEXT:
-            return csv_rows(batch)
+            return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
         rows: bytes = self._binary.write_batch(batch)
         return rows
+
+    def _with_literals(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._arrays:
+            return batch
+        columns = [
+            literals(column, self._arrays[name]) if name in self._arrays else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
     def end(self) -> bytes:
         """The bytes after the last batch."""
