@@ -232,7 +232,7 @@ def test_what_a_table_of_any_type_holds_is_copied_to_another_and_the_audit_finds
 
 def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A user's parse that returns Arrow's lists."""
-    rows = [json.loads(value) for value in batch.column("value").to_pylist()]
+    rows = [json.loads(value or b"{}") for value in batch.column("value").to_pylist()]
     numbers = pa.array([row["n"] for row in rows], pa.list_(pa.list_(pa.int64())))
     return pa.RecordBatch.from_pydict(
         {"n": numbers, "s": pa.array([row["s"] for row in rows], pa.large_list(pa.string()))}
@@ -240,7 +240,11 @@ def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_a_parse_may_return_lists(postgres_dsn: str) -> None:
-    rows = [{"n": [[1, None], [3, 4]], "s": ["a", None, ""]}, {"n": None, "s": []}, {"n": [[1], [2, 3]], "s": None}]
+    rows: list[Row] = [
+        {"n": [[1, None], [3, 4]], "s": ["a", None, ""]},
+        {"n": None, "s": []},
+        {"n": [[1], [2, 3]], "s": None},
+    ]
     it = Typed(
         postgres_dsn, {"n": "integer[]", "s": "text[]"}, {"n": "int[]", "s": "text[]"}, rows,
         parse=f"{__name__}:lists",

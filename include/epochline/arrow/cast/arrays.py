@@ -38,7 +38,7 @@ def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
     """
     found: list[pa.Array] = []
 
-    def numbered(level: pa.Array) -> list[Any]:
+    def numbered(level: Any) -> list[Any]:
         if not is_list(level.type):
             found.append(level)
             return list(range(len(level)))
