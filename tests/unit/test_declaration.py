@@ -141,6 +141,17 @@ WRONG_PIPELINE = {
     "parse of no module": ({"parse": "nowhere:f", "record": RECORD}, "there is no module 'nowhere'; put the function"),
     "function without record": ({"parse": PARSE}, "record: name the columns and types that the function parse returns"),
     "parser with record": ({"record": RECORD}, "record: a ready-made parser brings its own columns; take it out"),
+    "record that Spark cannot hold": (
+        {"transform": PARSE, "parse": PARSE, "record": {"a": "numeric(39,2)"}}, "record: a is numeric.39,2.; with a transform",
+    ),
+    "record with a scale that Spark cannot hold": (
+        {"transform": PARSE, "parse": PARSE, "record": {"a": "numeric(3,5)"}}, "Declare numeric, which a transform gets as text",
+    ),
+    "order by what only PostgreSQL compares": (
+        {"parse": PARSE, "record": {"a": "tstzrange"}, "sinks": [
+            PostgresTable(table="t", columns={"a": "tstzrange"}, mode="upsert", key="a", order_by="a"),
+        ]}, "order_by: a is tstzrange, which cannot order rows",
+    ),
     "record of unknown type": ({"parse": PARSE, "record": {"a": "html"}}, "record: unsupported type 'html'"),
     "sink column that the record lacks":
         ({"sinks": table(columns={"nope": "text"})},

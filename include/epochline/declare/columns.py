@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -132,6 +133,17 @@ def _scalar(text: str, name: str, first: int | None, second: int | None) -> Colu
     if first > 6:
         raise ValueError(f"type {text!r}: at most 6 digits of a second")
     return ColumnType(name=name, carrier=carrier, digits=first, by_text=by_text)
+
+
+def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` for a column that Spark cannot carry through a transform or windows."""
+    for name, text in columns.items():
+        kind = parse_type(text)
+        if kind.precision is not None and (kind.precision > BINARY_DIGITS or (kind.scale or 0) > kind.precision):
+            raise ValueError(
+                f"{field}: {name} is {kind}; with a transform, numeric(p,s) has at most {BINARY_DIGITS} digits, and s is"
+                " at most p. Declare numeric, which a transform gets as text"
+            )
 
 
 def enum_type(name: str) -> ColumnType:

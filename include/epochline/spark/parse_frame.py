@@ -27,10 +27,9 @@ from epochline.arrow.cast.types import record_schema
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.config.registry import Registries
-from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE, parse_type
+from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import PipelineSpec
-from epochline.errors import DeclarationError
 from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.staging import StagedTable, StagingTicket
@@ -41,8 +40,6 @@ from epochline.spark.whole_input import require_whole_input
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
 IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
-
-_WIDEST_DECIMAL = 38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,18 +91,7 @@ class ParseTask:
 
 
 def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
-    """The Arrow schema of the frame.
-
-    Raises:
-        DeclarationError: the record has a type that Spark does not support.
-    """
-    for name, text in pipeline.parsed_columns.items():
-        precision = parse_type(text).precision
-        if precision is not None and precision > _WIDEST_DECIMAL:
-            raise DeclarationError(
-                f"{pipeline.name}: record.{name} is {text}; with a transform at most {_WIDEST_DECIMAL} digits are"
-                " supported"
-            )
+    """The Arrow schema of the frame."""
     record = spark_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
     refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
     return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])

@@ -152,7 +152,10 @@ def _selected(kind: ColumnType, carried: pa.DataType) -> str:
     if kind.element is not None:
         return "to_json({})::text"
     if pa.types.is_timestamp(carried):
-        return "(extract(epoch FROM {}) * 1000000)::bigint"
+        # Not the epoch of the whole: PostgreSQL rounds it in the years after 294247.
+        local = "({0} AT TIME ZONE 'UTC')" if carried.tz else "{0}"
+        day, time = f"({local}::date - DATE '1970-01-01')", f"extract(epoch FROM {local}::time)"
+        return f"{day}::bigint * 86400000000 + ({time} * 1000000)::bigint"
     if pa.types.is_date(carried):
         return "{} - DATE '1970-01-01'"
     if kind.name == "time without time zone":
