@@ -171,6 +171,7 @@ def with_vector(as_superuser: AsSuperuser) -> None:
     as_superuser("CREATE EXTENSION vector WITH SCHEMA public")
 
 
+@pytest.mark.fault("F28")
 @pytest.mark.usefixtures("with_vector")
 def test_each_value_of_any_type_is_stored_as_it_is_or_its_record_is_bad(postgres_dsn: str) -> None:
     """K4, INV-9: no value is rounded, cut or read as another one. One further attempt is enough for all bad records."""

@@ -141,8 +141,8 @@ def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
         kind = parse_type(text)
         if kind.precision is not None and (kind.precision > BINARY_DIGITS or (kind.scale or 0) > kind.precision):
             raise ValueError(
-                f"{field}: {name} is {kind}; with a transform, numeric(p,s) has at most {BINARY_DIGITS} digits, and s is"
-                " at most p. Declare numeric, which a transform gets as text"
+                f"{field}: {name} is {kind}; with a transform, numeric(p,s) has at most {BINARY_DIGITS} digits, and s"
+                " is at most p. Declare numeric, which a transform gets as text"
             )
 
 
