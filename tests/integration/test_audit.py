@@ -350,7 +350,8 @@ def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committ
         "INSERT INTO epochline.planned_target SELECT pipeline, 3, sink, columns FROM epochline.planned_target"
         " WHERE epoch_id = 2;"
         'INSERT INTO epochline.requeue_claim SELECT pipeline, 3, generation, topic_id, partition, "offset"'
-        " FROM epochline.quarantined_record"
+        " FROM epochline.quarantined_record;"
+        "UPDATE epochline.quarantined_record SET requeued_by = 3, requeued_at = now()"
     )
     assert committed.audit("--epochs", 3)[1] == [("people", "missing", 1, 29, None)]
     committed.sql(
