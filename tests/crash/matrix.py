@@ -42,6 +42,8 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
+    "F43": "a target is renamed away, made again, or put back from a dump",
+    "F44": "a publication of all tables is made while a pipeline is at work",
 }
 
 PARTLY = {
@@ -78,7 +80,7 @@ SPEAKS_OF = {
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
     "F9": (*_PROTOCOL, "airflow", "local"),
     "F10": (*_PROTOCOL, "airflow"),
-    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
+    **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34", "F43", "F44"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
     **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, require_columns
+from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_types, record_schema
@@ -46,6 +46,7 @@ class RowBuilder:
         own = {*STAGED_LINEAGE, DELETED, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
         self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
+        self._generated = staged.generated
         self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
@@ -69,6 +70,7 @@ class RowBuilder:
         if self._select is not None:
             what = f"select {self._sink.select} of {self._sink}"
             chosen = call(what, self._select, rows)
+            refuse_generated(what, chosen.schema.names, self._generated)
         require_columns(what, chosen, self._targets)
         tombstones = rows.column(TOMBSTONE)
         on_tombstone = self._sink.on_tombstone if any_true(tombstones) else None

@@ -11,7 +11,7 @@ from epochline.declare.names import deleted_keys_table, image_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.ownership import give_to_owner
+from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import find_target, remembers_deleted
@@ -88,7 +88,7 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
             first=sql.Identifier("t", key[0]), existed=sql.Identifier(_EXISTED), same=same(key, "k", "t"),
         ),
     )  # fmt: skip
-    give_to_owner(connection, *image.strings)
+    settle_table(connection, *image.strings)
 
 
 def _put_back(connection: Connection, sink: PostgresTable, table: sql.Identifier, image: sql.Identifier) -> int:

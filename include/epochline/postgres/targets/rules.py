@@ -28,11 +28,13 @@ def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTab
 def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
     schema, name = split_table(table.sink)
     cursor.execute(statement("target_rules"), {"schema": schema, "table": name})
-    found = [row for row in cursor.fetchall() if row[0] in table.columns]
+    every = cursor.fetchall()
+    found = [row for row in every if row[0] in table.columns]
     return replace(
         table,
-        not_null=frozenset(name for name, not_null, _ in found if not_null),
-        labels={name: tuple(labels) for name, _, labels in found if labels is not None},
+        not_null=frozenset(name for name, not_null, _, _ in found if not_null),
+        labels={name: tuple(labels) for name, _, labels, _ in found if labels is not None},
+        generated=frozenset(name for name, _, _, generated in every if generated and table.by_catalog),
     )
 
 
