@@ -255,6 +255,20 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.read_by, self.savepoints, self.before = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
+    @rule()
+    def the_table_is_away_for_a_while(self) -> None:
+        """Migrate puts no empty table in its place, if a standing epoch left rows in it."""
+        left = self._sql(
+            "SELECT 1 FROM epochline.epochs e JOIN t ON t._epoch = e.epoch_id WHERE e.state = 'COMMITTED'"
+            f" AND e.undone_by IS NULL AND e.pipeline = '{self.name}' LIMIT 1"
+        )
+        self._sql("ALTER TABLE t RENAME TO away")
+        if left:
+            with pytest.raises(TargetError, match="target t is gone: it is named public.away now"):
+                self.job.create()
+            self.met["table away"] += 1
+        self._sql("ALTER TABLE away RENAME TO t")
+
     @property
     def _database(self) -> str:
         return self.dsn.rpartition("/")[2]

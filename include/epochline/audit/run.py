@@ -26,6 +26,7 @@ from epochline.kafka.topic_logs import TopicLogs
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
+from epochline.postgres.targets.identity import missing_rows
 from epochline.postgres.targets.rules import with_rules
 from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import PartitionCounts
@@ -152,6 +153,7 @@ class _Audit:
             for group in together(epochs):
                 self._audit(group, session)
         if first is None and last is None:
+            self._find_lost(epochs[-1])
             self._find_strays(epochs[-1])
         if last is None:
             self._compare_states(epochs[-1])
@@ -314,6 +316,15 @@ class _Audit:
                 if was != now:
                     said = f"{was} rows were sealed, {now} are there"
                     self._differs(states[one], where=sink.table, kind="count", at=None, said=said)
+
+    def _find_lost(self, newest: RecordedEpoch) -> None:
+        """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
+        with self._connection.begin():
+            declared = self._recorded.declaration(newest)
+            for sink in declared.targets:
+                why = missing_rows(self._connection, declared, sink)
+                if why is not None:
+                    self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
 
     def _find_strays(self, newest: RecordedEpoch) -> None:
         with self._connection.begin():
