@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from epochline.arrow.cast.contract import refuse_generated
-from epochline.arrow.cast.source import ColumnMismatchError
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import preview
-from epochline.errors import TargetError
+from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.testing import FakeKafka
 from tests.commands import caller, connect_to
 from tests.databases import query
 from tests.integration.bench import LINEAGE, NewBench
+from tests.integration.in_process import InProcess
 from tests.integration.logins import Login, user
+from tests.reading import range_batch
 
 RECORD = {"id": "bigint", "v": "integer"}
 GENERATED = {
@@ -58,13 +59,23 @@ def test_a_generated_column_that_the_record_does_not_have_is_filled_by_the_table
     assert it.rows("id, v") == [(1, 1)]
 
 
-def test_what_a_function_gives_for_a_generated_column_is_refused() -> None:
-    """INV-9: `select` and `transform` are asked while the job runs; nothing is staged."""
-    rows = pa.table({"id": [41], "v": [1]})
+def test_what_a_select_gives_for_a_generated_column_is_refused_in_the_job(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """INV-9: which columns a function gives is known there alone; nothing is sealed."""
+    (tmp_path / "choosing.py").write_text("def every(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    query(postgres_dsn, f"CREATE TABLE public.t ({GENERATED['identity']}, v integer{LINEAGE})")
+    kafka = FakeKafka()
+    kafka.produce("orders", 0, 1)
+    sink = PostgresTable(table="t", select="choosing:every")
+    pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=[sink])
+    job = InProcess(postgres_dsn, pipeline, kafka, lambda one: [range_batch(one, [ROW])])
 
-    with pytest.raises(ColumnMismatchError, match="has id, which the table generates"):
-        refuse_generated("select f of t", rows.schema.names, frozenset({"id"}))
-    refuse_generated("select f of t", ["v"], frozenset({"id"}))
+    with pytest.raises(EpochlineError, match="has id, which the table generates"):
+        job.epoch()
+
+    assert query(postgres_dsn, "SELECT count(*) FROM public.t") == [(0,)]
 
 
 NOTES: dict[str, tuple[str, dict[str, str], str | None]] = {

@@ -163,7 +163,7 @@ def test_an_append_target_that_a_consumer_empties_goes_on(bench: NewBench) -> No
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_a_lost_table_of_deleted_keys_stops_the_pipeline(bench: NewBench, again: bool) -> None:
-    """INV-9, S10: without it an older record brings a deleted key back."""
+    """INV-9: without it an older record brings a deleted key back."""
     it = bench(**UPSERT, order_by="v")
     it.epoch({"k": "a", "v": 5}, {"k": "b", "v": 5})
     it.epoch({"k": "a", "v": 6, "_deleted": True})
