@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateStanding
+from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.state_triggers import state_content
 from epochline.protocol.offsets import OffsetRange, PartitionCounts
 
 _AT_ONCE = 1_000_000
+SetAside = frozenset[tuple[str, int, int]]
+"""Places of records: topic, partition, offset."""
+
 _FEW = 100  # a record may have many megabytes
 
 
@@ -39,6 +45,8 @@ class RecordedRange:
     partition: int
     range: OffsetRange
     counts: PartitionCounts
+    replaced_from: int | None = None
+    """The offset from which a truncated log may hold other records than the epoch read; None if it was not adopted."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}{self.range}"
@@ -92,9 +100,15 @@ class Recorded:
                     last_offset=None,
                     digest=int(row.source_digest or 0),
                 ),
+                replaced_from=row.replaced_from,
             )
             for row in rows
         ]
+
+    def set_aside(self, epoch: RecordedEpoch) -> SetAside:
+        """The records that an epoch put into the quarantine, requeued ones included."""
+        rows = execute(self._connection, "audited_quarantine", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return frozenset((row.topic, row.partition, row.offset) for row in rows)
 
     def claims(self, epoch: RecordedEpoch) -> int:
         """How many quarantined records a requeue epoch claimed."""
@@ -119,6 +133,11 @@ class Recorded:
         """The number of sealed rows that are in the target, by sink: without skipped repeats."""
         rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return {row.sink: row.rows for row in rows}
+
+    def state(self, table: str) -> StateStanding:
+        """What a state table holds, read whole, and what the last epoch left in it; in the caller's snapshot."""
+        standing = PostgresStates(self._connection).left(self._pipeline, table)
+        return replace(standing, now=state_content(self._connection, table))
 
     def declared_losses(self) -> list[str]:
         """Descriptions of the offsets that an operator declared lost."""

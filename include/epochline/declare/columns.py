@@ -154,6 +154,14 @@ def enum_type(name: str) -> ColumnType:
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 """Types that sum exactly as integers. A measure of mode ``add`` has one of them or ``numeric``."""
 
+TIMES = frozenset(
+    {"date", "time without time zone", "timestamp without time zone", "timestamp with time zone"}
+)  # fmt: skip
+"""Types that a number can stand for, with a unit."""
+
+UNITS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Nanoseconds of each unit of such a number, which counts from 1970-01-01 in UTC or, for a time, from midnight."""
+
 START, END = "window_start", "window_end"
 """``timestamptz`` columns of every window's result and state: ``[window_start, window_end)``."""
 
@@ -178,6 +186,9 @@ They record the order of an outbox, because the physical order of a table's rows
 
 DELETED = "_deleted"
 """Boolean column of an upsert sink's staging: true for a tombstone that deletes its key."""
+
+UNAVAILABLE = "_unavailable"
+"""Names of the columns whose values a record does not give: a list in parsed rows, a JSON array in staging."""
 
 QUARANTINE_COLUMNS = {
     "topic": "text",

@@ -31,6 +31,11 @@ class JsonSpec:
 
     columns: Mapping[str, str]
     steps: Mapping[str, tuple[str, ...]]
+    defaults: Mapping[str, Any]
+    unavailable: str | None
+    framed: bool
+    units: Mapping[str, str]
+    scales: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class TableSpec:
     measures: tuple[str, ...]
     on_tombstone: str | None
     select: str | None
+    keep_unavailable: bool = False
 
     def __str__(self) -> str:
         return self.table

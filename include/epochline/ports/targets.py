@@ -28,6 +28,19 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How the targets that exist fit a declaration.
+
+    Args:
+        problems: why a plan would refuse a target.
+        notes: columns of the record that go nowhere while a table has columns that nothing fills.
+    """
+
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowDifference:
     """One row that differs between a replay and what was committed.
 
@@ -99,23 +112,33 @@ class Targets(Protocol):
         """Per sink, the names and types of the target's columns that it fills, in order.
 
         Raises:
-            TargetError: a table is missing or does not fit the declaration.
+            TargetError: a table is missing, is not the one that epochs wrote, or does not fit the declaration.
         """
+
+    def compare(self, pipeline: Pipeline) -> Fit:
+        """Compare the targets that exist with the declaration. Changes nothing."""
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         """Refuse targets that another pipeline or another program writes. Changes nothing.
 
         Raises:
-            TargetError: another pipeline writes one of them, or an append target whose columns are declared has an
-                owner or a unique key that `create` gives no table.
+            TargetError: another pipeline writes one of them or a table that shares rows with it, or an append target
+                whose columns are declared has an owner or a unique key that `create` gives no table.
         """
 
     def claim(self, pipeline: Pipeline) -> None:
-        """Record that this pipeline writes its targets.
+        """Record that this pipeline writes its targets, and which tables they are.
 
         Raises:
-            TargetError: another pipeline writes one of them.
+            TargetError: another pipeline writes one of them, or a table that shares rows with it; or a target is not
+                the table that epochs wrote.
         """
+
+    def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
+        """Per target that lacks rows of epochs, what shows it, as the end of a sentence that begins with its name."""
+
+    def accept(self, pipeline: Pipeline, epoch_id: int) -> None:
+        """Take each target that is `lost` as it is for what the epochs up to this one left in it."""
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         """The tables that the pipeline writes, as ``schema.table``, sorted."""
@@ -130,7 +153,8 @@ class Targets(Protocol):
         """Create the declared tables that do not exist. Returns their names.
 
         Raises:
-            TargetError: an append target exists, but not as it would be created. No table of the pipeline is created.
+            TargetError: an append target exists, but not as it would be created, or a target lacks what epochs wrote.
+                No table of the pipeline is created.
         """
 
     def free_connections(self) -> int:
@@ -159,7 +183,7 @@ class Targets(Protocol):
         """In the commit: apply a staging table to its target.
 
         Raises:
-            TargetError: the counts of an upsert do not add up to its staged rows.
+            TargetError: rows were dropped, or the counts of an upsert do not add up to its staged rows.
         """
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
@@ -171,8 +195,27 @@ class Targets(Protocol):
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
         """How staging differs from the rows that an epoch wrote into an append target with lineage."""
 
-    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        """Remove the rows of these epochs from a target and put back what they replaced. Returns the number of rows."""
+    def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
+        """Remove the rows of these epochs from every target and put back what they replaced.
+
+        Returns:
+            By target, the number of rows that it changed.
+
+        Raises:
+            TargetError: a row does not go or come back, or rows of another table would be deleted or changed with it.
+        """
+
+    def account(self) -> None:
+        """Check that the targets hold what `apply` and `undo` made of them (INV-9).
+
+        Call it when nothing more changes a target in the transaction, and before staging is dropped.
+
+        Raises:
+            TargetError: a trigger, a rule or a cascade changed what was written.
+        """
+
+    def allow_time(self, statement: timedelta) -> None:
+        """Raise the statement time-out for the rest of the transaction, if it is shorter."""
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Set statement and lock time-outs for the rest of the transaction."""

@@ -5,7 +5,7 @@
 -- name: plan_of_attempt
 -- The state of an attempt and of its epoch, with the declaration and the settings of the plan.
 SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
-       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
+       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at, e.unread
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
@@ -18,10 +18,11 @@ WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL AND 
 ORDER BY epoch_id DESC LIMIT 1
 
 -- name: target_rules
--- The columns of a target, whether each is NOT NULL, and the labels of each enum.
+-- The columns of a target, whether each is NOT NULL, the labels of each enum, and whether it takes no value.
 SELECT a.attname, a.attnotnull,
        (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
-        WHERE e.enumtypid = a.atttypid)
+        WHERE e.enumtypid = a.atttypid),
+       a.attgenerated <> '' OR a.attidentity = 'a'
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped

@@ -17,15 +17,78 @@ SELECT schema_name, table_name FROM epochline.target WHERE pipeline = %(pipeline
 -- Release the targets of a pipeline.
 DELETE FROM epochline.target WHERE pipeline = %(pipeline)s
 
+-- name: claims_that_share_rows
+-- Claims of other pipelines, and other targets that are declared with this one, on tables that share rows with it: its
+-- ancestors, its partitions and heirs, and their other ancestors. A table that no longer has the name of its claim is
+-- known by its oid.
+WITH RECURSIVE down AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid
+), related AS (
+    SELECT oid FROM down UNION SELECT i.inhparent FROM pg_inherits i JOIN related ON i.inhrelid = related.oid
+), claims AS (
+    SELECT schema_name, table_name, pipeline, relation FROM epochline.target
+    WHERE pipeline <> %(pipeline)s AND schema_name <> ''
+    UNION ALL
+    SELECT schema_name, table_name, %(pipeline)s, NULL
+    FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS declared (schema_name, table_name)
+)
+SELECT k.pipeline, k.schema_name, k.table_name FROM claims k
+LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
+       ON n.nspname = k.schema_name AND c.relname = k.table_name
+JOIN related r ON r.oid = coalesce(c.oid, k.relation)
+WHERE (k.schema_name, k.table_name) <> (%(schema)s, %(table)s)
+ORDER BY 1, 2, 3 LIMIT 1
+
+-- name: claimed_relation
+-- The table that a pipeline's claim is of and the one that has its name now; the same of its table of deleted keys.
+SELECT t.relation, c.oid AS now, t.deleted_keys, d.oid AS deleted_now,
+       coalesce(t.accepted_epoch, 0) AS accepted_epoch,
+       has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT') AS may_read,
+       (SELECT format('%%I.%%I', m.nspname, k.relname) FROM pg_class k JOIN pg_namespace m ON m.oid = k.relnamespace
+        WHERE k.oid = t.relation AND k.relkind IN ('r', 'p')) AS moved_to
+FROM (SELECT %(schema)s::text AS schema_name, %(table)s::text AS table_name) w
+LEFT JOIN epochline.target t
+       ON (t.schema_name, t.table_name, t.pipeline) = (w.schema_name, w.table_name, %(pipeline)s)
+LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
+       ON n.nspname = w.schema_name AND c.relname = w.table_name AND c.relkind IN ('r', 'p')
+LEFT JOIN (pg_class d JOIN pg_namespace o ON o.oid = d.relnamespace)
+       ON o.nspname = 'epochline' AND d.relname = %(deleted_keys)s
+
+-- name: remember_relation
+-- Keep which table a claim is of.
+UPDATE epochline.target
+SET relation = %(relation)s, deleted_keys = %(deleted_keys)s, accepted_epoch = coalesce(%(accepted)s, accepted_epoch)
+WHERE (schema_name, table_name, pipeline) = (%(schema)s, %(table)s, %(pipeline)s)
+
+-- name: rows_of_epochs_in_target
+-- Per standing epoch after this one, the newest first, the rows that it wrote to a target, and how many rows of earlier
+-- epochs it replaced or deleted. Mode append replaces none.
+SELECT r.epoch_id, coalesce(r.inserted + r.updated, r.rows) AS written, coalesce(r.updated + r.deleted, 0) AS replaced
+FROM epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
+ORDER BY r.epoch_id DESC
+
+-- name: rows_due_in_target
+-- The least number of rows that the standing epochs after this one left in a target, the newest of them that wrote
+-- rows, and the number of keys that they deleted. Sums of mode add have no count of keys: one row at least.
+SELECT coalesce(sum(coalesce(r.inserted - r.deleted, (r.rows > 0)::integer)), 0)::bigint AS least,
+       max(r.epoch_id) FILTER (WHERE coalesce(r.inserted + r.updated + r.deleted, r.rows) > 0) AS epoch_id,
+       coalesce(sum(r.deleted), 0)::bigint AS deleted
+FROM epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
+
 -- name: keep_image
 -- Record a before-image.
 INSERT INTO epochline.before_image (pipeline, epoch_id, sink, table_name)
 VALUES (%(pipeline)s, %(epoch_id)s, %(sink)s, %(table_name)s)
 
 -- name: images
--- The before-images of a target, the newest first.
+-- The before-images of a target, the newest first. An image whose table is gone puts nothing back.
 SELECT epoch_id, table_name FROM epochline.before_image
-WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id DESC
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND to_regclass(format('epochline.%%I', table_name)) IS NOT NULL
+ORDER BY epoch_id DESC
 
 -- name: delete_image
 -- Delete the record of a before-image.
@@ -37,10 +100,10 @@ SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relname
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: name, type, NOT NULL, has a default, writable.
+-- The columns of a table: name, type, NOT NULL, has a default, writable, generated.
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
        a.atthasdef OR a.attidentity <> '' AS has_default,
-       a.attgenerated = '' AND a.attidentity <> 'a' AS writable
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated
 FROM pg_attribute a
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 
@@ -89,8 +152,16 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
   AND i.indexprs IS NULL
 
 -- name: rules_of_table
--- Whether only a trial shows if a table accepts a row; its checks; the columns of variable length of each index.
--- Triggers whose names start with the prefix of state triggers do not count.
+-- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
+-- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
+-- length of each index. Triggers whose names start with the prefix of state triggers do not count.
+WITH RECURSIVE tree AS (
+    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+), policy AS (
+    SELECT polpermissive, pg_get_expr(polqual, polrelid) AS condition FROM pg_policy
+    WHERE polrelid = %(oid)s AND polcmd IN ('r', '*')
+      AND (0 = ANY (polroles) OR EXISTS (SELECT FROM unnest(polroles) role WHERE pg_has_role(role, 'USAGE')))
+)
 SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)
            OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')
            OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))
@@ -100,6 +171,16 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
            OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                       AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate))
            AS other_rules,
+       row_security_active(c.oid) OR c.relkind = 'r' AND (SELECT count(*) > 1 FROM tree)
+           OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
+           OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
+                      AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
+           OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'f'
+                      AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')))
+           AS is_changed_by_others,
+       row_security_active(c.oid) AND (NOT EXISTS (SELECT FROM policy WHERE polpermissive AND condition = 'true')
+           OR EXISTS (SELECT FROM policy WHERE NOT polpermissive AND condition <> 'true')) AS hides_rows,
+       current_user AS login,
        ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
                                       'columns', ARRAY(SELECT a.attname FROM pg_attribute a
                                                        WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))
@@ -108,6 +189,41 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
              WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes
 FROM pg_class c WHERE c.oid = %(oid)s
+
+-- name: rows_changed_by_transaction
+-- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
+-- PostgreSQL's own count: statements of triggers, rules and cascades are in it. The session's earlier transactions may
+-- be in it too, so only the difference of two looks counts.
+WITH RECURSIVE tree AS (
+    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS inserted,
+       coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
+       coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
+FROM tree
+
+-- name: foreign_keys_to_table
+-- The foreign keys to a table: the table that has the key, its columns and the columns that it refers to, in the same
+-- order; what a DELETE and an UPDATE of the row referred to do.
+SELECT k.conname AS name, n.nspname AS schema, c.relname AS table_name, k.conrelid = k.confrelid AS is_own,
+       k.confdeltype AS on_delete, k.confupdtype AS on_update,
+       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY u (num, at)
+             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at) AS columns,
+       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
+             JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num ORDER BY u.at) AS referred
+FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE k.contype = 'f' AND k.confrelid = %(oid)s ORDER BY n.nspname, c.relname, k.conname
+
+-- name: nullable_columns_of_unique_rules
+-- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions
+-- included.
+SELECT DISTINCT a.attname::text FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum > 0
+WHERE i.indrelid = %(oid)s AND (i.indisunique OR i.indisexclusion) AND NOT a.attnotnull AND a.attgenerated = ''
+  AND (a.attnum = ANY (i.indkey)
+       OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                  AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum))
+ORDER BY 1
 
 -- name: provenance_of_table
 -- The owner of a table; whether Epochline creates tables as this role: the ledger's owner, this login or a role that it
@@ -175,11 +291,37 @@ UNION ALL
 SELECT format('GRANT %%s ON %%s', kind, oid::regclass) FROM unnest(%(privileges)s) AS kind, target
 WHERE NOT CASE WHEN kind = 'DELETE' THEN has_table_privilege(oid, kind) ELSE has_any_column_privilege(oid, kind) END
 UNION ALL
+-- A login that may write some columns lacks the others.
+SELECT format('GRANT %%s (%%s) ON %%s', kind, string_agg(quote_ident(name), ', ' ORDER BY a.attnum), oid::regclass)
+FROM (SELECT 'INSERT', unnest(%(inserted)s::text[]) UNION ALL SELECT 'UPDATE', unnest(%(updated)s::text[]))
+     AS wanted (kind, name), target JOIN pg_attribute a ON a.attrelid = target.oid
+WHERE kind = ANY (%(privileges)s) AND a.attname = name AND has_any_column_privilege(oid, kind)
+  AND NOT has_column_privilege(oid, a.attnum, kind)
+GROUP BY kind, oid
+UNION ALL
 SELECT format('GRANT USAGE ON SEQUENCE %%s', seqrelid::regclass)
 FROM target JOIN pg_attrdef f ON f.adrelid = target.oid
 JOIN pg_depend d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
 JOIN pg_sequence q ON q.seqrelid = d.refobjid
 WHERE NOT has_sequence_privilege(seqrelid, 'USAGE')
+
+-- name: publishes_changes
+-- Whether a publication of this database publishes changes of rows.
+SELECT EXISTS (SELECT FROM pg_publication WHERE pubupdate OR pubdelete)
+
+-- name: tables_without_identity
+-- Of a table and its partitions and heirs, those without a replica identity.
+WITH RECURSIVE down AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid
+)
+SELECT format('%%I.%%I', n.nspname, c.relname) FROM down JOIN pg_class c USING (oid)
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relreplident <> 'f'
+  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+                  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)
+ORDER BY 1
 
 -- name: schema_exists
 -- Whether a schema exists.
@@ -194,6 +336,11 @@ SELECT to_regrole(%(role)s) IS NOT NULL
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
        - current_setting('reserved_connections')::int - count(*)
 FROM pg_stat_activity WHERE backend_type = 'client backend'
+
+-- name: allow_time
+-- Let statements of this transaction take at least this time.
+SELECT set_config('statement_timeout', %(statement)s, true) FROM pg_catalog.pg_settings
+WHERE name = 'statement_timeout' AND setting::bigint BETWEEN 1 AND CAST(%(statement)s AS bigint)
 
 -- name: limit_time
 -- Limit the time of statements and locks in this transaction.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from psycopg2 import sql
@@ -11,10 +11,13 @@ from sqlalchemy import Connection
 from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
+from epochline.postgres.targets.identity import refuse_lost
+from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.rights import missing_rights
 from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
@@ -31,6 +34,8 @@ class TargetColumn:
     writable: bool
     not_null: bool
     has_default: bool = False
+    generated: bool = False
+    """PostgreSQL computes it from other columns of the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,10 @@ class Target:
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
+    oid: int = 0
+    is_changed_by_others: bool = False
+    """Something else than our statements may change its rows in our transaction: triggers, rewrite rules, row-level
+    security, foreign keys that cascade to it; or a child table has rows that a query of it returns."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
     """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
@@ -65,7 +74,12 @@ class Target:
 
 
 def find_target(connection: Connection, table: str) -> Target | None:
-    """Look up a table in the catalog; None if it does not exist."""
+    """Look up a table in the catalog; None if it does not exist. Every path to a target passes here.
+
+    Raises:
+        TargetError: it is no table, or row-level security may hide rows from this login: then no count of it and no
+            comparison with it means anything.
+    """
     schema, name = split_table(table)
     found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
     if found is None:
@@ -80,9 +94,18 @@ def find_target(connection: Connection, table: str) -> Target | None:
     shapes = table_shapes(connection, table)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
+    if rules.hides_rows:
+        raise TargetError(
+            f"{table}: row-level security may hide rows from the login {rules.login}, so that its rows can be neither"
+            " counted nor compared. Nothing was changed. Let the login see every row: CREATE POLICY epochline ON"
+            f' {table} FOR SELECT TO "{rules.login}" USING (true), without a restrictive policy; or give it BYPASSRLS.',
+            "plan …",
+        )
     return Target(
         schema=schema,
         name=name,
+        oid=found.oid,
+        is_changed_by_others=bool(rules.is_changed_by_others),
         columns={
             column.name: TargetColumn(
                 kind=column.kind,
@@ -91,6 +114,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
                 has_default=column.has_default,
                 writable=column.writable,
                 not_null=column.not_null,
+                generated=column.generated,
             )
             for column in columns
         },
@@ -110,6 +134,7 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
     Raises:
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """
+    refuse_lost(connection, pipeline, sink)
     target = find_target(connection, sink.table)
     subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
@@ -118,13 +143,16 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
         raise TargetError(f"{subject} does not exist. The command makes it.", "migrate")
     try:
         filled = _declared(sink, target) if sink.columns is not None else _by_catalog(pipeline, sink, target)
-        missing = missing_rights(connection, sink)
+        missing = missing_rights(connection, sink, columns=[*filled, *sink.added_columns])
         if missing:
             raise _UnfitError(f": the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
         _check_required(sink, target, filled)
         _check_lineage(sink, target)
         if sink.key:
             _check_key(sink, target, filled)
+        published = refused_by_publication(connection, sink, changed_columns(sink, target), changes_of(sink))
+        if published is not None:
+            raise _UnfitError(f": {published}")
     except _UnfitTypeError as unfit:
         # The plan itself would say the same again.
         raise TargetError(f"{subject}{unfit}", f"run {pipeline.name}") from unfit
@@ -133,6 +161,12 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
         raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
     return filled
+
+
+def changed_columns(sink: PostgresTable, target: Target) -> list[str]:
+    """Columns of a target that an UPDATE of the sink may set, those outside its key first."""
+    writable = [name for name, column in target.columns.items() if column.writable]
+    return sorted(writable, key=lambda name: name in sink.key)
 
 
 class _UnfitError(Exception):
@@ -227,9 +261,10 @@ def _declared(sink: PostgresTable, target: Target) -> dict[str, str]:
 
 def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
     own_rows = sink.select is not None or pipeline.is_transformed
+    _refuse_generated([] if own_rows else pipeline.parsed_columns, target)
     filled = {}
     for name, column in target.columns.items():
-        if name.startswith("_") or name == sink.insert_time or not column.writable:
+        if is_reserved(name) or name == sink.insert_time or not column.writable:
             continue
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue
@@ -253,6 +288,18 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
     return filled
 
 
+def _refuse_generated(record: Iterable[str], target: Target) -> None:
+    """Refuse a column of the record that the table generates: its own value would be stored instead (SEC-5, INV-9)."""
+    refused = [name for name in record if name in target.columns and not target.columns[name].writable]
+    if refused:
+        names = ", ".join(refused)
+        raise _UnfitError(
+            f": the record has {names}, and the table generates {names} itself, so that it would store other values."
+            f" Run ALTER TABLE {target.schema}.{target.name} ALTER COLUMN {refused[0]} SET GENERATED BY DEFAULT if it"
+            " is an identity column, or leave the column out of parse or by a `select` of the sink."
+        )
+
+
 def _check_required(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     carried = set(filled) | set(sink.added_columns) | {order_column(name) for name in sink.order_by}
     left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
@@ -267,7 +314,7 @@ def _check_lineage(sink: PostgresTable, target: Target) -> None:
     wrong = [
         f"{name} {kind}"
         for name, kind in sink.added_columns.items()
-        if name not in target.columns or target.columns[name].kind != kind
+        if name not in target.columns or target.columns[name].kind != kind or not target.columns[name].writable
     ]
     if wrong:
         raise _UnfitError(

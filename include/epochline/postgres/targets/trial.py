@@ -15,8 +15,9 @@ from sqlalchemy import Connection
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError, TargetError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.accounting import apply_and_watch
 from epochline.postgres.targets.application import Application, names
-from epochline.postgres.targets.modes import apply
+from epochline.postgres.targets.modes import apply, take_all_away
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
@@ -43,6 +44,15 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
         RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone.
     """
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
+    try:
+        found = _refused(connection, tables, epoch)
+    except TargetError as error:
+        raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
+    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+    return found
+
+
+def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
     error = _fails(connection, tables, epoch)
     found: list[RefusedRow] = []
     if error is not None:
@@ -54,7 +64,6 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
                 f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. No row"
                 " alone is to blame. Nothing was sealed."
             )
-    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
     return found
 
 
@@ -115,25 +124,27 @@ def rows_where(
 
 
 def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> psycopg2.Error | None:
+    checks = []
     try:
         for what in tables:
-            rows = apply(connection, what, epoch).accounted
+            applied, check = apply_and_watch(connection, what, epoch)
+            checks.append(check)
             if what.sink.mode not in ("append", "replace"):
                 continue
             _, [(staged,)] = execute_sql(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
-            if staged != rows:
+            if staged != applied.accounted:
                 raise RowsRefusedError(
-                    f"{epoch}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
-                    " table drops rows. Remove it. Nothing was sealed."
+                    f"{epoch}: of the rows for {what.sink} only {applied.accounted} arrived in a trial: a trigger or"
+                    " rule of the table drops rows. Remove it. Nothing was sealed."
                 )
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        for check in checks:
+            check()
     except psycopg2.Error as error:
         if not is_rule(error):
             raise
         execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
         return error
-    except TargetError as error:
-        raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
     return None
 
 
@@ -164,7 +175,7 @@ def _left_out(connection: Connection, what: Application, epoch: Epoch, most: int
 
 def _take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
     try:
-        execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
+        take_all_away(connection, what, epoch)
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
     except psycopg2.Error as error:
         if not is_rule(error):
