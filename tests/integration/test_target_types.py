@@ -253,3 +253,18 @@ def test_a_declared_table_may_have_each_type_that_is_listed(postgres_dsn: str) -
     assert it.epoch() == []
 
     assert it.job.sql("SELECT count(*) FROM made") == [(1,)]
+
+
+def test_money_has_the_decimals_of_the_database(postgres_dsn: str) -> None:
+    """`money` counts cents, and the locale of the database says how many decimals these are."""
+    noted = (
+        "CREATE TABLE noted (at serial, locale text); CREATE FUNCTION note(money) RETURNS boolean LANGUAGE sql AS"
+        " $$ INSERT INTO public.noted (locale) VALUES (current_setting('lc_monetary')) RETURNING true $$;"
+        " CREATE DOMAIN noted_money AS money CHECK (public.note(VALUE)); ALTER TABLE t ADD v noted_money;"
+        " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lc_monetary TO ''C.utf8''', current_database()); END $$"
+    )
+    it = Typed(postgres_dsn, {"id": "int"}, {"id": "int", "v": "money"}, [{"id": 1, "v": 2}], more=noted)
+
+    it.epoch()
+
+    assert it.job.sql("SELECT locale FROM noted ORDER BY at LIMIT 1") == [("C.utf8",)]
