@@ -45,6 +45,7 @@ FAULTS = {
     "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
     "F48": "state is written past its triggers",
+    "F51": "the database or the role sets how texts of values are read and written",
     "F49": "a partition is silent although records of it wait",
 }
 
@@ -84,7 +85,7 @@ SPEAKS_OF = {
     "F10": (*_PROTOCOL, "airflow"),
     **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
-    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49"), (*_JOB, "declare")),
+    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49", "F51"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
     "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),

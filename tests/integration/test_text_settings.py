@@ -193,7 +193,7 @@ def test_every_supported_type_has_its_extreme_values() -> None:
 
 
 def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: Worlds) -> None:
-    """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range (N2)."""
+    """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range [F51, N2]."""
     worlds.insert()
 
     worlds.epochs()
@@ -202,10 +202,11 @@ def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: World
     worlds.assert_audited()
 
 
+@pytest.mark.fault("F51")
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_of_the_database_or_the_role_changes_no_value(worlds: Worlds, name: str, owner: str) -> None:
-    """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives (INV-9)."""
+    """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives [F51]."""
     database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
     of = sql.SQL("DATABASE {}").format(sql.Identifier(database))
     if owner == "ROLE":
