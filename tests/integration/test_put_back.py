@@ -6,7 +6,6 @@ is refused with the reason, and nothing is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -185,7 +184,7 @@ def test_every_column_of_every_row_is_as_it_was_before_the_undone_epochs(bench: 
     restore(it)
 
     assert it.sql("SELECT * FROM t ORDER BY k") == before
-    for rows in later:
+    for _ in later:
         it.kafka.produce("orders", 0, 0)
     planned = it.plan()
     assert planned.epoch is not None
@@ -247,7 +246,8 @@ def families(dsn: str, action: str, parent: dict[str, Any], child: dict[str, Any
         f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})",
         options=IN_PUBLIC,
     )
-    kafka, values = FakeKafka(), []
+    kafka = FakeKafka()
+    values: list[Row] = []
     kafka.produce("orders", 0, 0)
     sinks = [PostgresTable(table="parent", **parent), PostgresTable(table="t", **child)]
     parse = Json(columns={"k": "text", "v": "integer"})
@@ -274,9 +274,10 @@ def test_targets_that_refer_to_each_other_go_back_together(
     epoch(kv("a", 1))
     job.act("savepoint", ORDER, name="first")
     epoch(kv("b", 2))
-    tables: Callable[[], list[Any]] = lambda: [
-        job.sql(f"SELECT k, v FROM {name} ORDER BY k") for name in ("parent", "t")
-    ]
+
+    def tables() -> list[Any]:
+        return [job.sql(f"SELECT k, v FROM {name} ORDER BY k") for name in ("parent", "t")]
+
     whole = tables()
 
     job.act("restore", ORDER, name="first")

@@ -228,6 +228,18 @@ OTHER_LOG = TopicPartition(topic="orders", partition=0, topic_id="another")
             {}, lambda it: it.kafka.change("orders", 0, tp=OTHER_LOG), "the source no longer has orders-0 as it was then",
             id="a topic made again",
         ),
+        pytest.param(
+            {}, lambda it: setattr(it.kafka, "cluster_id", "another"),
+            "belong to Kafka cluster fake, and the connection leads to another", id="a connection that leads elsewhere",
+        ),
+        pytest.param(
+            {}, lambda it: it.kafka.change_leader("orders", 0, truncate_to=3),
+            r"no longer holds orders-0.2, 4.: its log is .0, 3. now", id="truncation",
+        ),
+        pytest.param(
+            {}, lambda it: (it.kafka.change_leader("orders", 0, truncate_to=3), it.kafka.produce("orders", 0, 5)),
+            r"orders-0.2, 4. as it was read: its log was truncated at offset 3", id="truncation behind other records",
+        ),
         # Its targets were given free.
         pytest.param({}, lambda it: act(it, "drop"), "orders was dropped", id="a dropped pipeline"),
     ],
@@ -462,16 +474,6 @@ def test_after_a_restore_a_pipeline_is_extended_back_as_before_it(late: Bench) -
     assert late.sql(CHAIN)[-3:-1] == [(3, 0, None, 0, "savepoint whole"), (3, 0, 0, 6, "carried over")]
     assert len(late.rows()) == 6
     assert broken(late.sql, "orders", "t") == {}
-
-
-def test_what_a_restore_undid_does_not_count_as_committed(late: Bench) -> None:
-    """INV-1: behind a log that was truncated and begun at its end, what was undone can be read; what stands cannot."""
-    act(late, "restore", name="before")
-    late.kafka.change_leader("orders", 0, truncate_to=4)
-    late.kafka.produce("orders", 0, 4)
-    act(late, "adopt-topic", topic="orders", at="latest")
-
-    assert extend_back(late, "new 0", "new 1", "new 2") == ["orders-0[5, 8)"]
 
 
 def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: Bench) -> None:

@@ -37,13 +37,48 @@ SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relname
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: name, type, NOT NULL, has a default, writable, generated, enum.
+-- The columns of a table: name, type, NOT NULL, has a default, writable, generated.
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
        a.atthasdef OR a.attidentity <> '' AS has_default,
-       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated,
-       t.typtype = 'e' AS is_enum
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated
+FROM pg_attribute a
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+
+-- name: types_of_table
+-- What the type of each column is made of. Domains are taken off until the leaf is reached: the type itself, or that of
+-- an array's elements. `arrays` is the number of arrays taken off. `plain` is the leaf without its modifier, `inner` the
+-- types within a composite, a range or a multirange, and `inner_modified` whether one of them has a modifier.
+WITH RECURSIVE step AS (
+    SELECT a.attnum AS num, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.atttypid AS type,
+           a.atttypmod AS modifier, 0 AS arrays, false AS inside
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT s.num, s.name, s.kind, below.type, below.modifier, s.arrays + below.is_element::int,
+           s.inside OR below.is_inside
+    FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type CROSS JOIN LATERAL (
+        SELECT t.typbasetype AS type, t.typtypmod AS modifier, false AS is_element, false AS is_inside
+        WHERE t.typtype = 'd'
+        UNION ALL
+        SELECT e.oid, s.modifier, NOT s.inside, false FROM pg_catalog.pg_type e WHERE e.typarray = t.oid
+        UNION ALL
+        SELECT m.atttypid, m.atttypmod, false, true FROM pg_catalog.pg_attribute m
+        WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+        UNION ALL
+        SELECT r.rngsubtype, -1, false, true FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+    ) below
+)
+SELECT s.name, s.kind, max(s.arrays) AS arrays,
+       max(format_type(s.type, s.modifier)) FILTER (WHERE is_leaf) AS leaf,
+       max(format_type(s.type, -1)) FILTER (WHERE is_leaf) AS plain,
+       bool_or(t.typtype = 'e') FILTER (WHERE is_leaf) AS is_enum,
+       coalesce(array_agg(DISTINCT format_type(s.type, -1)) FILTER (WHERE s.inside), '{}') AS inner,
+       coalesce(bool_or(s.modifier <> -1) FILTER (WHERE s.inside), false) AS inner_modified
+FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type
+CROSS JOIN LATERAL (SELECT NOT s.inside AND t.typtype <> 'd'
+                           AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid) AS is_leaf) l
+GROUP BY s.num, s.name, s.kind ORDER BY s.num
 
 -- name: unique_keys_of_table
 -- The column sets of the unique indexes that an upsert can use.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, parse_type
+from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.reserved import is_reserved
@@ -17,6 +17,7 @@ from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.rights import missing_rights
+from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
 _POSITION = frozenset({"_topic", "_partition", "_offset"})
 
@@ -26,10 +27,10 @@ class TargetColumn:
     """One column of a target: its type as ``format_type`` spells it, and whether it can be left out."""
 
     kind: str
+    shape: ColumnShape
     required: bool
     writable: bool
     not_null: bool
-    is_enum: bool
     has_default: bool = False
     generated: bool = False
     """PostgreSQL computes it from other columns of the row."""
@@ -88,6 +89,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
             "migrate",
         )
     columns = run(connection, "columns_of_table", oid=found.oid)
+    shapes = table_shapes(connection, table)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
     if rules.hides_rows:
@@ -105,11 +107,11 @@ def find_target(connection: Connection, table: str) -> Target | None:
         columns={
             column.name: TargetColumn(
                 kind=column.kind,
+                shape=shapes[column.name],
                 required=column.not_null and not column.has_default,
                 has_default=column.has_default,
                 writable=column.writable,
                 not_null=column.not_null,
-                is_enum=column.is_enum,
                 generated=column.generated,
             )
             for column in columns
@@ -145,6 +147,9 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
         _check_lineage(sink, target)
         if sink.key:
             _check_key(sink, target, filled)
+    except _UnfitTypeError as unfit:
+        # The plan itself would say the same again.
+        raise TargetError(f"{subject}{unfit}", f"run {pipeline.name}") from unfit
     except _UnfitError as unfit:
         raise TargetError(f"{subject}{unfit}", f"plan {pipeline.name}") from unfit
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
@@ -154,6 +159,10 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
 
 class _UnfitError(Exception):
     """What is wrong with a target, as the end of a sentence that begins with its name."""
+
+
+class _UnfitTypeError(_UnfitError):
+    """A column has a type that cannot be filled; the sentence ends with the statement that alters it."""
 
 
 def check_existing(connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
@@ -247,10 +256,12 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue
         if name in pipeline.parsed_columns if not own_rows else column.required or not column.not_null:
-            try:
-                parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
-            except ValueError as error:
-                raise _UnfitError(f": column {name}: {error}.") from error
+            if column.shape.unfit is not None:
+                raise _UnfitTypeError(
+                    f": column {name} is {column.kind}, {column.shape.unfit}. Its values cannot be checked. Give the"
+                    f" column another type: ALTER TABLE {sink.table} ALTER COLUMN {name} TYPE jsonb USING"
+                    f" to_jsonb({name})."
+                )
             filled[name] = column.kind
     if not filled:
         raise _UnfitError(
@@ -301,7 +312,8 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
 
 
 def _adds_exactly(column: TargetColumn) -> bool:
-    return not column.is_enum and parse_type(column.kind).name in INTEGERS | {"numeric"}
+    shape = column.shape
+    return not shape.is_array and shape.plain in INTEGERS | {"numeric"} and shape.staged == shape.base
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:

@@ -13,6 +13,7 @@ from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.postgres.targets.conversion import convert, judged
 from epochline.postgres.targets.obstacles import (
     LIMITS,
     broken_checks,
@@ -34,6 +35,10 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
         RowsRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
             sequence or a failing default would stop the commit.
     """
+    unfit = judged(connection, what)
+    if unfit:
+        return Prepared(refused=unfit, untried=False)
+    convert(connection, what)
     if what.sink.key:
         execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
@@ -57,6 +62,7 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
         untried=what.target.has_other_rules
         or bool(what.target.unique_keys - own_key)
         or unknown
+        or any(what.target.columns[name].shape.is_judged for name in what.sink.measures)
         or has_long_values(connection, what),
     )
 
@@ -154,7 +160,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
 
 
 def _overflows(connection: Connection, what: Application, measure: str) -> list[RefusedRow]:
-    kind = parse_type(what.staged.columns[measure])
+    kind = parse_type(what.target.columns[measure].shape.base)
     if kind.name in INTEGERS:
         low, high = LIMITS[kind.name]
         limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))
