@@ -17,6 +17,7 @@ import pytest
 from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import audit
 from epochline.cli.connections import in_environment
+from epochline.declare.columns import BY_TEXT, SUPPORTED
 from epochline.errors import RecordsRefusedError, RowsRefusedError, TargetError
 from epochline.operations import Request
 from epochline.protocol.offsets import PlannedRange
@@ -30,6 +31,8 @@ from tests.integration.logins import AsSuperuser
 from tests.integration.test_growing_table import Findings
 from tests.reading import source_batch
 
+EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "ltxtquery")
+"""Types of extensions that this server may lack."""
 ORDER = Request(actor="ada", reason="a test says so")
 LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
 TYPES = (
@@ -314,3 +317,15 @@ def test_a_type_whose_values_cannot_be_checked_is_refused_with_what_to_alter(
         it.job.planned()
 
     assert said in str(raised.value)
+
+
+def test_a_declared_table_may_have_each_type_that_is_listed(postgres_dsn: str) -> None:
+    """`epochline migrate` makes it, the plan finds it as declared."""
+    kinds = [*SUPPORTED, *BY_TEXT, "timestamp(3)", "char(3)", "interval(0)", "timetz(1)"]
+    columns = {f"c{at}": kind for at, kind in enumerate(kinds) if kind not in EXTENSIONS}
+    columns |= {f"a{at}": f"{kind}[]" for at, kind in enumerate(columns.values())}
+    it = Typed(postgres_dsn, {"id": "int"}, columns, [{}], PostgresTable(table="made", columns=columns))
+
+    assert it.epoch() == []
+
+    assert it.job.sql("SELECT count(*) FROM made") == [(1,)]

@@ -59,7 +59,7 @@ VALUES: dict[str, list[str]] = {
         "-infinity",
     ],
     "integer[]": ["{}", "{1,NULL,-2147483648}", "{{1,2},{3,4}}"],
-    "text[]": ['{"",NULL,"NULL","a,b","\\"}'],
+    "text[]": ['{"",NULL,"NULL","a,b","\\\\"}'],
     "bytea[]": ['{"\\\\x00ff","\\\\x"}'],
     "double precision[]": ["{NaN,Infinity,-Infinity,0.1,-0}"],
     "numeric[]": ["{NaN,-Infinity,0.10}"],

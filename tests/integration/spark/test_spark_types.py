@@ -70,7 +70,7 @@ def test_each_type_passes_a_transform_and_a_state(
     assert {kind.partition("(")[0] for kind in own.values()} >= set(SUPPORTED)
     record, kinds = dict(own), dict(own)
     columns = {name: values_of(kind, [value for value, _ in through_spark(kind)]) for name, kind in own.items()}
-    shown = {name: [text for _, text in through_spark(kind)] for name, kind in own.items()}
+    shown: dict[str, list[str | None]] = {name: [text for _, text in through_spark(kind)] for name, kind in own.items()}
     for name, kind in COLUMNS.items():
         if kind != "vector(3)":
             record[name], kinds[name] = RECORD[name], kind

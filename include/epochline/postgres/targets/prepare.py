@@ -20,6 +20,7 @@ from epochline.postgres.targets.obstacles import (
     has_long_values,
     is_no_tombstone,
     refuse_missing_rights,
+    refuse_published,
     refuse_what_fills_the_rest,
 )
 from epochline.postgres.targets.trial import rows_where
@@ -43,6 +44,7 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
         execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
     refuse_missing_rights(connection, what)
+    refuse_published(connection, what)
     refuse_what_fills_the_rest(connection, what)
     refused = _null_keys(connection, what)
     if what.sink.keep_unavailable and not refused:

@@ -30,13 +30,15 @@ def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
     schema, name = split_table(table.sink)
     where = {"schema": schema, "table": name}
     cursor.execute(statement("target_rules"), where)
-    found = [row for row in cursor.fetchall() if row[0] in table.columns]
+    every = cursor.fetchall()
+    found = [row for row in every if row[0] in table.columns]
     cursor.execute(statement("types_of_table"), where)
     return replace(
         table,
         columns=staged_types(table.columns, shapes_of(cursor.fetchall())),
-        not_null=frozenset(name for name, not_null, _ in found if not_null),
-        labels={name: tuple(labels) for name, _, labels in found if labels is not None},
+        not_null=frozenset(name for name, not_null, _, _ in found if not_null),
+        labels={name: tuple(labels) for name, _, labels, _ in found if labels is not None},
+        generated=frozenset(name for name, _, _, generated in every if generated and table.by_catalog),
     )
 
 
