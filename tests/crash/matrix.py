@@ -42,6 +42,7 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
+    "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
 }
 
 PARTLY = {
@@ -84,6 +85,7 @@ SPEAKS_OF = {
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
+    "F45": _PROTOCOL,
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

@@ -1,4 +1,4 @@
-"""Apply staging to the target by set-based statements: append, upsert, add, replace.
+"""Apply staging to a target by set-based statements: append, add, replace. Upserts have a module of their own.
 
 Keys are written in sorted order, so that concurrent writers do not deadlock.
 """
@@ -13,23 +13,22 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, same, with_epoch
-from epochline.postgres.targets.upsert import upsert
 from epochline.protocol.epoch import Epoch
 
 
-def apply(connection: Connection, what: Application, epoch: Epoch) -> Applied:
-    """Apply staging to the target, and count what happened to its rows.
+def take_away(connection: Connection, what: Application) -> None:
+    """Delete the rows of a target whose rows are replaced."""
+    execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
+
+
+def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
+    """Insert or add the staged rows, and count what happened to them.
 
     Raises:
-        TargetError: a staged row of an upsert is neither written nor older than what is there, or a row whose unique
-            key is new was not written.
+        TargetError: a row whose unique key is new was not written.
     """
-    if what.sink.mode == "upsert":
-        return upsert(connection, what, epoch)
     if what.sink.mode == "add":
         return Applied(rows=_add(connection, what))
-    if what.sink.mode == "replace":
-        execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
     if what.sink.repeats == "skip":
         return _append_first(connection, what, epoch)
     return Applied(rows=_append(connection, what, epoch))

@@ -32,9 +32,10 @@ from epochline.postgres.targets.catalog import (
     remembers_deleted,
     table_definition,
 )
-from epochline.postgres.targets.modes import apply
+from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.prepare import prepare
 from epochline.postgres.targets.state_triggers import follow
+from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
@@ -49,7 +50,13 @@ class PostgresTargets:
         self._connection = connection
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
+        targets = {sink.table: find_target(self._connection, sink.table) for sink in pipeline.tables}
+        filled = {
+            sink.table: filled_columns(self._connection, pipeline, sink, targets[sink.table])
+            for sink in pipeline.tables
+        }
+        refuse_unorderable(self._connection, pipeline, [target for target in targets.values() if target is not None])
+        return filled
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         for sink in pipeline.tables:
@@ -235,11 +242,14 @@ class PostgresTargets:
         tried = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
         return try_out(self._connection, tried, epoch)
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        what = self._application(pipeline, sink, staged, epoch)
-        if sink.before_images:
-            images.keep_image(self._connection, what, epoch)
-        return apply(self._connection, what, epoch)
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
+        for what in applied:
+            if what.sink.before_images:
+                images.keep_image(self._connection, what, epoch)
+        return apply_together(self._connection, applied, epoch)
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         return images.cannot_undo(self._connection, pipeline, sink, epochs)
