@@ -46,6 +46,7 @@ FAULTS = {
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
+    "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
 }
 
 PARTLY = {
@@ -90,6 +91,7 @@ SPEAKS_OF = {
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
+    "F45": _PROTOCOL,
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

@@ -7,8 +7,9 @@ count of the rows that the transaction changed shows whether rows were added; if
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -20,43 +21,32 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.modes import apply, sums_by_key
-from epochline.postgres.targets.upsert import count_unsettled
+from epochline.postgres.targets.fates import count_unsettled
+from epochline.postgres.targets.modes import sums_by_key
+from epochline.postgres.targets.together import apply_together
 from epochline.protocol.epoch import Epoch
 
 Check = Callable[[], None]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 
-def apply_and_watch(connection: Connection, what: Application, epoch: Epoch) -> tuple[Applied, Check]:
-    """Apply staging to a target that something else may change.
+def apply_and_watch(
+    connection: Connection, tables: Sequence[Application], epoch: Epoch
+) -> tuple[dict[str, Applied], list[Check]]:
+    """Apply staging to targets that something else may change.
 
     Returns:
-        What was done, and the check to make when all tables are applied and deferred constraints were checked.
+        What was done to each, by table; and the checks to make when deferred constraints were checked.
 
     Raises:
-        TargetError: as `epochline.postgres.targets.modes.apply`.
+        psycopg2.Error, TargetError: as `epochline.postgres.targets.together.apply_together`.
     """
-    before = _Before(
-        changed=_changed_rows(connection, what),
-        rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
-        sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
-    )
-    applied = apply(connection, what, epoch)
-
-    def check() -> None:
-        # Row-level security that began after the first look hides rows from this one.
-        find_target(connection, what.sink.table)
-        wrong = _difference(connection, what, epoch, applied, before)
-        if wrong is not None:
-            raise TargetError(
-                f"{epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of a"
-                " foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
-                " or abort the epoch.",
-                f"run {epoch.pipeline}",
-            )
-
-    return applied, check
+    before = [_looked_at(connection, what) for what in tables]
+    applied = apply_together(connection, tables, epoch)
+    return applied, [
+        partial(_refuse_difference, connection, what, epoch, applied[what.sink.table], seen)
+        for what, seen in zip(tables, before, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +56,29 @@ class _Before:
     changed: tuple[int, int, int]
     rows: int
     sums: sql.Identifier | None
+
+
+def _looked_at(connection: Connection, what: Application) -> _Before:
+    return _Before(
+        changed=_changed_rows(connection, what),
+        rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
+        sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
+    )
+
+
+def _refuse_difference(
+    connection: Connection, what: Application, epoch: Epoch, applied: Applied, before: _Before
+) -> None:
+    # Row-level security that began after the first look hides rows from this one.
+    find_target(connection, what.sink.table)
+    wrong = _difference(connection, what, epoch, applied, before)
+    if wrong is not None:
+        raise TargetError(
+            f"{epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of a"
+            " foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
+            " or abort the epoch.",
+            f"run {epoch.pipeline}",
+        )
 
 
 def _difference(

@@ -13,6 +13,7 @@ from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.postgres.targets.exclusive import is_exclusive
 from epochline.postgres.targets.obstacles import (
     LIMITS,
     broken_checks,
@@ -21,7 +22,7 @@ from epochline.postgres.targets.obstacles import (
     refuse_missing_rights,
     refuse_what_fills_the_rest,
 )
-from epochline.postgres.targets.trial import rows_where
+from epochline.postgres.targets.refusals import rows_where
 from epochline.postgres.targets.unavailable import keep_values
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
@@ -51,13 +52,10 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
     if what.sink.repeats == "refuse" and not refused:
         refused += _repeats(connection, what, epoch)
     broken, unknown = broken_checks(connection, what)
-    own_key = frozenset({frozenset(what.sink.key)})
     return Prepared(
         refused=refused + broken,
-        untried=what.target.has_other_rules
-        or bool(what.target.unique_keys - own_key)
-        or unknown
-        or has_long_values(connection, what),
+        untried=what.target.has_other_rules or is_exclusive(what) or unknown or has_long_values(connection, what),
+        reads_others=what.target.runs_code,
     )
 
 

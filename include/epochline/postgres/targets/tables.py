@@ -33,9 +33,10 @@ from epochline.postgres.targets.catalog import (
     remembers_deleted,
     table_definition,
 )
-from epochline.postgres.targets.modes import apply
+from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.prepare import prepare
 from epochline.postgres.targets.state_triggers import follow, mend
+from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
@@ -53,7 +54,13 @@ class PostgresTargets:
         """Checks of the tables that this transaction changed, for its end."""
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
+        targets = {sink.table: find_target(self._connection, sink.table) for sink in pipeline.tables}
+        filled = {
+            sink.table: filled_columns(self._connection, pipeline, sink, targets[sink.table])
+            for sink in pipeline.tables
+        }
+        refuse_unorderable(self._connection, pipeline, [target for target in targets.values() if target is not None])
+        return filled
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         for sink in pipeline.tables:
@@ -241,15 +248,18 @@ class PostgresTargets:
         tried = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
         return try_out(self._connection, tried, epoch)
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        what = self._application(pipeline, sink, staged, epoch)
-        if sink.before_images:
-            images.keep_image(self._connection, what, epoch)
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
+        for what in applied:
+            if what.sink.before_images:
+                images.keep_image(self._connection, what, epoch)
         if not self._is_watched(pipeline):
-            return apply(self._connection, what, epoch)
-        applied, check = apply_and_watch(self._connection, what, epoch)
-        self._checks.append(check)
-        return applied
+            return apply_together(self._connection, applied, epoch)
+        outcome, checks = apply_and_watch(self._connection, applied, epoch)
+        self._checks += checks
+        return outcome
 
     def _is_watched(self, pipeline: Pipeline) -> bool:
         """Whether something else than our statements may change a target, by which it may reach every other one."""
