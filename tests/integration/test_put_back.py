@@ -115,7 +115,12 @@ def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: N
     refuses(it, "public.child has rows that refer to them")
     replay = plan_replay(subject(it), 2, run("replay"))
     assert replay.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(replay, kv("c", 2)), replay.epoch.run)
+    staged = it.stage(replay, kv("c", 2))
+    with pytest.raises(SealRefusedError, match=r"public\.child has rows that refer to them"):
+        seal(it.ledger, it.kafka, staged, replay.epoch.run)
+    it.sql("DELETE FROM child")
+    seal(it.ledger, it.kafka, staged, replay.epoch.run)
+    it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
     with pytest.raises(TargetError, match=r"public\.child has rows that refer to them"):
         promote(subject(it), replay.epoch, ORDER)
 
@@ -150,6 +155,9 @@ HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
     ),
     "a unique value that was handed on": (
         "v int NOT NULL UNIQUE", [[kv("a", 1)], [kv("a", 1, _deleted=True)], [kv("z", 1)]],
+    ),
+    "unique values that are never NULL and changed places": (
+        "v int NOT NULL UNIQUE", [[kv("a", 1), kv("b", 2)], [kv("a", 2), kv("b", 1)]],
     ),
     "a unique value of a row that goes": ("v int UNIQUE", [[kv("a", 1)], [kv("a", 5)], [kv("z", 1)]]),
     "unique values of an expression that changed places": (
@@ -195,12 +203,16 @@ def test_every_column_of_every_row_is_as_it_was_before_the_undone_epochs(bench: 
 
 @pytest.mark.fault("F42")
 def test_unique_values_that_no_update_can_exchange_are_refused_with_the_reason(bench: NewBench) -> None:
-    """C12: a column that is NOT NULL takes no NULL in between."""
+    """C12: a column that is NOT NULL takes no NULL in between, and a row that is referred to is not deleted."""
     it = saved(
-        bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int NOT NULL UNIQUE{LINEAGE})", **UPSERT),
+        bench(
+            existing=f"CREATE TABLE t (k text PRIMARY KEY, v int NOT NULL UNIQUE{LINEAGE});" + CHILD.format("CASCADE"),
+            **UPSERT,
+        ),
         kv("a", 1),
         kv("b", 2),
     )
+    it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
     for row in (kv("a", 3), kv("b", 1), kv("a", 2)):
         it.epoch(row)
 
@@ -209,6 +221,7 @@ def test_unique_values_that_no_update_can_exchange_are_refused_with_the_reason(b
     it.sql("ALTER TABLE t ALTER v DROP NOT NULL")
     restore(it)
     assert it.rows() == [("a", 1), ("b", 2)]
+    assert it.sql("SELECT * FROM child") == [("b", "somebody's")]
 
 
 @pytest.mark.fault("F42")

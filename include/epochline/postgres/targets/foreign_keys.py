@@ -132,7 +132,7 @@ def refuse_unorderable(connection: Connection, pipeline: Pipeline, targets: Coll
             and key.parent == target.place
             and key.child not in replaced
             and not key.deletes_wait
-            and (key.child in places or key.deletes_change_children)
+            and key.child in places
         ]
         if keys:
             children = ", ".join(sorted({".".join(key.child) for key in keys}))
