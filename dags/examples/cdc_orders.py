@@ -3,6 +3,7 @@
 The connector needs ``decimal.handling.mode=string``. Its topic must not be compacted (Debezium does not compact it):
 compaction may keep a tombstone without its delete event, and a tombstone has no position. If the log of the source
 starts over (MySQL's ``RESET``, another server), positions no longer give the order: start with an empty table.
+A large value that an update does not touch is not in PostgreSQL's log; its column keeps the value that it has.
 """
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -22,6 +23,8 @@ pipeline = Pipeline(
         # The change's position in the source's log: correct for any partition of a record and any number of repeats.
         # MySQL's positions start over in each binlog file, whose number is source_file; for PostgreSQL it is 0.
         order_by=("source_file", "source_position"),
+        # What an update leaves as it is and PostgreSQL does not log, the connector cannot send.
+        keep_unavailable=True,
         columns={
             "id": "bigint", "customer": "text", "amount": "numeric(12,2)", "status": "text", "placed_at": "timestamptz",
         },

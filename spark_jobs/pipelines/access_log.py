@@ -1,6 +1,10 @@
 """Web server access logs: NCSA Common and Combined Log Format, one line per record.
 
 ``client ident user [17/May/2015:10:05:03 +0000] "GET /path HTTP/1.1" 200 203023 "referrer" "user agent"``
+
+The client is the first field as the server wrote it: an IPv4 or IPv6 address, a host name, or a word such as
+``unknown`` or ``-``. A list of proxies, a virtual host before the client (``vhost_combined``), and a client with a port
+make bad records: which address is the client, the line does not say.
 """
 
 from __future__ import annotations
@@ -10,7 +14,10 @@ import pyarrow.compute as pc
 
 # Lines are parsed in two ways that agree: the usual ones by splitting at quotes, the others by one expression. RE2 is
 # fast with few groups over bytes, and slow with many groups over text.
-_HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[ ][^\[]*\[(?P<time>[^\]]*)\] \z"
+_CLIENT = r"[^ ,:\[\]]+|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[^ ,:\[\]]+)?"
+# An address in the place of ident, or a user "- name", means that another field stands before the client.
+_IDENT = r"[0-9]+|[^ ,:]*[^ ,:0-9.][^ ,:]*"
+_HEAD = rf"\A(?P<client>{_CLIENT}) (?:{_IDENT}) (?:[^\[ -][^\[]*|-(?:[^\[ ][^\[]*| *))\[(?P<time>[^\]]*)\] \z"
 _REST = (
     r"\A (?P<status>[0-9][0-9][0-9]) (?P<bytes>[0-9]+|-)"
     r'(?: (?P<referrer>"[^"\\]*)" (?P<user_agent>"[^"\\]*)")?\z'
@@ -19,10 +26,12 @@ _DIGITS = 18
 
 # Inside quotes a backslash escapes the next byte; a request that contains a bare quote ends before the status.
 _QUOTED = r'(?:[^"\\]|\\.)*'
-_LINE = (
-    r"(?s)\A(?P<client>[^ ]+) [^ ]+ [^ ].*? \[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
+_REQUEST_ON = (
+    r" \[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
     rf' "(?P<request>{_QUOTED}|.*?)" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
 )
+_LINE = rf"(?s)\A(?P<client>{_CLIENT}) (?:{_IDENT}) (?:[^ -].*?|-(?:[^ ].*?)?) *{_REQUEST_ON}"
+_OTHER_HEAD = rf"(?s)\A[^ ]+ [^ ]+ [^ ].*?{_REQUEST_ON}"
 # Referrer and agent may be absent, other fields may follow, and a truncated line has no closing quote. Each group
 # includes the opening quote, which tells an empty field from a missing one.
 _TAIL = (
@@ -41,7 +50,7 @@ _NUMBERS = pa.array([f"{number:02d}" for number in range(1, 13)])
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    r"""Parse lines; a line without client, time, request, status and size in their places is a bad record.
+    r"""Parse lines; a line without one client, time, request, status and size in their places is a bad record.
 
     A size of ``-`` and a missing referrer or agent are NULL. A request that is not ``METHOD path PROTOCOL`` becomes the
     path as a whole. Quoted fields keep the server's escapes; bytes that a text column cannot hold (invalid UTF-8, NUL)
@@ -53,6 +62,9 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     method, path, protocol = _request(field["request"])
     missing = pc.and_(field["client"].is_null(), values.is_valid())
     errors = pa.nulls(len(values), pa.string())
+    if missing.true_count:
+        other_head = pc.and_(missing, pc.match_substring_regex(values, _OTHER_HEAD))
+        errors = _marked(errors, other_head, "one client, ident and user are not what stands before the time")
     errors = _marked(errors, missing, "client, time, request, status and size are not in their places")
     errors = _marked(errors, pc.and_(ts.is_null(), field["client"].is_valid()), "there is no such time")
     columns = {

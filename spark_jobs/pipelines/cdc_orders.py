@@ -1,4 +1,8 @@
-"""Parses Debezium's change events of a table ``orders``, as JSON with or without the converter's schema."""
+"""Parses Debezium's change events of a table ``orders``, as JSON with or without the converter's schema.
+
+PostgreSQL does not log a large value that an update leaves as it is. Debezium sends a placeholder for it. The parse
+names the column in ``_unavailable``, and the target keeps its value.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,14 @@ _COLUMNS = {
     "placed_at": pa.string(),
     "source_file": pa.int64(),
     "source_position": pa.int64(),
+    "_unavailable": pa.list_(pa.string()),
     "_deleted": pa.bool_(),
     "_skip": pa.bool_(),
     "_error": pa.string(),
 }
+_UNAVAILABLE = "__debezium_unavailable_value"
+"""The connector's setting ``unavailable.value.placeholder``."""
+
 _UPSERTS = ("c", "r", "u")
 """Created, read by a snapshot, updated. ``d`` is a deletion; a truncation of the table is not supported."""
 
@@ -49,9 +57,12 @@ def _change(event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
         row: dict[str, Any] = {"id": _integer((event.get("before") or _payload(key or b""))["id"]), "_deleted": True}
     elif operation in _UPSERTS:
         after = event["after"]
+        unavailable = [name for name, value in after.items() if value == _UNAVAILABLE]
+        after |= dict.fromkeys(unavailable)
         amount = after["amount"]
         row = {name: _text(after[name]) for name in ("customer", "status", "placed_at")}
         row |= {"id": _integer(after["id"]), "amount": None if amount is None else str(Decimal(amount))}
+        row["_unavailable"] = unavailable
     else:
         return {"_error": "has an operation other than c, r, u and d"}
     return row | _position(event["source"])

@@ -256,7 +256,7 @@ def terminal(scheduler: Scheduler) -> Terminal:
 
     def epochline(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return " ".join((done.stdout + done.stderr).split())
 

@@ -22,7 +22,7 @@ def answer_of(
     """
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], input=json.dumps(given), env=environment,
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False,
         cwd=folder or environment.get("AIRFLOW_HOME"),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

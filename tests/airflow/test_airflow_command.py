@@ -31,7 +31,7 @@ def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "EPOCHLINE_HOME": str(home), "AIRFLOW_HOME": "/nowhere", "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-c", "from epochline.cli import main; main()", *arguments],
-        env=environment, capture_output=True, text=True, check=False, timeout=120,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def run_python(trace: Path, *arguments: str, **environment: str) -> subprocess.C
     own = {"EPOCHLINE_COMPILED": str(trace), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
     return subprocess.run(
         [sys.executable, *arguments], env={**os.environ, **own, **environment},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -45,7 +45,9 @@ def shown(scheduler: Scheduler) -> Scheduler:
         ON CONFLICT DO NOTHING;
         INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition, "offset",
                                                   value, reason)
-        VALUES ('{PIPELINE}', 1, 1, 'shown', 'shown', 0, 7, 'the bytes', 'the reason') ON CONFLICT DO NOTHING
+        VALUES ('{PIPELINE}', 1, 1, 'shown', 'shown', 0, 7, 'the bytes', 'the reason') ON CONFLICT DO NOTHING;
+        INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, "row", reason)
+        VALUES ('{PIPELINE}', 1, 1, 1, 'totals', '{{"k": "the bytes of a sum"}}', 'the reason of a rule')
         """
     )
     return scheduler
@@ -123,6 +125,9 @@ def test_an_operator_also_sees_the_actions_and_the_bytes_in_the_quarantine(shown
     assert "the bytes" not in answers[f"/api/pipelines/{PIPELINE}/quarantine"].text
     assert "the bytes" not in answers[f"/api/pipelines/{PIPELINE}/epochs/1"].text
     assert all(f'id="act-{name}"' in answers[f"/pipelines/{PIPELINE}"].text for name in ACTS)
+    assert {"the bytes of a sum", "the reason of a rule"} <= {
+        *re.findall("the bytes of a sum|the reason of a rule", answers[f"/pipelines/{PIPELINE}/quarantine"].text)
+    }
     reason = ask(shown, f"/pipelines/{PIPELINE}/quarantine?reason=%25reason", operator)
     assert ("shown/0/7" in reason.text, reason.status) == (True, 200)
     other = ask(shown, f"/pipelines/{PIPELINE}/quarantine?reason=other%25", operator)

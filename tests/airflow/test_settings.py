@@ -7,10 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psycopg2.extensions
 import pytest
+from sqlalchemy import event
 
+from epochline.airflow.settings import STATEMENTS
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.interpreter import answer_without_airflow
+from tests.integration.bench import NewBench, bench
+
+__all__ = ["bench"]
 
 
 @pytest.mark.parametrize(("pipeline", "attempts"), [("restarted", 3), ("unrestarted", 1)])
@@ -115,6 +121,8 @@ print("ANSWER" + json.dumps(found))
 """
 
 
+COMMIT = 2 * 8 * 15 * 60
+"""Seconds of the longest commit of one table and the quarantine, each with eight statements of a quarter of an hour."""
 EXPECTED = {
     "by_hand": (None, 0, [9, 10, 120]),
     "scheduled": (10, 0, [9, 10, 120]),
@@ -142,4 +150,60 @@ def test_settings_become_what_airflow_calls_them(tmp_path: Path) -> None:
         assert dag["plan_epoch"][:2] == dag["commit_epoch"][:2] == dag["pre_commit"][:2]
     # What a strategy gave up on is cleaned up all the same, and a plan has time for its pause.
     assert {tuple(dag["abort_epoch"]) for dag in dags.values()} == {(2, 10.0, 300.0)}
-    assert (dags["none"]["plan_epoch"][2], dags["rate"]["plan_epoch"][2]) == (360, 300)
+    assert (dags["none"]["plan_epoch"][2], dags["rate"]["plan_epoch"][2]) == (360 + COMMIT, 300 + COMMIT)
+
+
+ALLOWED = """
+import json, warnings; warnings.simplefilter("ignore")
+from types import SimpleNamespace
+from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag
+
+dag = epoch_dag(Pipeline(
+    name="orders", source=KafkaSource(topics="orders"), parse=Text(),
+    sinks=[PostgresTable(table=f"t{number}", columns={"value": "text"}) for number in range(5)],
+))
+plan, commit = dag.get_task("plan_epoch"), dag.get_task("commit_epoch")
+read = [task.execution_timeout.total_seconds() for task in (plan, commit)]
+for task in (plan, commit):
+    task.pre_execute({"dag_run": SimpleNamespace(conf={})})
+print("ANSWER" + json.dumps({"read": read, "run": [task.execution_timeout.total_seconds() for task in (plan, commit)]}))
+"""
+
+
+def test_the_tasks_that_may_commit_have_the_time_of_every_commit(tmp_path: Path, bench: NewBench) -> None:
+    """INV-6: of several tables, and of an epoch that was sealed with a longer time-out than is declared today."""
+    line = bench()
+    line.pipeline = line.pipeline.model_copy(update={"commit_statement_timeout": timedelta(hours=3)})
+    line.sealed({"k": "a", "v": 1})
+
+    allowed = answer_without_airflow(ALLOWED, home=tmp_path, AIRFLOW_CONN_EPOCHLINE_POSTGRES=line.dsn)
+
+    of_five, of_sealed = 6 * 8 * 15 * 60, 2 * 8 * 3 * 3600
+    assert allowed == {"read": [300 + of_five, 60 + of_five], "run": [300 + of_sealed, 60 + of_sealed]}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "add", "replace"])
+def test_a_commit_goes_through_the_rows_of_a_table_in_no_more_statements_than_it_has_time_for(
+    mode: str, bench: NewBench
+) -> None:
+    """The limit of the tasks counts them."""
+    key = {"key": "k"} if mode in ("upsert", "add") else {}
+    more = {"upsert": {"before_images": 2, "tombstone": "delete"}, "add": {"measures": "v", "before_images": 2}}
+    line = bench(mode=mode, **key, **more.get(mode, {}))
+    line.epoch({"k": "a", "v": 1})
+    planned = line.sealed({"k": "a", "v": 2}, {"k": "b", "v": 1})
+    through: list[str] = []
+
+    class Recording(psycopg2.extensions.cursor):
+        def execute(self, statement: Any, values: Any = None) -> None:
+            super().execute(statement, values)
+            said = (self.query or b"").decode()
+            if "epochline_staging" in said or '"t"' in said:
+                through.append(said)
+
+    event.listen(line.ledger._engine, "connect", lambda driver, _: setattr(driver, "cursor_factory", Recording))
+
+    line.commit(planned)
+
+    # Of both tables, of which one is the quarantine.
+    assert 4 < len(through) <= 2 * STATEMENTS, through

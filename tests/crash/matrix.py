@@ -30,7 +30,7 @@ FAULTS = {
     "F25": "retention passed the head",
     "F26": "topic deleted and made again, shorter and longer than before",
     "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
-    "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range",
+    "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range, a value left out",
     "F29": "null key, tombstone, empty value, headers, one key twice",
     "F30": "huge records, all records in one partition, wide rows",
     "F31": "clocks jump, drift and disagree",
@@ -43,6 +43,10 @@ FAULTS = {
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
     "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
+    "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
+    "F42": "rows of other tables refer to rows that a restore or a replay takes out",
+    "F48": "state is written past its triggers",
+    "F49": "a partition is silent although records of it wait",
 }
 
 PARTLY = {
@@ -81,11 +85,13 @@ SPEAKS_OF = {
     "F10": (*_PROTOCOL, "airflow"),
     **dict.fromkeys(("F11", "F12", "F17", "F18", "F31", "F34"), _PROTOCOL),
     **dict.fromkeys(("F23", "F24", "F25", "F26", "F27"), _SOURCE),
-    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
+    **dict.fromkeys(("F28", "F29", "F30", "F32", "F33", "F49"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
+    "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
     "F45": _PROTOCOL,
+    **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

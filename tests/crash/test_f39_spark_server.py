@@ -288,7 +288,7 @@ def test_a_session_that_the_server_has_closed_is_opened_again(line: Line, tmp_pa
     try:
         spark.wait()
         staged(line, ONE, tmp_path, spark.url)
-        subprocess.run([sys.executable, "-c", CLOSING, spark.url, line.name], check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", CLOSING, spark.url, line.name], check=True)
         line.some(3, "later")
 
         staged(line, TWO, tmp_path, spark.url)

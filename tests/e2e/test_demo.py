@@ -52,7 +52,7 @@ def terminal(home: Path) -> Callable[[str], str]:
     def run(command: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
+            cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

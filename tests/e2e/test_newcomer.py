@@ -37,7 +37,7 @@ def terminal(stack: Stack, kafka_bootstrap: str, project: Path) -> Terminal:
     def run(command: str, code: int = 0) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
-            cwd=project, env=environment, capture_output=True, text=True, timeout=240, check=False,
+            cwd=project, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr

@@ -82,7 +82,7 @@ def shell(stack: Stack, folder: Path, script: str) -> str:
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -21,7 +21,7 @@ STEP = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def run(*command: str, folder: Path, **environment: str) -> str:
     """What a command printed to its output."""
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

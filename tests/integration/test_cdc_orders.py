@@ -150,6 +150,25 @@ def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_
     assert world.target() == shop.orders
 
 
+@pytest.mark.parametrize("seed", range(12, 18))
+def test_a_value_that_the_connector_does_not_have_stays_as_it_is(dsn: str, seed: int) -> None:
+    """Debezium's placeholder for a large value (field f07): by any division into epochs, killed and sent again."""
+    rng = random.Random(seed)
+    shop, world = Shop(rng, large=True), World(dsn)
+
+    for number in range(5):
+        for _ in range(rng.randint(1, 30)):
+            records = shop.change()
+            world.send(records, shop.log[-1][1] % PARTITIONS)
+        for change in shop.log[-rng.randint(0, 10) :]:
+            world.send(shop.sent(change), change[1] % PARTITIONS)
+        world.epoch_with_a_kill(KILLS[(seed + number) % len(KILLS)], rng.randrange(2))
+
+        assert world.target() == shop.orders
+    assert shop.left_out
+    assert world.quarantined() == []
+
+
 def test_a_change_that_is_sent_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
     shop, world = Shop(random.Random(1)), World(dsn)
     row: Order = ("ada", Decimal("1.00"), "new", datetime(2024, 1, 1, tzinfo=UTC))

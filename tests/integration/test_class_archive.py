@@ -41,9 +41,7 @@ def started(tmp_path: Path, options: str) -> tuple[str, Path]:
         "SPARK_SUBMIT_OPTS": f"{options} -Xlog:class+load:file={log}",
     }  # fmt: skip
     command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[1]", str(program)]
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "counted 3" in done.stdout
     return done.stdout + done.stderr, log

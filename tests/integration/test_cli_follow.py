@@ -18,14 +18,19 @@ Between = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture
-def between(monkeypatch: Patch) -> Between:
-    """Something happens between the first look and the second, and Ctrl-C is pressed after the second."""
+def between(monkeypatch: Patch) -> Iterator[Between]:
+    """Something happens between the first look and the second, and Ctrl-C is pressed after the second.
+
+    A shell starts its background processes with SIGINT ignored, and Python then leaves it ignored.
+    """
 
     def happens(change: Callable[[], object]) -> None:
         steps: Iterator[Callable[[], object]] = iter([change, partial(signal.raise_signal, signal.SIGINT)])
         monkeypatch.setattr("epochline.cli.refresh.sleep", lambda _: next(steps)())
 
-    return happens
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield happens
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_ledger_is_shown_again_until_ctrl_c(

@@ -44,7 +44,7 @@ class Program:
                 "PGPORT": parts["port"], "PGUSER": parts["user"], "PGPASSWORD": parts["password"],
                 "PGDATABASE": parts["dbname"],
             },
-            check=False, capture_output=True, text=True, timeout=120,
+            check=False, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode in (0, KILLED), done.stderr
         return done.returncode or done.stdout.strip()

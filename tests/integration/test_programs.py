@@ -42,7 +42,7 @@ def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way
     """E10: input, commands, the fault of its document, result and verdict; the slow cases show E1 to E12 and C11."""
     done = subprocess.run(
         [sys.executable, "-c", "from epochline.cli import main; main()", "examples", "run", name],
-        env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False, timeout=1800,
+        env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -22,6 +22,7 @@ from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
+from tests.commands import caller, connect_to
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.guarantee import broken
@@ -305,8 +306,10 @@ def test_a_key_of_another_collation_is_compared_as_the_target_compares_it(postgr
     ) == [(1,)]
 
 
-def test_a_row_of_a_sum_fails_the_epoch_and_is_kept_for_the_ledgers_owner(postgres_dsn: str) -> None:
-    """No record can be set aside for it; logs name the rule alone."""
+def test_a_row_of_a_sum_fails_the_epoch_and_the_quarantine_shows_it(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No record can be set aside for it; logs name the rule alone, and a reader sees neither the row nor its reason."""
     sink = PostgresTable(table="t", mode="add", key="k", measures="v")
     values = [kv("ok", 1), kv("seldom", 1), kv("seldom", 2)]
     it = Target(postgres_dsn, "CREATE TABLE t (k text PRIMARY KEY, v int CHECK (v < 3))", values, [sink])
@@ -318,6 +321,37 @@ def test_a_row_of_a_sum_fails_the_epoch_and_is_kept_for_the_ledgers_owner(postgr
     [(row, reason)] = it.job.sql('SELECT "row", reason FROM epochline.refused_row')
     assert row == {"k": "seldom", "v": 3}
     assert "t_v_check" in reason
+    assert "`epochline quarantine orders` shows the row" in refusal
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    call = caller(monkeypatch, capsys, "quarantine", "orders", "--connection", "epochline_postgres")
+    shown = call()[1]
+    assert '{"k": "seldom", "v": 3}' in shown
+    assert "t_v_check" in shown
+    readers = (
+        "SELECT has_column_privilege('epochline_reader', 'epochline.refused_rows', name, 'SELECT')"
+        " FROM unnest(ARRAY['sink', 'row', 'reason']) AS name"
+    )
+    assert it.job.sql(readers) == [(True,), (False,), (False,)]
+
+    it.job.sql("ALTER TABLE t DROP CONSTRAINT t_v_check")
+    it.job.epoch()
+    assert call() == (0, "no record in the quarantine of orders\n", "")
+
+
+def test_a_sum_beyond_its_type_is_shown_as_well(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The seal adds the sums to the table's row before the commit would fail."""
+    sink = PostgresTable(table="t", mode="add", key="k", measures="v")
+    ddl = f"CREATE TABLE t (k text PRIMARY KEY, v bigint); INSERT INTO t VALUES ('full', {2**63 - 1})"
+    it = Target(postgres_dsn, ddl, [kv("ok", 1), kv("full", 1)], [sink])
+
+    assert "a row for t: " in it.refused()
+
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    shown = caller(monkeypatch, capsys, "quarantine", "orders", "--connection", "epochline_postgres")()[1]
+    assert '{"k": "full", "_total": 1}' in shown
+    assert "a sum of v would not fit bigint" in shown
 
 
 def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn: str) -> None:

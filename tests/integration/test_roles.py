@@ -192,8 +192,12 @@ def test_a_reader_sees_every_view_and_nothing_else(world: World, reader: str, as
         for change in (f"DELETE FROM {name}", f"TRUNCATE {name}"):
             with pytest.raises(REFUSED):
                 execute(reader, change)
-    for view in views - {"epochline.quarantine"}:
+    for view in views - {"epochline.quarantine", "epochline.refused_rows"}:
         execute(reader, f"SELECT * FROM {view}")
+    execute(reader, "SELECT pipeline, epoch_id, attempt, sink, refused_at FROM epochline.refused_rows")
+    for column in ('"row"', "reason"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            execute(reader, f"SELECT {column} FROM epochline.refused_rows")
     execute(reader, 'SELECT pipeline, epoch_id, topic, partition, "offset", quarantined_at FROM epochline.quarantine')
     for column in ("key", "value", "headers", "reason"):
         with pytest.raises(errors.InsufficientPrivilege):

@@ -439,11 +439,11 @@ NAMES = {
     "quotes": 'a"b; drop table x --', "apostrophe": "it's", "unicode": "заказы 注文", "spaces": " two  words ",
     "reserved": "select", "function": "coalesce", "alias": "total", "one letter": "s", "percent": "50%s off %(x)s %",
     "63 bytes": "x" * 63, "63 bytes of unicode": "ü" * 31 + "x", "upper case": "MixedCase", "colon": "a:b :name",
-    "backslash": "a\\b", "dot": "a.b",
+    "backslash": "a\\b", "dot": "a.b", "underscore": "_id", "underscores": "__v",
 }  # fmt: skip
 # Append and replace use no name in a way that upsert does not.
 NAMED = [(mode, name) for mode in ("upsert", "add") for name in NAMES]
-NAMED += [(mode, name) for mode in ("append", "replace") for name in ("quotes", "percent")]
+NAMED += [(mode, name) for mode in ("append", "replace") for name in ("quotes", "percent", "underscore")]
 
 
 @pytest.mark.parametrize(("mode", "name"), NAMED, ids=[f"{mode} {name}" for mode, name in NAMED])
@@ -460,6 +460,19 @@ def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn:
     statement = sql.SQL("SELECT {}, v FROM {} ORDER BY 2").format(sql.Identifier(name), sql.Identifier("public", name))
     expected = {"append": [("a", 1), ("a", 2)], "upsert": [("a", 2)], "add": [("a", 3)], "replace": [("a", 2)]}
     assert one.sql(statement) == expected[mode]
+
+
+@pytest.mark.parametrize(
+    "sink", [{}, {"mode": "upsert", "key": "_id"}, {"mode": "replace"}], ids=["append", "upsert", "replace"]
+)
+def test_a_members_underscore_keeps_it_out_of_no_table_that_exists(bench: NewBench, sink: dict[str, Any]) -> None:
+    """INV-9: MongoDB's ``_id`` was never filled there, and nothing said so."""
+    existing = f"CREATE TABLE t (_id text PRIMARY KEY, __v int, _epoch_of_birth date, noted timestamptz DEFAULT now(){LINEAGE})"
+    one = bench({"_id": "text", "__v": "integer", "_epoch_of_birth": "date"}, existing=existing, **sink)
+
+    one.epoch({"_id": "a", "__v": 1, "_epoch_of_birth": "1970-01-01"})
+
+    assert one.rows("_id, __v, _epoch_of_birth::text, noted IS NULL, _offset") == [("a", 1, "1970-01-01", False, 0)]
 
 
 def test_a_long_order_column_still_orders_across_epochs(postgres_dsn: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from epochline_examples.access_log import check
 from pipelines import access_log
 
 LINE = (
@@ -60,6 +61,13 @@ def parse(*lines: bytes | None) -> list[dict[str, Any]]:
         (b"203023", b"999999999999999999", {"bytes": 999999999999999999}),
         (b"83.149.9.216", b"crawler.example.com", {"client": "crawler.example.com"}),
         (b"83.149.9.216", b"2001:db8::1", {"client": "2001:db8::1"}),
+        (b"83.149.9.216", b"::ffff:192.0.2.7", {"client": "::ffff:192.0.2.7"}),
+        (b"83.149.9.216", b"fe80::1%eth0", {"client": "fe80::1%eth0"}),
+        (b"83.149.9.216", b"unknown", {"client": "unknown"}),
+        (b"83.149.9.216", b"-", {"client": "-"}),
+        (b"216 - -", b"216 1001 -", {}),
+        (b"216 - -", b"216 - -frank", {}),
+        (b"216 - -", b"216 - -  ", {}),
         (b"216 - -", b"216 ident frank", {}),
         (b"216 - -", b"216 - a user [of sorts]", {}),
         (b"216 - -", b'216 - "a user"', {}),
@@ -80,6 +88,29 @@ def test_a_combined_line_gives_every_column_and_an_odd_line_passes(
     assert old in LINE
 
     assert parse(LINE, LINE.replace(old, new), LINE) == [PARSED, PARSED | differs, PARSED]
+    assert check.parse(LINE.replace(old, new).rstrip(b"\r\n")) is not None
+
+
+BEFORE_THE_CLIENT = [
+    "192.0.2.16, 192.0.2.22, 10.2.2.22 - -", "192.0.2.16,10.0.0.1 - -", "unknown, 10.0.0.1 - -", "192.0.2.16 10.0.0.1 - -",
+    "2001:db8::1, 10.0.0.1 - frank", "10.0.0.1, proxy.example.com - -", "2001:db8::1,2001:db8::2 - -", "a.example.com 2001:db8::1 - -",
+    "shop.example.com:443 192.0.2.7 - -", "shop.example.com 192.0.2.7 - -", "shop.example.com crawler.example.net - -",
+    "shop.example.com:443 crawler.example.net - frank", "192.0.2.7 shop.example.com - frank", "[2001:db8::1]:443 192.0.2.7 - -",
+    "192.0.2.7:51234 - -", "[2001:db8::1]:51234 - -", "[2001:db8::1] - -", "shop.example.com:443 - -", "-, 192.0.2.7 - -",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strange", ["", " [of sorts]"], ids=["fast", "slow"])
+@pytest.mark.parametrize("fields", BEFORE_THE_CLIENT)
+def test_a_first_field_that_is_not_one_client_is_counted_under_no_name(fields: str, strange: str) -> None:
+    """A list of proxies, a virtual host, a port: which address is the client, the line does not say (field f10)."""
+    line = LINE.replace(b"83.149.9.216 - -", f"{fields}{strange}".encode())
+
+    good, bad = parse(LINE, line)
+
+    assert (good, bad["client"]) == (PARSED, None)
+    assert bad["_error"] == "one client, ident and user are not what stands before the time"
+    assert check.parse(line) is None
 
 
 @pytest.mark.parametrize(

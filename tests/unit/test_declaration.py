@@ -82,6 +82,9 @@ WRONG_SOURCE = {
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
 WRONG_TABLE = {
+    "kept values in mode append": ({"keep_unavailable": True}, "keep_unavailable: supported in mode 'upsert' with lineage"),
+    "kept values without lineage":
+        ({"mode": "upsert", "key": "client", "lineage": False, "keep_unavailable": True}, "keep_unavailable: supported"),
     "empty name": ({"table": ""}, "table: a name must not be empty"),
     "empty schema": ({"table": ".orders"}, "table: a name must not be empty"),
     "NUL in the name": ({"table": "a\0b"}, "table: a name must not be empty or hold a NUL"),
@@ -91,13 +94,13 @@ WRONG_TABLE = {
     "the catalog": ({"table": "pg_catalog.x"}, "table: the schema of"),
     "unknown mode": ({"mode": "merge"}, "mode: Input should be 'append', 'upsert', 'add' or 'replace'"),
     "no columns": ({"columns": {}}, "columns: name at least one column, or leave columns out for a table that exists"),
-    "own column": ({"columns": {"_epoch": "bigint"}}, "columns: '_epoch' begins with an underscore"),
+    "own column": ({"columns": {"_epoch": "bigint"}}, "columns: '_epoch' is a name that epochline uses for a column itself"),
     "column of 64 bytes": ({"columns": {"x" * 64: "text"}}, "columns: .* longer than PostgreSQL's 63 bytes"),
     "unknown type": ({"columns": {"a": "money"}}, "columns: unsupported type 'money'; use one of"),
     "upsert without key": ({"mode": "upsert"}, "key: mode 'upsert' needs it"),
     "insert time that is a column": ({"insert_time": "client"}, "insert_time: give a column that is not among columns"),
     "insert time of sums": (ADD | {"insert_time": "at"}, "insert_time: .* mode 'add' has none"),
-    "insert time with an own name": ({"insert_time": "_epoch"}, "insert_time: '_epoch' begins with an underscore"),
+    "insert time with an own name": ({"insert_time": "_epoch"}, "insert_time: '_epoch' is a name that epochline uses"),
     "add without key": (ADD | {"key": ()}, "key: mode 'add' needs it"),
     "add without measures": (ADD | {"measures": ()}, "measures: mode 'add' needs it"),
     "append with key": ({"key": "client"}, "repeats: a key in mode 'append' needs it: 'refuse' or 'skip'"),
@@ -155,15 +158,18 @@ WRONG_PIPELINE = {
          "sinks.clients.order_by: version is a column neither of the record nor of the table.*name it in columns"),
     "aggregated without transform":
         ({"sinks": table(aggregated=True)}, "sinks.clients.aggregated: only rows of a transform are aggregated"),
+    "kept values of a transform":
+        ({"sinks": table(**UPSERT, keep_unavailable=True), "transform": SELECT},
+         "sinks.clients.keep_unavailable: a transform's rows give every value; remove it"),
     "select next to transform":
         ({"sinks": table(select=SELECT), "transform": SELECT},
          "sinks.clients.select: not used with a transform, which returns each table's rows"),
     "transform of no function":
         ({"transform": "pipelines.access_log:nope"}, "transform: .* defines no function 'nope'"),
-    "json with own column": ({"parse": Json(columns={"_offset": "bigint"})}, "parse: '_offset' begins with an undersc"),
+    "json with own column": ({"parse": Json(columns={"_offset": "bigint"})}, r"parse: '_offset' is .* paths=\{'offset': '\$._offset'\}"),
     "json with an empty name": ({"parse": Json(columns={"": "text"})}, "parse: a name must not be empty"),
-    "regex with own column": ({"parse": Regex(pattern="(?P<_epoch>x)")}, "parse: '_epoch' begins with an underscore"),
-    "text into own column": ({"parse": Text(column="_topic")}, "parse: '_topic' begins with an underscore"),
+    "regex with own column": ({"parse": Regex(pattern="(?P<_epoch>x)")}, "parse: '_epoch' is a name that epochline uses"),
+    "text into own column": ({"parse": Text(column="_topic")}, "parse: '_topic' is a name that epochline uses"),
     "bytes into no column": ({"parse": Bytes(column="")}, "parse: a name must not be empty"),
     "unknown policy": ({"bad_records": "drop"}, "bad_records: Input should be 'fail' or 'quarantine'"),
     "interval of nothing": ({"schedule": timedelta(0)}, "schedule: an interval must be longer than zero"),
@@ -178,6 +184,10 @@ WRONG_PIPELINE = {
 }  # fmt: skip
 
 WRONG_JSON = {
+    "default of no column": ({"columns": {"a": "text"}, "defaults": {"b": "x"}}, "defaults: b is not among the columns"),
+    "default of another type": ({"columns": {"a": "integer"}, "defaults": {"a": "1"}}, "defaults: a is integer, which '1' does not"),
+    "true for a number": ({"columns": {"a": "numeric"}, "defaults": {"a": True}}, "defaults: a is numeric, which True does not"),
+    "null as a default": ({"columns": {"a": "jsonb"}, "defaults": {"a": None}}, "defaults: a is jsonb, which None does not"),
     "no columns": ({"columns": {}}, "columns: "),
     "unknown type": ({"columns": {"a": "xml"}}, "columns: unsupported type 'xml'"),
     "path of no column": ({"columns": {"a": "text"}, "paths": {"b": "$.b"}}, "paths: b is not among the columns"),
@@ -194,7 +204,18 @@ WRONG_JSON = {
          r"paths: a is read from inside \$.b, which the column b reads as text; an object fits only json or jsonb"),
 }  # fmt: skip
 WRONG_REGEX = {
-    "broken": ({"pattern": "("}, "pattern: not a regular expression"),
+    "broken": ({"pattern": "("}, r"pattern: RE2 refuses it: missing \): \(; the syntax: https"),
+    "balanced only as a part": ({"pattern": "(?P<a>x))(?:y"}, "pattern: RE2 refuses it: unexpected"),
+    "with a look-ahead": ({"pattern": "(?P<a>x(?=y))y"}, r"pattern: RE2 refuses it: invalid perl operator: \(\?="),
+    "with a back reference": ({"pattern": r"(?P<a>x)\1"}, r"pattern: RE2 refuses it: invalid escape sequence: \\1"),
+    "repeated too often": ({"pattern": "(?P<a>x{1001})"}, "pattern: RE2 refuses it: invalid repetition size: .1001."),
+    "too large": ({"pattern": r"(?P<a>.{999}\pL{999})"}, "pattern: RE2 refuses it: pattern too large"),
+    "with a name that RE2 refuses": ({"pattern": "(?P<a-b>x)"}, "pattern: RE2 refuses it: invalid named capture group"),
+    "with a name in two branches": (
+        {"pattern": "(?P<a>x)|(?P<a>y)"},
+        "pattern: names the group a twice; give each branch",
+    ),
+    "that takes characters apart": ({"pattern": r"(?P<a>\C)"}, r"pattern: \\C matches one byte"),
     "without groups": ({"pattern": "a(b)"}, "pattern: has no named group"),
     "with a stranger": ({"pattern": "(?P<a>x)", "columns": {"b": "int"}}, "columns: b name no group"),
     "unknown type": ({"pattern": "(?P<a>x)", "columns": {"a": "xml"}}, "unsupported type 'xml'"),
@@ -203,7 +224,7 @@ WRONG_TEXT = {"unknown field": ({"encoding": "latin1"}, "encoding: Extra inputs 
 WRONG_TOPIC = {
     "paths": (
         {"topic": "t", "value": Json(columns={"a": "text"}, paths={"a": "$.b.c"})},
-        "value: paths are for reading",
+        "value: paths: for reading only",
     ),
 }
 WRONG: list[tuple[Callable[..., object], type, Fields]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -49,6 +50,15 @@ def test_an_idle_partition_holds_nothing_back_and_while_all_are_idle_the_clock_g
 
 
 moments = st.none() | st.floats(0, 1000).map(at)
+
+
+def test_a_partition_with_unread_records_is_never_idle() -> None:
+    """E11: what waits there may have any time that the partition's newest record allows."""
+    waiting, unseen = replace(read(3, ago=600), unread=True), PartitionTime(unread=True)
+
+    assert watermark(MINUTE_IDLE, {0: read(9), 1: waiting}, None, NOW) == at(1)
+    assert watermark(MINUTE_IDLE, {0: read(9), 1: unseen}, at(0), NOW) == at(0)
+    assert watermark(MINUTE_IDLE, {0: read(9, ago=600), 1: waiting}, None, NOW) == at(1), "the clock waits as well"
 
 
 @given(

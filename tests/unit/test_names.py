@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from epochline.declare.names import (
     split_table,
     staging_table,
 )
+from epochline.declare.reserved import is_reserved
 
 HOSTILE = {
     "249 characters": "x" * 249,
@@ -94,3 +98,27 @@ def test_order_columns_of_two_columns_stay_apart(column: str, other: str) -> Non
 )
 def test_the_first_dot_separates_schema_and_table(table: str, parts: tuple[str, str]) -> None:
     assert split_table(table) == parts
+
+
+PRODUCT = Path(__file__).parents[2] / "include" / "epochline"
+A_COLUMN = re.compile(r"""["'](_[a-z]+(?:_[a-z]+)*)["']|\bAS (_[a-z_]+)|\b[a-z]\.(_[a-z]+)\b""")
+NO_COLUMNS = {"_quarantine", "_parse", "_open"}
+"""A sink, the parse among the sinks of an attempt, the end of a table's name."""
+
+
+def test_only_names_that_epochline_uses_for_columns_are_reserved() -> None:
+    """MongoDB's ``_id`` is an ordinary column; a name that meets the user's columns anywhere is none."""
+    used = {
+        name
+        for part in ("arrow", "audit", "declare", "lookup", "postgres", "spark")
+        for file in (PRODUCT / part).rglob("*.[ps][yq]*")
+        if file.suffix in (".py", ".sql")
+        for found in A_COLUMN.findall(file.read_text())
+        for name in found
+        if name
+    }
+
+    assert {name for name in used - NO_COLUMNS if not is_reserved(name)} == set()
+    assert {"_offset", "_tombstone", "_kind", "_existed", "_number"} <= used
+    assert not any(map(is_reserved, ("_id", "_class", "__v", "_1", "_order", "_ordering", "_rev", "_source", "id")))
+    assert all(map(is_reserved, ("_Offset", "_ORDER_at", order_column("at"), order_column("x" * 99))))

@@ -43,7 +43,7 @@ ROWS = PostgresTable(table="rows", columns=COLUMNS)
 Shipped = Callable[[str], list[object]]
 """Makes what the driver of a pipeline ships; the argument is a folder that the pipeline may write to."""
 
-NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydantic", "sqlalchemy"}
+NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydantic", "re2", "sqlalchemy"}
 
 READ = """
 import pickle, sys

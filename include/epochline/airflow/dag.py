@@ -10,7 +10,14 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Del
 from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator
 from epochline.airflow.pre_commit import PreCommitOperator
 from epochline.airflow.publishing import PublishOperator
-from epochline.airflow.settings import PLAN_PATIENCE, PUBLISH_PATIENCE, params, settings_of_dag
+from epochline.airflow.settings import (
+    COMMIT_PATIENCE,
+    PLAN_PATIENCE,
+    PUBLISH_PATIENCE,
+    commit_patience,
+    params,
+    settings_of_dag,
+)
 from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
 from epochline.declare.table import PostgresTable
 
@@ -99,13 +106,14 @@ def build_dag(pipeline: Pipeline) -> DAG:
             task_id="plan_epoch",
             record_limit="{{ params.record_limit or '' }}",
             note="{{ params.note or '' }}",
-            execution_timeout=PLAN_PATIENCE + settings.minimum_pause,
+            # It may commit what another run has sealed.
+            execution_timeout=PLAN_PATIENCE + settings.minimum_pause + commit_patience(pipeline),
         )
         pre_commit = PreCommitOperator(pipeline=pipeline, task_id="pre_commit", execution_timeout=settings.timeout)
         commit = CommitEpochOperator(
             pipeline=pipeline,
             task_id="commit_epoch",
-            execution_timeout=pipeline.commit_statement_timeout + timedelta(minutes=1),
+            execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline),
         )
         # Retries of its own: the restart strategy may allow none, or retry for ever.
         abort = AbortEpochOperator(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from epochline.airflow.acts import ACTS
 from epochline.airflow.connections import epochline_errors, ledger_at, opened_offsets, postgres_dsn, run_of
 from epochline.airflow.dag_file import airflow_dags_folder
 from epochline.airflow.reading import snapshot
-from epochline.airflow.settings import ACTION
+from epochline.airflow.settings import ACTION, commit_patience
 from epochline.config.discovery import find, look
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, StalePreviewError
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _TAGS = ["epochline", "operations"]
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_PATIENCE = timedelta(minutes=15)
 _MOST_STEPS = 1000
 _LONGEST_NOTE = 500
 
@@ -87,6 +89,12 @@ class ActionOperator(BaseOperator):
     def __init__(self, *, action: str, **options: Any) -> None:
         super().__init__(**options)
         self.action = action
+
+    def pre_execute(self, context: Any) -> None:
+        """Give a restore the time of a commit: it changes the same tables, under the same time-outs."""
+        with suppress(EpochlineError):  # the task itself says that there is no such declaration
+            declared = find(context["params"]["pipeline"], airflow_dags_folder())
+            self.execution_timeout = _PATIENCE + commit_patience(declared)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Preview, then act. What is said goes to the log, and to the page that started the run."""
@@ -202,7 +210,7 @@ def _dag_of(action: Action[Any, Any]) -> DAG:
         tags=_TAGS, doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.", params=_params(action),
         is_paused_upon_creation=False,
     ) as dag:  # fmt: skip
-        act = ActionOperator(task_id="act", action=action.name, execution_timeout=timedelta(minutes=15), retries=0)
+        act = ActionOperator(task_id="act", action=action.name, execution_timeout=_PATIENCE, retries=0)
         if isinstance(action, EpochAction | Retry):
             # Airflow does not render mapped values again: a reason with braces in it stays text.
             TriggerDagRunOperator.partial(task_id="run", trigger_dag_id="{{ params.pipeline }}").expand(conf=act.output)

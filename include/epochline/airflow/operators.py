@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -22,7 +23,7 @@ from epochline.airflow.connections import (
 )
 from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log, show_outcome
 from epochline.airflow.outcome import EpochOutcome, no_epoch, not_planned
-from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
+from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError, way_out_of_pause
 from epochline.protocol.epoch import AbortOutcome, EpochState
@@ -49,8 +50,9 @@ class PlanEpochOperator(BaseOperator):
         self.note = note
 
     def pre_execute(self, context: Any) -> None:
-        """Extend the task's time-out by the run's minimum pause."""
-        self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, self.dag, context).minimum_pause
+        """Extend the task's time-out by the run's minimum pause and the longest commit of a sealed epoch."""
+        pause = settings_of_run(self.pipeline, self.dag, context).minimum_pause
+        self.execution_timeout = PLAN_PATIENCE + pause + patience_with_sealed(self.pipeline)
 
     def execute(self, context: Context) -> str:
         """Plan the run's epoch."""
@@ -102,6 +104,17 @@ class PlanEpochOperator(BaseOperator):
         return str(planned.epoch.epoch_id)
 
 
+def patience_with_sealed(pipeline: Pipeline) -> timedelta:
+    """The longest commit of today's declaration, and of that with which the unfinished epoch was planned."""
+    declared = [pipeline]
+    # A ledger that does not answer fails the task itself, with the reason.
+    with suppress(Exception), ledger_of(pipeline).transaction() as tx:
+        unfinished = tx.epochs.unfinished(pipeline.name)
+        if unfinished is not None:
+            declared.append(tx.epochs.declaration(unfinished))
+    return max(map(commit_patience, declared))
+
+
 _AFTER_PLAN = {
     EpochState.PLANNED: "pre_commit stages it next.",
     EpochState.PRE_COMMITTED: "commit_epoch makes it visible next.",
@@ -133,6 +146,10 @@ class CommitEpochOperator(BaseOperator):
         super().__init__(inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+
+    def pre_execute(self, context: Any) -> None:
+        """Give the commit the time that the epoch's own declaration allows."""
+        self.execution_timeout = COMMIT_PATIENCE + patience_with_sealed(self.pipeline)
 
     def execute(self, context: Context) -> None:
         """Commit, or log the result again if the epoch is committed already."""

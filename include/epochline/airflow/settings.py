@@ -14,13 +14,29 @@ from epochline.config.settings_file import file_settings
 from epochline.declare.pipeline import Pipeline
 
 PLAN_PATIENCE = timedelta(minutes=5)
-"""Covers two leases of another run and Kafka's time-outs. The minimum pause is added to it."""
+"""Covers two leases of another run and Kafka's time-outs. The minimum pause and `commit_patience` are added to it."""
+
+COMMIT_PATIENCE = timedelta(minutes=1)
+"""Covers Kafka's answer before a commit. `commit_patience` is added to it."""
+
+STATEMENTS = 8
+"""The most statements of a commit that go through the rows of one table."""
 
 PUBLISH_PATIENCE = timedelta(hours=1)
 """For all epochs that are due. The next run publishes those that are left."""
 
 ACTION = "action"
 """Key of a run's conf that names the operator's action whose epoch the run is (`epochline.airflow.action_runs`)."""
+
+
+def commit_patience(pipeline: Pipeline) -> timedelta:
+    """The longest time that PostgreSQL lets a commit of this declaration take.
+
+    The server ends each statement after ``commit_statement_timeout``. A shorter limit of a task would end a legal
+    commit in its middle, roll it back, and end the next try as well.
+    """
+    # The quarantine is one more table.
+    return pipeline.commit_statement_timeout * STATEMENTS * (len(pipeline.tables) + 1)
 
 
 def settings_of_dag(pipeline: Pipeline) -> ResolvedSettings:

@@ -14,7 +14,8 @@ class Difference:
 
     ``where`` is a target's name, ``quarantine`` or ``ledger``. ``kind`` is ``missing`` (a record without its row),
     ``doubled`` (one row too many for a record), ``extra`` (a row without a record of the epoch), ``changed`` (``said``
-    names the columns), or for the ledger ``count`` and ``digest``. A difference of a whole partition has no offset.
+    names the columns), or for the ledger ``count`` and ``digest``. A difference of a whole partition has no offset, and
+    one of a whole table, such as state that epochs did not leave so, no topic.
     """
 
     epoch_id: int | None
@@ -31,7 +32,8 @@ class Difference:
         row = f" row {self.row}" if self.row else ""
         epoch = "no committed epoch" if self.epoch_id is None else f"epoch {self.epoch_id}"
         said = f": {self.said}" if self.said else ""
-        return f"{self.where}: {self.kind}: {self.topic}-{self.partition}{at}{row} ({epoch}){said}"
+        place = "" if self.topic is None else f" {self.topic}-{self.partition}{at}{row}"
+        return f"{self.where}: {self.kind}:{place} ({epoch}){said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

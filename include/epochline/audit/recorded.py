@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateStanding
+from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.state_triggers import state_content
 from epochline.protocol.offsets import OffsetRange, PartitionCounts
 
 _AT_ONCE = 1_000_000
@@ -119,6 +122,11 @@ class Recorded:
         """The number of sealed rows that are in the target, by sink: without skipped repeats."""
         rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return {row.sink: row.rows for row in rows}
+
+    def state(self, table: str) -> StateStanding:
+        """What a state table holds, read whole, and what the last epoch left in it; in the caller's snapshot."""
+        standing = PostgresStates(self._connection).left(self._pipeline, table)
+        return replace(standing, now=state_content(self._connection, table))
 
     def declared_losses(self) -> list[str]:
         """Descriptions of the offsets that an operator declared lost."""

@@ -152,6 +152,8 @@ class _Audit:
                 self._audit(group, session)
         if first is None and last is None:
             self._find_strays(epochs[-1])
+        if last is None:
+            self._compare_states(epochs[-1])
         return self._summary
 
     def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
@@ -330,6 +332,19 @@ class _Audit:
         for sink in sinks:
             for found in strays(self._connection, sink, self._pipeline):
                 self._row_differs({}, sink, found._replace(epoch_id=None))
+
+    def _compare_states(self, newest: RecordedEpoch) -> None:
+        """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
+        with self._connection.begin():
+            declared = self._recorded.declaration(newest)
+            standings = {state.table: self._recorded.state(state.table) for state in declared.states}
+        for table, standing in standings.items():
+            said = "the table is gone" if standing.now is None else standing.difference
+            if said is not None:
+                epoch_id = standing.left_by
+                self._tell(
+                    Difference(epoch_id=epoch_id, where=table, kind="changed", topic=None, partition=None, said=said)
+                )
 
     def _finish(self, state: _Epoch) -> None:
         epoch = state.recorded

@@ -73,6 +73,11 @@ def main() -> None:
             _say("interrupted")
         raise
     except Exception as error:
+        from epochline.cli.environment import explained
+
+        if (known := explained(error)) is not None:
+            _say(f"error: {known} The traceback is in {_keep_traceback()}.")
+            sys.exit(1)
         _say(
             f"error: epochline failed unexpectedly ({type(error).__name__}: {' '.join(str(error).split())})."
             f" The traceback is in {_keep_traceback()}; please report it."

@@ -22,7 +22,7 @@ from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochError, EpochlineError
+from epochline.errors import EpochError, EpochlineError, StackError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.protocol.staging import StagingTicket
 
@@ -196,21 +196,26 @@ class Execution:
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:
+            from epochline.cli.environment import not_started
             from epochline.local.class_archive import class_options
             from epochline.local.spark_home import spark_home
             from epochline.spark.session import session
 
             printing.progress(f"starting Spark on {self._master}; its log is {log}")
-            self._spark = self._exit.enter_context(
-                session(
-                    f"epochline {self._pipeline.name}",
-                    self._master,
-                    home=spark_home(),
-                    driver_options=class_options(),
-                    log=log,
-                    conf=self._pipeline.spark_conf,
+            options = class_options()
+            try:
+                self._spark = self._exit.enter_context(
+                    session(
+                        f"epochline {self._pipeline.name}",
+                        self._master,
+                        home=spark_home(),
+                        driver_options=options,
+                        log=log,
+                        conf=self._pipeline.spark_conf,
+                    )
                 )
-            )
+            except Exception as error:
+                raise StackError(not_started(error, log)) from error
         return self._spark
 
     def _stop_jobs(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ def quarantine(
 ) -> None:
     """List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers.
 
+    Without a filter, also lists the rows that a target refused since the last commit and that belong to no record.
     Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0: success,
     even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
     """
@@ -59,6 +61,8 @@ def quarantine(
         if not rows:
             check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
         (waiting,) = database.ask(opened, "quarantine_waiting", **wanted)
+        whole = not (epoch or reason or show or as_json)
+        refused = database.ask(opened, "refused_rows", pipeline=pipeline, limit=limit) if whole else []
     if show and not rows:
         raise EpochNotFoundError(
             f"the quarantine of {pipeline} has no record {show}; `epochline quarantine {pipeline}` lists its records."
@@ -70,6 +74,7 @@ def quarantine(
             _show_one(pipeline, row)
     else:
         _list(pipeline, rows, waiting["records"], epoch, reason)
+        _list_refused(refused)
 
 
 def _place(show: str | None) -> dict[str, Any]:
@@ -107,6 +112,17 @@ def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | 
     chosen += [f"--like {shlex.quote(reason)}"] if reason else []
     printing.say(f"{waiting} record{'' if waiting == 1 else 's'} not requeued yet. Correct the parse, and then run:")
     printing.say(_requeue(pipeline, *(chosen or ["--everything"])))
+
+
+def _list_refused(rows: list[dict[str, Any]]) -> None:
+    """The rows that stop the pipeline now, and that no quarantine takes, because they belong to no single record."""
+    if not rows:
+        return
+    printing.say("rows that a target refused since the last commit; a transform or a sum made them:")
+    printing.table(
+        ("epoch", "sink", "row", "reason"),
+        [(row["epoch_id"], row["sink"], json.dumps(row["row"]), row["reason"]) for row in rows],
+    )
 
 
 def _requeue(pipeline: str, *chosen: str) -> str:

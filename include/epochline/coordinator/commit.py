@@ -210,6 +210,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.states.leave(pipeline, epoch.epoch_id)
     tx.receipts.write(epoch, attempt, pipeline, upserted, shown)
+    tx.targets.account()
     if not shown:  # else a sweep discards the external sinks' files together with the staging
         tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)

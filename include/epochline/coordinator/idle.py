@@ -7,7 +7,10 @@ from epochline.ports import Transaction
 
 
 def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
-    """Whether windows end because time passed without records. Needs ``idle_after`` in the declaration."""
+    """Whether windows end because time passed without records. Needs ``idle_after`` in the declaration.
+
+    The caller has made sure that no partition has unread records.
+    """
     windows = pipeline.windows
     if windows is None or windows.time.idle_after is None:
         return False

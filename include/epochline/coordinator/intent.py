@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
@@ -18,7 +18,7 @@ from epochline.coordinator.recover import Recovered, recover
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
-from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,10 @@ class Intent(ABC):
         """Why the run's own aborted epoch cannot be tried again; None if it can."""
         return None
 
+    def left_unread(self, ranges: Sequence[PlannedRange]) -> Collection[TopicPartition]:
+        """The partitions that have records beyond the ranges of the epoch; none for an epoch that moves no head."""
+        return ()
+
     @abstractmethod
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
         """The epoch to write, or a plan without one."""
@@ -197,6 +201,7 @@ def write_epoch(
                 epoch = tx.epochs.reopen(own, pipeline, targets, request.lease)
                 _keep_settings(tx, epoch, request, tx.history.settings(epoch).get("record_limit"))
                 ranges = tuple(tx.epochs.ranges(epoch))
+                _keep_unread(tx, pipeline, epoch, intent.left_unread(ranges))
                 log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
                 return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
             notes = [*notes, f"{own} is not tried again: {obstacle}"]
@@ -211,6 +216,7 @@ def write_epoch(
         )  # fmt: skip
         limit = {"value": draft.record_limit, "from": draft.limit_from or f"kind {draft.kind}"}
         _keep_settings(tx, epoch, request, limit)
+        _keep_unread(tx, pipeline, epoch, intent.left_unread(draft.ranges))
         draft.write_more(tx, epoch)
     log.info(
         "epoch.planned pipeline=%s epoch=%d kind=%s partitions=%d offsets=%d run=%s",
@@ -232,6 +238,12 @@ def _overtaken(tx: Transaction, own: Epoch, row: PipelineRow) -> str | None:
     if row.generation != own.generation:
         return f"its ranges are of generation {own.generation}, and generation {row.generation} has begun"
     return None
+
+
+def _keep_unread(tx: Transaction, pipeline: Pipeline, epoch: Epoch, unread: Collection[TopicPartition]) -> None:
+    """Keep with the epoch which partitions cannot be idle. Every attempt computes the same watermark from it."""
+    if pipeline.windows is not None:
+        tx.times.keep_unread(epoch, unread)
 
 
 def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest, limit: Mapping[str, Any] | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -44,9 +44,9 @@ from epochline.protocol.data_loss import check_not_truncated, check_same_log, ch
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.log_ends import log_ends_of
-from epochline.protocol.offsets import Head, Origin, TopicPartition
+from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.origins import missing_origins
-from epochline.protocol.planning import SourceView, next_boundary, next_ranges
+from epochline.protocol.planning import SourceView, left_unread, next_boundary, next_ranges
 
 _TRIES = 5
 _DEFAULTS = PlanRequest()
@@ -175,6 +175,10 @@ class _NextRanges(Intent):
         ranges = tuple(tx.epochs.ranges(own))
         return no_longer_fits(ranges, self.watched, self.observed.view) or crossed(own, tx, ranges)
 
+    def left_unread(self, ranges: Sequence[PlannedRange]) -> Collection[TopicPartition]:
+        """The partitions that have records beyond the ranges, as the source just said."""
+        return left_unread(self.watched, self.observed.view.partitions, ranges)
+
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
         """Share the record limit among the partitions."""
         view, backfill, watched = self.observed.view, self.observed.backfill, self.watched
@@ -188,14 +192,13 @@ class _NextRanges(Intent):
             bounds = dict(shown) if bounds is None else {tp: min(end, shown.get(tp, 0)) for tp, end in bounds.items()}
             notes.append("reads again what the ledger lost when it went back in time, up to where a sink shows it")
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
-        held_back = open_transactions(view)
-        notes += held_back
+        notes += open_transactions(view)
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
             report = report_interval(tx, self.pipeline, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *report.notes], report.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
-        if not ranges and backfill is None and not held_back and closes_windows(tx, self.pipeline):
+        if not ranges and backfill is None and not self.left_unread(ranges) and closes_windows(tx, self.pipeline):
             kind = EpochKind.IDLE
             notes.append("nothing to read; windows close, because the source is idle")
         elif not ranges:

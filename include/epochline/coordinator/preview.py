@@ -16,7 +16,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
-from epochline.protocol.planning import next_ranges
+from epochline.protocol.planning import left_unread, next_ranges
 
 _Shown = Sequence[tuple[str, Sequence[Head]]]
 
@@ -56,15 +56,14 @@ def preview(
     view = observed.view
     origins, watched, ranges = _upcoming(pipeline, heads, observed, record_limit)
     ends = {one.tp: one.last_stable for one in view.partitions}
-    held_back = tuple(open_transactions(view))
     return PlanPreview(
         unfinished=unfinished,
         origins=origins,
         heads=watched,
         ranges=ranges,
-        idle=idle and not ranges and not held_back,
+        idle=idle and not ranges and not left_unread(watched, view.partitions, ranges),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=(*guarded_by_sinks_alone(pipeline), *held_back, *full),
+        notes=(*guarded_by_sinks_alone(pipeline), *open_transactions(view), *full),
     )
 
 

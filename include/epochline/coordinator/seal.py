@@ -87,6 +87,8 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
+        # The trial does what the commit will do.
+        tx.targets.allow_time(pipeline.commit_statement_timeout)
         refused = _refused(tx, pipeline, ticket, epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
         if refused:
@@ -127,9 +129,8 @@ def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]
     without_record = [row for row in refused if row.place is None]
     if without_record:
         return kind(
-            f"{said} A transform or a sum made the row, so that no record can be set aside. The ledger's owner finds it"
-            f" in epochline.refused_row, pipeline {attempt.pipeline}, epoch_id {attempt.epoch_id}. Correct the"
-            " transform, or the rule."
+            f"{said} A transform or a sum made the row, so that no record can be set aside."
+            f" `epochline quarantine {attempt.pipeline}` shows the row. Correct the transform, or the rule."
         )
     if pipeline.bad_records == "quarantine":
         return RecordsRefusedError(f"{said} The next attempt sets these records aside in the quarantine.")

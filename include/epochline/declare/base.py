@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from epochline.declare.columns import parse_type
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
+from epochline.declare.reserved import is_reserved
 from epochline.errors import DeclarationError
 
 # True while a declaration is read back from the ledger. It was checked when it was declared, and the reading process
@@ -68,6 +69,17 @@ def check_identifier(name: str) -> str:
     return name
 
 
+def check_unreserved(name: str) -> str:
+    """Return a name that a column may have; raises ``ValueError`` for a name that Epochline uses itself."""
+    if is_reserved(check_identifier(name)):
+        other = name.lstrip("_")
+        raise ValueError(
+            f"{name!r} is a name that epochline uses for a column itself; name the column otherwise. Json reads a"
+            f" member under another name with paths={{'{other}': '$.{name}'}}"
+        )
+    return name
+
+
 def in_order(columns: Any) -> Any:
     """Turn a list of pairs, which keeps the order of columns in the ledger, back into a dict."""
     return dict(columns) if isinstance(columns, list | tuple) else columns
@@ -77,9 +89,7 @@ def check_columns(columns: dict[str, str]) -> dict[str, str]:
     """Return columns with their types in canonical spelling; raises ``ValueError`` for an unusable name or type."""
     checked = {}
     for name, text in columns.items():
-        check_identifier(name)
-        if name.startswith("_"):
-            raise ValueError(f"{name!r} begins with an underscore, which is reserved for epochline's own columns")
+        check_unreserved(name)
         checked[name] = str(parse_type(text))
     return checked
 

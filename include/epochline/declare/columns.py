@@ -125,6 +125,9 @@ They record the order of an outbox, because the physical order of a table's rows
 DELETED = "_deleted"
 """Boolean column of an upsert sink's staging: true for a tombstone that deletes its key."""
 
+UNAVAILABLE = "_unavailable"
+"""Names of the columns whose values a record does not give: a list in parsed rows, a JSON array in staging."""
+
 QUARANTINE_COLUMNS = {
     "topic": "text",
     "partition": "integer",

@@ -8,7 +8,7 @@ result depends on the order in which an epoch's records are read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import not_
 from typing import TypeVar
@@ -29,8 +29,8 @@ class EventTime(DeclarationModel):
         column: a ``timestamptz`` column of the parsed record; a record without a time is a bad record.
         out_of_orderness: how much older a record may be than the newest earlier record of its partition.
         idle_after: after this time without a record a partition stops holding the watermark back; None: it never
-            does. While every partition is idle the watermark follows the clock of the database, and windows close in
-            epochs that read nothing.
+            does. A partition with unread records is never idle, however small the epochs are. While every partition is
+            idle the watermark follows the clock of the database, and windows close in epochs that read nothing.
         punctuation: a column of the parsed record by which a record carries the watermark of its partition. A
             ``timestamptz`` is the watermark, and NULL sets none. A true ``boolean`` makes the record's own time the
             watermark. No older record of the partition is expected then (N6).
@@ -62,16 +62,18 @@ class PartitionTime:
         newest: the newest event time of any record read; None before the first record. A watermark that a record
             carried counts as the time of a record that is newer by ``out_of_orderness``.
         read_at: database time at the plan of the last committed epoch that read a record of the partition, or None.
+        unread: whether the plan saw records of the partition that the epoch does not read.
     """
 
     newest: datetime | None = None
     read_at: datetime | None = None
+    unread: bool = False
 
     def and_then(self, newest: datetime | None, now: datetime) -> PartitionTime:
         """Event time after an epoch whose newest record of this partition is ``newest``; None: the epoch read none."""
         if newest is None:
             return self
-        return PartitionTime(newest=newest if self.newest is None else max(self.newest, newest), read_at=now)
+        return replace(self, newest=newest if self.newest is None else max(self.newest, newest), read_at=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ def watermark(
 
 
 def _idle(declared: EventTime, one: PartitionTime, now: datetime) -> bool:
-    if declared.idle_after is None:
+    if declared.idle_after is None or one.unread:
         return False
     # A partition that never had a record is idle from the beginning: nothing says when its idle time began.
     return one.read_at is None or now - one.read_at >= declared.idle_after

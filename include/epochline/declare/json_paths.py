@@ -1,11 +1,13 @@
-"""Paths to members of nested JSON objects, such as ``$.address.city``. Pure."""
+"""Paths to members of nested JSON objects, such as ``$.address.city``, and values of members. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
-from epochline.declare.columns import ColumnType
+from epochline.declare.columns import INTEGERS, ColumnType
 
 _STEP = re.compile(
     r"""
@@ -66,3 +68,22 @@ def check_paths(paths: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Column
                     f"{inner} is read from inside {written_path(above)}, which the column {outer} reads as"
                     f" {kinds[outer]}; an object fits only json or jsonb"
                 )
+
+
+def is_json_of(value: Any, kind: ColumnType) -> bool:
+    """Whether a value is written in JSON as values of the column are: a number, true or false, a text, a document."""
+    if kind.name in _OBJECTS:
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            return False
+        return value is not None
+    if kind.name == "boolean":
+        return isinstance(value, bool)
+    if kind.name in INTEGERS:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind.name in ("real", "double precision"):
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+    if kind.name == "numeric":
+        return isinstance(value, int | float | str) and not isinstance(value, bool)
+    return isinstance(value, str)

@@ -21,6 +21,9 @@ OUTBOX = "epochline_outbox"
 FOLLOWED = "epochline_follow_state"
 """Prefix of the names of a state table's triggers. They refuse no row, so the seal does not probe them."""
 
+ORDER = "_order_"
+"""Prefix of the names of order columns."""
+
 _STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
 
 
@@ -87,8 +90,8 @@ def consumer_group(pipeline: str) -> str:
 
 def order_column(column: str) -> str:
     """Name of the target column that keeps the order value of the newest row of a key."""
-    name = f"_order_{column}"
-    return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"_order_{_digest(column)}"
+    name = f"{ORDER}{column}"
+    return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"{ORDER}{_digest(column)}"
 
 
 def sink_uri(pipeline: str, sink: str) -> str:

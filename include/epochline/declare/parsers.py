@@ -12,7 +12,8 @@ from pydantic import Field, field_validator, model_validator
 from epochline.declare.avro_types import proposed, unheld
 from epochline.declare.base import DeclarationModel, in_order, reading_back
 from epochline.declare.columns import parse_type
-from epochline.declare.json_paths import check_paths, read_path
+from epochline.declare.json_paths import check_paths, is_json_of, read_path
+from epochline.declare.patterns import check_pattern, named_groups
 from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, TextSpec
 
 
@@ -59,7 +60,7 @@ class Text(DeclarationModel):
 
 
 class Json(DeclarationModel):
-    """Each record's value as one JSON object. Other members are ignored; missing members are NULL.
+    """Each record's value as one JSON object. Other members are ignored; missing members are NULL or have a default.
 
     A value that is not an object, or a member that its column cannot hold, makes a bad record.
     A record without a value (a tombstone) takes its columns from a JSON object in its key, by the same names and paths.
@@ -69,12 +70,24 @@ class Json(DeclarationModel):
         paths: by column, where its member lies if not directly in the object: ``$.address.city``, or
             ``$.address["zip code"]``. The column is NULL if an object on the path is missing or null. Anything else on
             the path, also an array, makes a bad record. Only for ``parse``.
+        defaults: by column, the value of a member that is missing, as JSON; a member that is null is NULL. The value is
+            a part of the record: it also replaces the value of an existing row in an upsert table. A record without a
+            value takes no default. Only for ``parse``.
+        unavailable: what a connector sends in place of a value that it does not have, such as Debezium's
+            ``__debezium_unavailable_value``. It is recognized as text, as bytes in base64 or hex, as uuid, and as an
+            array or a map of it. An upsert table with ``keep_unavailable`` keeps its value; otherwise the record is
+            bad. Only for ``parse``.
+        framed: whether each value is in a schema registry's framing: a zero byte and a schema id of four bytes before
+            the object. The schema is not read. Only for ``parse``.
     """
 
     kind: Literal["json"] = "json"
     columns: dict[str, str] = Field(min_length=1)
     # An empty field is left out, so that the hashes of declarations in existing ledgers stay valid.
     paths: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    defaults: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
+    unavailable: str | None = Field(default=None, min_length=2, exclude_if=not_)
+    framed: bool = Field(default=False, exclude_if=not_)
 
     _ordered = field_validator("columns", mode="before")(in_order)
 
@@ -94,6 +107,22 @@ class Json(DeclarationModel):
             raise ValueError(f"paths: {error}") from error
         return self
 
+    @model_validator(mode="after")
+    def _defaults_are_of_columns(self) -> Json:
+        strangers = sorted(set(self.defaults) - set(self.columns))
+        if strangers:
+            raise ValueError(f"defaults: {', '.join(strangers)} is not among the columns")
+        for name, value in self.defaults.items():
+            kind = parse_type(self.columns[name])
+            if not is_json_of(value, kind):
+                raise ValueError(f"defaults: {name} is {kind}, which {value!r} does not give in JSON")
+        return self
+
+    @property
+    def reads_only(self) -> list[str]:
+        """The given fields that have a meaning for ``parse`` alone."""
+        return [name for name in ("paths", "defaults", "unavailable", "framed") if getattr(self, name)]
+
     @property
     def steps(self) -> dict[str, tuple[str, ...]]:
         """The names of the members that lead to each column's value, from the outermost object inwards."""
@@ -107,17 +136,26 @@ class Json(DeclarationModel):
     @property
     def spec(self) -> JsonSpec:
         """The values that a Spark worker needs."""
-        return JsonSpec(columns=self.columns, steps=self.steps)
+        return JsonSpec(
+            columns=self.columns,
+            steps=self.steps,
+            defaults=self.defaults,
+            unavailable=self.unavailable,
+            framed=self.framed,
+        )
 
 
 class Regex(DeclarationModel):
-    """Each record's whole value, matched by a regular expression with named groups (RE2 syntax).
+    r"""Each record's whole value, matched by a regular expression with named groups.
 
-    A value that does not match makes a bad record. Every named group is a column of type ``text`` unless ``columns``
-    gives another type. A group that took no part in the match is NULL.
+    The syntax is RE2's (https://github.com/google/re2/wiki/Syntax): it has classes such as ``[[:alpha:]]`` and ``\pL``,
+    and the flags ``(?ims-U)``, but no look-ahead and no backreference. The time of a match grows with the length of the
+    value, whatever the pattern. A value that does not match makes a bad record. Every named group is a column of type
+    ``text`` unless ``columns`` gives another type. A group that took no part in the match is NULL; a group that matched
+    nothing is the empty text.
 
     Args:
-        pattern: the expression, with one named group ``(?P<name>…)`` for each column.
+        pattern: the expression, with one named group ``(?P<name>…)`` for each column. Other groups give no column.
         columns: PostgreSQL types of groups that are not ``text``.
     """
 
@@ -127,13 +165,13 @@ class Regex(DeclarationModel):
 
     @model_validator(mode="after")
     def _pattern_and_columns_agree(self) -> Regex:
-        try:
-            groups = re.compile(self.pattern).groupindex
-        except re.error as error:
-            raise ValueError(f"pattern: not a regular expression: {error}") from error
-        if not groups:
-            raise ValueError("pattern: has no named group (?P<name>…), so there is no column to fill")
-        strangers = sorted(set(self.columns) - set(groups))
+        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
+        if not reading_back.get():
+            try:
+                check_pattern(self.pattern)
+            except ValueError as error:
+                raise ValueError(f"pattern: {error}") from error
+        strangers = sorted(set(self.columns) - set(named_groups(self.pattern)))
         if strangers:
             raise ValueError(f"columns: {', '.join(strangers)} name no group of the pattern")
         for text in self.columns.values():
@@ -143,8 +181,7 @@ class Regex(DeclarationModel):
     @property
     def record(self) -> dict[str, str]:
         """Columns of the parsed record and their types."""
-        groups = re.compile(self.pattern).groupindex
-        return {name: str(parse_type(self.columns.get(name, "text"))) for name in groups}
+        return {name: str(parse_type(self.columns.get(name, "text"))) for name in named_groups(self.pattern)}
 
     @property
     def spec(self) -> RegexSpec:

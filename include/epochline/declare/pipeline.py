@@ -244,6 +244,8 @@ class Pipeline(DeclarationModel):
         if self.is_transformed:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each table's rows")
+            if sink.keep_unavailable:
+                raise ValueError(f"sinks.{sink}.keep_unavailable: a transform's rows give every value; remove it")
             missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
             if missing:
                 raise ValueError(

@@ -31,6 +31,9 @@ class JsonSpec:
 
     columns: Mapping[str, str]
     steps: Mapping[str, tuple[str, ...]]
+    defaults: Mapping[str, Any]
+    unavailable: str | None
+    framed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,7 @@ class TableSpec:
     measures: tuple[str, ...]
     on_tombstone: str | None
     select: str | None
+    keep_unavailable: bool = False
 
     def __str__(self) -> str:
         return self.table

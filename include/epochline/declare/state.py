@@ -65,14 +65,25 @@ class StateStanding:
     """Content of one state table now and after its last epoch.
 
     Args:
-        now: content of the table; None if the ledger does not track the table.
+        now: content of the table; None if no trigger counts it.
+        followed: whether Epochline created the table, so that its triggers can be mended.
         left: content after the last epoch that was committed with the table, or None.
         left_by: id of that epoch.
     """
 
     now: StateDigest | None
+    followed: bool = True
     left: StateDigest | None = None
     left_by: int | None = None
+
+    @property
+    def difference(self) -> str | None:
+        """How the content differs from what the last epoch left, for people; None if it does not."""
+        if self.left is None or self.now is None or self.now == self.left:
+            return None
+        same = self.now.keys == self.left.keys
+        found = "the same number of keys with other values" if same else f"{self.now}"
+        return f"epoch {self.left_by} left {self.left}, it now holds {found}"
 
     def as_left(self) -> StateStanding:
         """The standing of an unchanged table."""
@@ -94,11 +105,7 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
         what = f"{pipeline}: state {table}"
         accept = f"accept-state {pipeline} --reason …"
         if standing.now is None:
-            raise StateError(
-                f"{what} is a table that Epochline did not create, so its rows were never counted. Nothing was changed."
-                " Rename it. Copy its rows into the table that the command makes.",
-                "migrate",
-            )
+            raise not_counted(pipeline, table, followed=standing.followed)
         if standing.left is None:
             if standing.now.keys:
                 raise StateError(
@@ -107,14 +114,10 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
                     f"run {pipeline}" if last_committed is None else accept,
                 )
             continue
-        if standing.now != standing.left:
-            found = (
-                "the same number of keys with other values" if standing.now.keys == standing.left.keys
-                else f"{standing.now}"
-            )  # fmt: skip
+        if standing.difference is not None:
             raise StateError(
-                f"{what} was changed outside of epochs: epoch {standing.left_by} left {standing.left}, it now holds"
-                f" {found}. Nothing was changed. Put it back, or accept it as it is.",
+                f"{what} was changed outside of epochs: {standing.difference}. Nothing was changed. Put it back, or"
+                " accept it as it is.",
                 accept,
             )
         if standing.left_by != last_committed:
@@ -123,6 +126,21 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
                 " records committed since. Nothing was changed. Restore it, or accept it as it is.",
                 accept,
             )
+
+
+def not_counted(pipeline: str, table: str, *, followed: bool) -> StateError:
+    """The error for a state table whose writes no trigger counts."""
+    if followed:
+        return StateError(
+            f"{pipeline}: triggers of state {table} are missing or disabled, so that what writes to it is not counted."
+            " Nothing was changed. The command enables them; the next epoch then compares all of the table.",
+            "migrate",
+        )
+    return StateError(
+        f"{pipeline}: state {table} is a table that Epochline did not create, so its rows were never counted. Nothing"
+        " was changed. Rename it. Copy its rows into the table that the command makes.",
+        "migrate",
+    )
 
 
 def recorded_state(standings: Mapping[str, StateStanding]) -> dict[str, Any]:

@@ -42,6 +42,9 @@ class PostgresTable(DeclarationModel):
             planned, the same in every retry. It is not among ``columns``.
         before_images: the number of newest epochs whose replaced rows are kept, so that ``epochline restore`` can put
             them back (``upsert``, ``add``). Mode ``append`` replaces no rows.
+        keep_unavailable: whether a column keeps its value where a record does not give it: a value that `Json` reads as
+            ``unavailable``, or a name in the list ``_unavailable`` of a function ``parse`` (``upsert`` with lineage, no
+            ``transform``). Without an older row of the key in the same partition the record is bad.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
             the columns are taken by name.
     """
@@ -58,6 +61,7 @@ class PostgresTable(DeclarationModel):
     aggregated: bool = False
     insert_time: str | None = Field(default=None, exclude_if=not_)
     before_images: int = Field(default=0, ge=0)
+    keep_unavailable: bool = Field(default=False, exclude_if=not_)
     select: Reference | None = None
 
     @field_validator("key", "order_by", "measures", mode="before")
@@ -99,6 +103,10 @@ class PostgresTable(DeclarationModel):
             if given and field not in allowed:
                 raise ValueError(f"{field}: not supported in mode {self.mode!r}; remove it")
         self._check_unique_key()
+        if self.keep_unavailable and (self.mode != "upsert" or not self.lineage or self.aggregated or self.select):
+            raise ValueError(
+                "keep_unavailable: supported in mode 'upsert' with lineage and without a select; remove it"
+            )
         if self.insert_time is not None and (self.mode == "add" or self.insert_time in (self.columns or {})):
             raise ValueError("insert_time: give a column that is not among columns; mode 'add' has none")
         if self.tombstone is not None and self.mode != "upsert":
@@ -174,6 +182,7 @@ class PostgresTable(DeclarationModel):
             measures=self.measures,
             on_tombstone=self.on_tombstone,
             select=self.select,
+            keep_unavailable=self.keep_unavailable,
         )
 
     def __str__(self) -> str:

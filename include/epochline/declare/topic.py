@@ -106,8 +106,11 @@ class KafkaTopic(DeclarationModel):
     def _values_are_flat(cls, value: str | ValueFormat) -> str | ValueFormat:
         if isinstance(value, str):
             return check_reference(value)
-        if isinstance(value, Json) and value.paths:
-            raise ValueError("paths are for reading: a column is written as a member of its own name; leave paths out")
+        if isinstance(value, Json) and value.reads_only:
+            fields = ", ".join(value.reads_only)
+            raise ValueError(
+                f"{fields}: for reading only; a column is written as a member of its own name; leave it out"
+            )
         return value
 
     @field_validator("key", "order_by", mode="before")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from epochline.declare.aggregation import Sink, Windowed
-from epochline.declare.base import DeclarationModel, check_identifier
+from epochline.declare.base import DeclarationModel, check_unreserved
 from epochline.declare.columns import DELETED, END, START, parse_type
 from epochline.declare.event_time import EventTime
 from epochline.declare.restart import Pause
@@ -107,9 +107,10 @@ class WindowedQuery(DeclarationModel):
         if query.time != self.time.column:
             raise ValueError(f"time.column is {self.time.column}, but the query's window is of {query.time}")
         for name in query.results:
-            check_identifier(name)
-            if name.startswith("_"):
-                raise ValueError(f"query: {name!r} begins with an underscore, which is reserved")
+            try:
+                check_unreserved(name)
+            except ValueError as error:
+                raise ValueError(f"query: {error}") from error
         return self
 
     @property

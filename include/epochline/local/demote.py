@@ -33,7 +33,9 @@ def server_account(data: Path, needed: Sequence[Path]) -> Account:
     """The account that runs the server: the caller's, or for root the data folder's owner, else `nobody`.
 
     Root's checkout often lies below a folder that no other account may enter (`/root`). Then the account keeps the
-    capability to pass closed folders; the modes of folders are not changed.
+    capability to pass closed folders, and no other; the modes of folders are not changed. PostgreSQL's programs look
+    for each other with access(2), which ignores the capability unless the secure bit ``no_setuid_fixup`` is set
+    (ADR 0005).
 
     Args:
         data: the data folder, existing or not.
@@ -57,7 +59,10 @@ def server_account(data: Path, needed: Sequence[Path]) -> Account:
         uid, gid = data.stat().st_uid, data.stat().st_gid
     prefix = [setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
     if not all(_open_to_all(path) for path in needed):
-        prefix += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+        prefix += [
+            "--securebits=+no_setuid_fixup", "--bounding-set=-all,+dac_override",
+            "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
+        ]  # fmt: skip
     return Account(uid=uid, gid=gid, prefix=(*prefix, "--"))
 
 

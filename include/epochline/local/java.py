@@ -33,11 +33,13 @@ def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
 
     Raises:
-        StackError: `$JAVA_HOME` is not set, and `$PATH` has no ``java``.
+        StackError: `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")
     found = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
+    if java_home and not os.access(str(found), os.X_OK):
+        raise StackError(f"JAVA_HOME is {java_home}, but {found} is no program. {_HINT}")
     if found is None:
         raise StackError(f"no `java` was found on PATH. {_HINT}")
     return Path(found)

@@ -39,7 +39,7 @@ class AcceptState(DirectAction[Parameters, None]):
         standings = tx.states.standings(declared)
         unknown = [table for table, one in standings.items() if one.now is None]
         if unknown:
-            return refused(f"{', '.join(unknown)} was not made by `epochline migrate`, so its content is not tracked.")
+            return refused(f"no trigger counts what is written to {', '.join(unknown)}; run `epochline migrate` first.")
         if all(one.now == one.left and one.left_by == last for one in standings.values()):
             return refused(f"the state of {subject.name} is what epoch {last} left; there is nothing to accept.")
         return ActionPreview(

@@ -83,6 +83,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         if found is None:
             raise AssertionError("previewed under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
+        tx.targets.allow_time(declared.commit_statement_timeout)
         tx.targets.claim(declared)
         undone: Sequence[int] = []
         # Nothing was committed under a new name: it begins at the other pipeline's heads.
@@ -99,6 +100,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
+        tx.targets.account()
 
         def show() -> Sequence[str]:
             mirror(subject.ledger, source, declared, known=parameters.of is not None)

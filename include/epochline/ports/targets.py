@@ -166,7 +166,7 @@ class Targets(Protocol):
         Foreign keys between the targets decide the order (ADR 0041).
 
         Raises:
-            TargetError: the counts of an upsert do not add up to its staged rows.
+            TargetError: rows were dropped, or the counts of an upsert do not add up to its staged rows.
         """
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
@@ -178,8 +178,27 @@ class Targets(Protocol):
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
         """How staging differs from the rows that an epoch wrote into an append target with lineage."""
 
-    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        """Remove the rows of these epochs from a target and put back what they replaced. Returns the number of rows."""
+    def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
+        """Remove the rows of these epochs from every target and put back what they replaced.
+
+        Returns:
+            By target, the number of rows that it changed.
+
+        Raises:
+            TargetError: a row does not go or come back, or rows of another table would be deleted or changed with it.
+        """
+
+    def account(self) -> None:
+        """Check that the targets hold what `apply` and `undo` made of them (INV-9).
+
+        Call it when nothing more changes a target in the transaction, and before staging is dropped.
+
+        Raises:
+            TargetError: a trigger, a rule or a cascade changed what was written.
+        """
+
+    def allow_time(self, statement: timedelta) -> None:
+        """Raise the statement time-out for the rest of the transaction, if it is shorter."""
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Set statement and lock time-outs for the rest of the transaction."""

@@ -96,6 +96,21 @@ def share_limit(
     return shares
 
 
+def left_unread(
+    heads: Sequence[Head], partitions: Sequence[PartitionView], ranges: Sequence[PlannedRange]
+) -> frozenset[TopicPartition]:
+    """The partitions that have records beyond an epoch's ranges. Records of an open transaction count as well.
+
+    Args:
+        heads: the heads of the partitions that the declaration reads.
+        partitions: the source's partitions when the epoch is planned.
+        ranges: what the epoch reads.
+    """
+    ends = {view.tp: view.high_watermark for view in partitions}
+    reached = {head.tp: head.next_offset for head in heads} | {one.tp: one.range.until for one in ranges}
+    return frozenset(tp for tp, position in reached.items() if position < ends.get(tp, 0))
+
+
 def next_boundary(heads: Sequence[Head], shown: Iterable[Reached]) -> Reached | None:
     """Find the nearest position that a sink shows and that some head has not reached; None if there is none.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochline.declare.columns import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, STAGED_PLACE
+from epochline.declare.columns import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, STAGED_PLACE, UNAVAILABLE
 from epochline.declare.names import QUARANTINE, staging_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
@@ -28,6 +28,8 @@ def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str,
     if sink.mode == "upsert":
         columns |= {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
         columns[DELETED] = "boolean"
+        if sink.keep_unavailable:
+            columns[UNAVAILABLE] = "jsonb"
     if isinstance(sink, Outbox):
         columns |= STAGED_PLACE
     return columns

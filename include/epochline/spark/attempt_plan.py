@@ -66,7 +66,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: not in the ledger")
-    generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
+    generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at, unread = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
         state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
@@ -99,11 +99,14 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     return AttemptPlan(
         pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),
         parallelism=recorded_value(settings, "parallelism"),
-        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at),
+        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at, unread),
     )  # fmt: skip
 
 
-def _event_times(cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime) -> TimeStanding:
+def _event_times(
+    cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime, unread: list[list[object]] | None
+) -> TimeStanding:
+    awake = {tuple(one) for one in unread or ()}
     failpoint("job.watermark")
     cursor.execute(statement("watermark_before"), {"pipeline": declared.name, "epoch_id": epoch_id})
     left = cursor.fetchone()
@@ -112,7 +115,7 @@ def _event_times(cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: 
     return TimeStanding(
         watermark=None if left is None else left[0],
         partitions={
-            (topic, partition): PartitionTime(newest=newest, read_at=read_at)
+            (topic, partition): PartitionTime(newest=newest, read_at=read_at, unread=(topic, partition) in awake)
             for topic, _topic_id, partition, newest, read_at in cursor.fetchall()
             if declared.source.reads(topic)
         },

@@ -41,6 +41,9 @@ def session(
     """
     # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
+    # They would make this a client of a Spark Connect server. The master is the connection's.
+    for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+        os.environ.pop(name, None)
     settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
     for key, value in conf.items():
         settings.set(key, value)

@@ -107,14 +107,20 @@ class FakeTargets(Side):
             table=sink.table, same=same, inserted=len(now) - same, deleted=len(was) - same, changed=0, samples=(),
         )  # fmt: skip
 
-    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        return self.undo_rows(sink.table, epochs)
+    def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
+        return {sink.table: self.undo_rows(sink.table, epochs) for sink in pipeline.targets}
+
+    def account(self) -> None:
+        pass
 
     def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
         """Take the rows of these epochs out of a table; how many."""
         rows = self.rows.targets[table]
         self.rows.targets[table] = [row for row in rows if row["_epoch"] not in epochs]
         return len(rows) - len(self.rows.targets[table])
+
+    def allow_time(self, statement: timedelta) -> None:
+        pass
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass

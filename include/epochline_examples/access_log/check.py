@@ -1,8 +1,9 @@
 """Compares an access log with the tables of the pipeline `access_log`, without sharing code with the pipeline.
 
 The log is parsed again in plain Python. Only a line without client, time, request, status and size in their places is
-malformed. Each sound line must be in ``access_log`` as often as it is in the log, each malformed line must be in the
-quarantine with its bytes, and ``requests_per_client`` must hold the sums. The target is read in one snapshot.
+malformed, and so is one whose first field is not one client: a list of proxies, a virtual host before the client, a
+client with a port. Each sound line must be in ``access_log`` as often as it is in the log, each malformed line must be
+in the quarantine with its bytes, and ``requests_per_client`` must hold the sums. The target is read in one snapshot.
 
     python -m epochline_examples.access_log.check --log access.log --service epochline
 
@@ -44,7 +45,7 @@ class _Anything:
 ANYTHING = _Anything()
 
 _LINE = re.compile(
-    r'^(?P<client>[^\s\["]\S*) \S+ (?:.*? )?\[(?P<time>[^\]]*)\]'
+    r'^(?P<client>[^\s\["]\S*) (?P<ident>\S+) (?P<user>.*? )?\[(?P<time>[^\]]*)\]'
     r' "(?:(?P<request>(?:[^"\\]|\\.)*)|(?P<rough>.*?))" (?P<status>[0-9]{3}) (?P<size>[0-9]+|-)(?P<tail>(?:\s.*)?)$',
     re.DOTALL,
 )
@@ -102,7 +103,7 @@ def _core(client: str | None, microseconds: int | None, status: int | None, size
 def parse(line: bytes) -> Expected | None:
     """Parse a line to its expected row; None if it is malformed."""
     match = _LINE.match(line.decode(errors="surrogateescape"))
-    if match is None:
+    if match is None or not _one_client(match["client"], match["ident"], match["user"] or ""):
         return None
     seconds = _seconds(match["time"])
     size = None if match["size"] == "-" else int(match["size"])
@@ -115,6 +116,18 @@ def parse(line: bytes) -> Expected | None:
         size=size,
         texts=(*_request(match["request"]), *_tail(match["tail"].rstrip())),
     )
+
+
+def _one_client(client: str, ident: str, user: str) -> bool:
+    """Whether the fields name one client: no list, no port, and no other field before it."""
+    if any(mark in client for mark in ",[]") or any(mark in ident for mark in ",:"):
+        return False
+    if ":" in client:
+        address, _, zone = client.partition("%")
+        if address.count(":") < 2 or set(address) - set("0123456789abcdefABCDEF:.") or ":" in zone:
+            return False
+    is_address = "." in ident and not set(ident) - set("0123456789.")
+    return not is_address and not (user.startswith("- ") and user[1:].strip())
 
 
 def _seconds(time: str) -> int | None:

@@ -61,10 +61,12 @@ class QuarantineView:
         after: the place after which the next page begins; None on the last page.
         next_page: the query of the next page.
         requeue: the query of the form that requeues what the filter chooses; None if the form cannot say it.
+        refused: rows without a record that targets refused since the last commit; None without the right to see them.
     """
 
     pipeline: str
     records: Table
+    refused: Table | None
     after: Mapping[str, Any] | None
     next_page: str
     requeue: str | None
@@ -126,6 +128,7 @@ def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, i
     some = {name: value for name, value in names.items() if value is not None} or {"everything": "true"}
     return QuarantineView(
         pipeline=pipeline, records=replace(found, rows=rows), after=after,
+        refused=ledger.ask("page_refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
         next_page=urlencode({**asked, **(after or {})}),
         requeue=None if chosen.since or chosen.until else urlencode(some),
     )  # fmt: skip

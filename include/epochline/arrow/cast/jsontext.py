@@ -86,6 +86,14 @@ def _quoted(text: str) -> str:
     return _encode_text(str(text))
 
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def write_json_as_utf8(value: Any) -> str:
+    """`write_json` as a text that UTF-8 can encode: half a surrogate pair stays an escape, which is valid JSON."""
+    return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", write_json(value))
+
+
 def check_json(text: str, *, binary: bool) -> None:
     """Check that PostgreSQL accepts a text as ``json``, or with ``binary`` as ``jsonb``.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,13 +12,11 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import outside_years
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.jsontext import read_json, write_json
+from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
 from epochline.arrow.formats.postgres_text import as_text, numeric_text
 from epochline.declare.columns import INTEGERS, ColumnType
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
-
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -80,8 +77,7 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _document(text: str) -> str:
-    # UTF-8 cannot encode half a surrogate pair. A column of type json may contain it as an escape, which is valid JSON.
-    return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", write_json(read_json(text)))
+    return write_json_as_utf8(read_json(text))
 
 
 def _each(column: pa.Array, write: Callable[[Any], str]) -> pa.Array:

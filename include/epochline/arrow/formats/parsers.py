@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
+from epochline.arrow.cast.checks import any_true
+from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.json_values import JsonReader, joined
+from epochline.arrow.formats.columns import cast_all, with_errors
+from epochline.arrow.formats.framing import texts_of
+from epochline.arrow.formats.json_records import JsonParser
 from epochline.config.registry import registry
-from epochline.declare.columns import ColumnType, parse_type
 from epochline.declare.functions import load_function
+from epochline.declare.patterns import whole_match
 from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
 from epochline.errors import DeclarationError
-
-_TEXT = parse_type("text")
 
 
 def build_parser(pipeline: PipelineSpec) -> BatchFunction:
@@ -33,7 +32,7 @@ def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     if isinstance(parse, str):
         return _user_function(pipeline, parse, load_function(parse))
     if isinstance(parse, JsonSpec):
-        return _JsonParser(parse)
+        return JsonParser(parse)
     if isinstance(parse, AvroSpec):
         return _AvroParser(parse)
     if isinstance(parse, RegexSpec):
@@ -55,27 +54,6 @@ def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFuncti
     return parse
 
 
-def _with_errors(names: list[str], columns: list[pa.Array], problems: dict[int, str]) -> pa.RecordBatch:
-    """A batch of the columns and ``_error``."""
-    rows = len(columns[0])
-    reasons = pa.nulls(rows, pa.string())
-    if problems:
-        reasons = pa.array([problems.get(row) for row in range(rows)], pa.string())
-    return pa.RecordBatch.from_arrays([*columns, reasons], names=[*names, ERROR])
-
-
-def _cast(
-    columns: list[pa.Array], kinds: dict[str, ColumnType], problems: dict[int, str]
-) -> tuple[list[pa.Array], dict[int, str]]:
-    """Cast every column. A row keeps its first problem."""
-    cast_columns = []
-    for column, (name, kind) in zip(columns, kinds.items(), strict=True):
-        cast = cast_column(name, column, kind)
-        problems = cast.problems | problems
-        cast_columns.append(cast.array)
-    return cast_columns, problems
-
-
 class _AvroParser:
     def __init__(self, parse: AvroSpec) -> None:
         # Loads fastavro.
@@ -86,8 +64,8 @@ class _AvroParser:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns, problems = self._reader.read(batch.column("value"), batch.column("key"))
-        columns, problems = _cast(columns, self._kinds, problems)
-        return _with_errors(list(self._kinds), columns, problems)
+        columns, problems = cast_all(columns, self._kinds, problems)
+        return with_errors(list(self._kinds), columns, problems)
 
 
 class _BytesParser:
@@ -95,7 +73,7 @@ class _BytesParser:
         self._column = parse.column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return _with_errors([self._column], [batch.column("value")], {})
+        return with_errors([self._column], [batch.column("value")], {})
 
 
 class _TextParser:
@@ -103,97 +81,44 @@ class _TextParser:
         self._column = parse.column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        texts = cast_column(self._column, batch.column("value"), _TEXT)
-        return _with_errors([self._column], [texts.array], texts.problems)
+        texts = texts_of(self._column, batch.column("value"))
+        return with_errors([self._column], [texts.array], texts.problems)
 
 
 class _RegexParser:
     def __init__(self, parse: RegexSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        # RE2's classes such as \d are ASCII. Python only finds out which groups took part in a match.
-        self._python = re.compile(parse.pattern, re.ASCII)
-        self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
+        self._pattern = whole_match(parse.pattern)
         try:
             pc.extract_regex(pa.array([""]), self._pattern)
         except pa.ArrowInvalid as error:
             raise DeclarationError(f"parse.pattern: RE2 refuses the pattern: {error}") from error
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = cast_column("value", batch.column("value"), _TEXT)
+        values = texts_of("value", batch.column("value"))
         matches = pc.extract_regex(values.array, self._pattern)
         problems = dict(values.problems)
         unmatched = pc.and_(matches.is_null(), values.array.is_valid())
         for row in pc.indices_nonzero(unmatched).to_pylist():
             problems[row] = "the value does not match the pattern"
-        # Flattening keeps NULLs for rows that did not match.
-        groups = dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))
-        columns = self._absent_groups(values.array, [groups[name] for name in self._kinds])
-        columns, problems = _cast(columns, self._kinds, problems)
-        return _with_errors(list(self._kinds), columns, problems)
+        groups = self._absent_groups(values.array, _fields(matches))
+        columns, problems = cast_all([groups[name] for name in self._kinds], self._kinds, problems)
+        return with_errors(list(self._kinds), columns, problems)
 
-    def _absent_groups(self, values: pa.Array, groups: list[pa.Array]) -> list[pa.Array]:
-        """Set groups that took no part in the match to NULL. RE2 gives an empty text for them."""
-        empty = [pc.fill_null(pc.equal(group, ""), False) for group in groups]
-        doubtful = pa.array([False] * len(values))
-        for column in empty:
-            doubtful = pc.or_(doubtful, column)
-        rows = pc.indices_nonzero(doubtful).to_pylist()
-        if not rows:
+    def _absent_groups(self, values: pa.Array, groups: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """Set groups that took no part in the match to NULL: their text is empty, and they have no place in it."""
+        doubtful = pa.array(np.zeros(len(values), bool))
+        for group in groups.values():
+            doubtful = pc.or_(doubtful, pc.fill_null(pc.equal(group, ""), False))
+        if not any_true(doubtful):
             return groups
-        absent: list[set[int]] = [set() for _ in groups]
-        for row, value in zip(rows, values.take(pa.array(rows)), strict=True):
-            match = self._python.fullmatch(value.as_py())
-            for at, name in enumerate(self._kinds):
-                if match is not None and match[name] is None:
-                    absent[at].add(row)
-        return [
-            pc.if_else(pa.array([row in gone for row in range(len(values))]), None, group) if gone else group
-            for group, gone in zip(groups, absent, strict=True)
-        ]
+        places = _fields(pc.extract_regex_span(values.filter(doubtful), self._pattern))
+        return {
+            name: pc.if_else(pc.replace_with_mask(doubtful, doubtful, places[name].is_null()), None, group)
+            for name, group in groups.items()
+        }
 
 
-_PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\((?!\?)", re.DOTALL)
-
-
-def _only_named_groups(pattern: str) -> str:
-    """The pattern with unnamed groups made non-capturing, because Arrow refuses unnamed groups."""
-    return _PATTERN_PART.sub(lambda part: "(?:" if part[0] == "(" else part[0], pattern)
-
-
-class _JsonParser:
-    def __init__(self, parse: JsonSpec) -> None:
-        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._reader = JsonReader(self._kinds, parse.steps)
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values = cast_column("value", batch.column("value"), _TEXT)
-        if values.array.null_count == 0:
-            columns, problems = self._reader.read(values.array)
-        else:
-            columns, problems = self._with_tombstones(batch, values.array)
-        columns, problems = _cast(columns, self._kinds, values.problems | problems)
-        return _with_errors(list(self._kinds), columns, values.problems | problems)
-
-    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
-        with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
-        without = pc.indices_nonzero(values.is_null()).to_pylist()
-        columns, found = self._reader.read(values.take(pa.array(with_value, pa.int64())))
-        problems = {with_value[row]: reason for row, reason in found.items()}
-        tombstones = batch.column("value").is_null().to_pylist()
-        keys = batch.column("key").to_pylist()
-        texts = [_object_text(keys[row]) if tombstones[row] else "{}" for row in without]
-        from_keys, found = self._reader.read_each(texts)
-        problems |= {without[row]: f"key: {reason}" for row, reason in found.items()}
-        order = sorted(range(len(values)), key=(with_value + without).__getitem__)
-        back = pa.array(order, pa.int64())
-        return [joined(pair).take(back) for pair in zip(columns, from_keys, strict=True)], problems
-
-
-def _object_text(key: bytes | None) -> str:
-    """The key if it may be a JSON object, else an empty object: other keys contain no columns."""
-    try:
-        text = (key or b"").decode()
-    except UnicodeDecodeError:
-        return "{}"
-    return text if text.lstrip(" \t\r\n").startswith("{") else "{}"
+def _fields(matches: pa.StructArray) -> dict[str, pa.Array]:
+    """The groups by name; NULL in rows that did not match."""
+    return dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))

@@ -26,6 +26,7 @@ from epochline.arrow.stage.quarantine import quarantine_batch
 from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, deleted_by_parse
 from epochline.arrow.stage.timestamps import microseconds, span
 from epochline.arrow.stage.topic_rows import TopicRows
+from epochline.arrow.stage.unavailable import left_out, not_given
 from epochline.arrow.stage.window_rows import outside_windows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
@@ -210,7 +211,14 @@ class BatchFlow:
             without_value = tombstones.take(pa.array(record))
             for row, reason in outside_windows(self._pipeline, given, columns, without_value).items():
                 reasons.setdefault(int(record[row]), reason)
-        elif self._pipeline.is_transformed and (deleted := deleted_by_parse(given)) is not None:
+        if self._pipeline.is_transformed:
+            for row, names in left_out(given).items():
+                reasons.setdefault(int(record[row]), f"{not_given(names)}, which no transform or window can keep")
+        if (
+            self._pipeline.event_time is None
+            and self._pipeline.is_transformed
+            and (deleted := deleted_by_parse(given)) is not None
+        ):
             for row in pc.indices_nonzero(deleted).to_pylist():
                 reasons.setdefault(int(record[row]), _DELETED)
         # Whether each record gave exactly one row, in order: then columns need no copy.

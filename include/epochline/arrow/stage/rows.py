@@ -13,7 +13,8 @@ from epochline.arrow.cast.contract import BatchContractError, BatchFunction, cal
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_types, record_schema
-from epochline.declare.columns import DELETED, STAGED_LINEAGE
+from epochline.arrow.stage.unavailable import left_out, not_given, staged_names
+from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.functions import load_function
 from epochline.declare.names import order_column
 from epochline.declare.specs import TableSpec
@@ -43,7 +44,7 @@ class RowBuilder:
         self._schema = record_schema(staged.columns)
         self._kinds = column_types(staged.columns, staged.labels)
         self._orders = {order_column(name): name for name in sink.order_by}
-        own = {*STAGED_LINEAGE, DELETED, *self._orders}
+        own = {*STAGED_LINEAGE, DELETED, UNAVAILABLE, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
         self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
         self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
@@ -80,11 +81,14 @@ class RowBuilder:
                 column = pc.if_else(deleted, pa.scalar(None, column.type), column)
             columns[name] = self._cast(name, column, problems)
         self._own_columns(rows, columns, deleted)
+        kept = self._kept(rows, problems, deleted)
+        if UNAVAILABLE in self._kinds:
+            columns[UNAVAILABLE] = staged_names(kept, rows.num_rows)
         if on_tombstone == "quarantine":
             for row in pc.indices_nonzero(tombstones).to_pylist():
                 problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
         ignored = tombstones if on_tombstone == "ignore" else None
-        self._refuse_nulls(columns, problems, deleted)
+        self._refuse_nulls(columns, problems, deleted, kept)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if ignored is None:
             return batch, problems, None
@@ -113,6 +117,22 @@ class RowBuilder:
             deleted = by_parse if deleted is None else pc.or_(deleted, by_parse)
         return deleted if deleted is not None and any_true(deleted) else None
 
+    def _kept(self, rows: pa.RecordBatch, problems: dict[int, str], deleted: pa.Array | None) -> dict[int, list[str]]:
+        """Per row the columns of the target that keep their value, because the record does not give it."""
+        needed = (*self._sink.key, *self._sink.order_by)
+        kept: dict[int, list[str]] = {}
+        for row, names in left_out(rows).items():
+            is_deletion = deleted is not None and deleted[row].as_py()
+            # A column of a select may be made of any column of the record.
+            ours = [name for name in names if self._select is not None or name in (*self._targets, *needed)]
+            missing = [name for name in ours if name in needed]
+            if missing or (ours and not is_deletion and not (self._sink.keep_unavailable and self._select is None)):
+                advice = "" if missing or self._sink.mode != "upsert" else "; declare keep_unavailable=True"
+                problems.setdefault(row, f"{self._sink}: {not_given(missing or ours)}{advice}")
+            elif not is_deletion:
+                kept[row] = ours
+        return kept
+
     def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], deleted: pa.Array | None) -> None:
         for name in self._kinds:
             if name in STAGED_LINEAGE:
@@ -122,7 +142,13 @@ class RowBuilder:
             elif name in self._orders:
                 columns[name] = rows.column(self._orders[name])
 
-    def _refuse_nulls(self, columns: dict[str, pa.Array], problems: dict[int, str], deleted: pa.Array | None) -> None:
+    def _refuse_nulls(
+        self,
+        columns: dict[str, pa.Array],
+        problems: dict[int, str],
+        deleted: pa.Array | None,
+        kept: dict[int, list[str]],
+    ) -> None:
         for name in self._sink.key:
             for row in null_rows(columns[name]):
                 problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
@@ -135,7 +161,7 @@ class RowBuilder:
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, by which the newest row is chosen")
         for name in self._not_null:
             for row in null_rows(columns[name]):
-                if deleted is None or not deleted[row].as_py():
+                if (deleted is None or not deleted[row].as_py()) and name not in kept.get(row, ()):
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
 
 

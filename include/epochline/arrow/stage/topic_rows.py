@@ -14,6 +14,7 @@ from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, deleted_by_parse
+from epochline.arrow.stage.unavailable import left_out, not_given
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.functions import load_function
 from epochline.declare.specs import OutboxSpec
@@ -55,6 +56,12 @@ class TopicRows:
         by_parse = deleted_by_parse(rows)
         deleted = tombstones if by_parse is None else pc.or_(tombstones, by_parse)
         encoded, problems = self._encode(what, chosen, deleted if any_true(deleted) else None)
+        for row, names in left_out(rows).items():
+            ours = [name for name in names if self._select is not None or name in self._kinds]
+            if deleted[row].as_py():
+                ours = [name for name in ours if name in self._topic.key]
+            if ours:
+                problems.setdefault(row, f"{self._topic}: {not_given(ours)}")
         columns = {name: encoded.column(name) for name in encoded.schema.names}
         columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
         return self._batch(columns), problems, None

@@ -14,16 +14,16 @@ from sqlalchemy import Connection, Row
 from epochline.declare.event_time import PartitionTime
 from epochline.declare.names import savepoint_table, split_table
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.state import StateDigest, StateTable
+from epochline.declare.state import StateDigest, StateTable, not_counted
 from epochline.errors import SavepointFileError, StateError
 from epochline.ports import PipelineRow
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epoch_files import delete_older, file_of, is_there, new_file
 from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
-from epochline.postgres.ledger.states import state_now
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import give_to_owner
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.state_triggers import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
@@ -91,16 +91,22 @@ class PostgresSavepoints:
         tables = {row.state: row for row in saved}
         own = savepoint.imported_at is None and savepoint.pipeline == pipeline.name
         for state in pipeline.states:
+            row = tables[states[state.table]]
+            kept = StateDigest(keys=row.keys, digest=int(row.digest))
+            if state_content(self._connection, f"epochline.{row.table_name}") != kept:
+                raise self._not_as_saved(savepoint, state)
             where = sql.Identifier(*split_table(state.table))
             execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
-            row = tables[states[state.table]]
             columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
             # The epoch ids of another pipeline mean nothing here.
             epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
             statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
             execute_sql(self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch))
-            if own:
-                self._check(savepoint, state, StateDigest(keys=row.keys, digest=int(row.digest)))
+            now = state_now(self._connection, state.table)
+            if now is None:
+                raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
+            if now.keys != kept.keys or (own and now != kept):
+                raise self._not_as_saved(savepoint, state)
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         return list(execute(self._connection, "epochs_to_undo", pipeline=pipeline, epoch_id=epoch_id).scalars())
@@ -215,13 +221,12 @@ class PostgresSavepoints:
             schema=schema, table=table,
         )  # fmt: skip
 
-    def _check(self, savepoint: Savepoint, state: StateTable, saved: StateDigest) -> None:
-        if state_now(self._connection, state.table) != saved:
-            raise StateError(
-                f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
-                " Nothing was changed. The command shows the other savepoints.",
-                f"savepoints {savepoint.pipeline}",
-            )
+    def _not_as_saved(self, savepoint: Savepoint, state: StateTable) -> StateError:
+        return StateError(
+            f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
+            " Nothing was changed. The command shows the other savepoints.",
+            f"savepoints {savepoint.pipeline}",
+        )
 
     def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
         named = {"pipeline": row.pipeline, "savepoint": row.name}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from epochline.declare.names import FOLLOWED, split_table
+from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest, StateStanding
 from epochline.postgres.queries.statements import run as execute
-
-TRIGGERS = 4
-"""Triggers of a state table: for INSERT, UPDATE, DELETE and TRUNCATE."""
+from epochline.postgres.targets.state_triggers import is_followed, state_now
 
 
 class PostgresStates:
@@ -26,12 +25,15 @@ class PostgresStates:
 
     def _standing(self, pipeline: str, table: str) -> StateStanding:
         now = state_now(self._connection, table)
+        followed = now is not None or is_followed(self._connection, table)
+        return replace(self.left(pipeline, table), now=now, followed=followed)
+
+    def left(self, pipeline: str, table: str) -> StateStanding:
+        """What the last committed epoch left in a state table, whatever the table holds now."""
         left = execute(self._connection, "state_left", pipeline=pipeline, state=table).one_or_none()
-        return StateStanding(
-            now=now,
-            left=None if left is None else StateDigest(keys=left.keys, digest=int(left.digest)),
-            left_by=None if left is None else left.epoch_id,
-        )
+        if left is None:
+            return StateStanding(now=None)
+        return StateStanding(now=None, left=StateDigest(keys=left.keys, digest=int(left.digest)), left_by=left.epoch_id)
 
     def last_committed(self, pipeline: str) -> int | None:
         found: int | None = execute(self._connection, "last_committed", pipeline=pipeline).scalar_one()
@@ -44,17 +46,3 @@ class PostgresStates:
                 self._connection, "leave_state",
                 pipeline=pipeline.name, state=state.table, epoch_id=epoch_id, schema=schema, table=name,
             )  # fmt: skip
-
-
-def state_now(connection: Connection, table: str) -> StateDigest | None:
-    """The number of keys and the digest of a state table, with a lock that other writers wait for.
-
-    A table that was created again is counted again. None if the table's triggers are missing or disabled.
-    """
-    where = dict(zip(("schema", "table"), split_table(table), strict=True))
-    now = execute(connection, "state_now", **where, triggers=FOLLOWED).one_or_none()
-    if now is None or now.triggers < TRIGGERS:
-        return None
-    if not now.is_same:
-        now = execute(connection, "count_state", **where).one()
-    return StateDigest(keys=now.keys, digest=int(now.digest))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from datetime import datetime
 
 from psycopg2 import sql
@@ -13,6 +15,8 @@ from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import TopicPartition
 
 
 class PostgresTimes:
@@ -33,6 +37,13 @@ class PostgresTimes:
             },
             now=execute(self._connection, "now").scalar_one(),
         )
+
+    def keep_unread(self, epoch: Epoch, partitions: Collection[TopicPartition]) -> None:
+        execute(
+            self._connection, "keep_unread",
+            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id,
+            unread=json.dumps([[one.topic, one.partition] for one in sorted(partitions)]),
+        )  # fmt: skip
 
     def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
         windows = pipeline.windowing

@@ -108,8 +108,11 @@ ORDER BY c.relname
 UPDATE epochline.manifest SET body = CAST(%(body)s AS jsonb) WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s
 
 -- name: rows_sealed
--- The number of rows that these epochs sealed, by sink.
-SELECT m.sink, sum(m.rows)::bigint AS rows FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+-- The number of rows that these epochs sealed, by sink, without those that their receipts count as unchanged: a skipped
+-- repeat wrote nothing.
+SELECT m.sink, sum(m.rows - coalesce(r.unchanged, 0))::bigint AS rows
+FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+LEFT JOIN epochline.receipt r ON (r.attempt_id, r.sink) = (m.attempt_id, m.sink)
 WHERE a.pipeline = %(pipeline)s AND a.epoch_id = ANY (%(epochs)s) AND a.fenced_at IS NULL GROUP BY m.sink
 
 -- name: keep_refused_row

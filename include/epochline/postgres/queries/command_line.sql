@@ -168,6 +168,15 @@ WHERE q.pipeline = %(pipeline)s AND q.requeued_by IS NULL
   AND (CAST(%(epoch)s AS bigint) IS NULL OR -q.epoch_id = -CAST(%(epoch)s AS bigint))
   AND (CAST(%(reason)s AS text) IS NULL OR q.reason LIKE %(reason)s)
 
+-- name: refused_rows
+-- The rows without a record that targets refused since the last commit, one line for equal rows of several attempts.
+SELECT max(epoch_id) AS epoch_id, sink, max(refused_at) AS refused_at, reason, "row"
+FROM epochline.refused_rows r
+WHERE pipeline = %(pipeline)s
+  AND epoch_id > coalesce((SELECT max(epoch_id) FROM epochline.epochs e
+                           WHERE e.pipeline = r.pipeline AND e.state = 'COMMITTED'), 0)
+GROUP BY sink, reason, "row" ORDER BY max(refused_at) DESC LIMIT %(limit)s
+
 -- name: runs_of_epoch
 -- The runs that planned or staged an epoch, with their hosts, the first one first.
 SELECT dag_id, run_id, min(host) AS host

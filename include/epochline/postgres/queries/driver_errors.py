@@ -46,6 +46,12 @@ def explained(error: BaseException | None) -> EpochlineError:
             f"PostgreSQL: {message}. If that belongs to the ledger, the ledger is older than this code: run"
             " `epochline migrate`."
         )
+    if code == errorcodes.READ_ONLY_SQL_TRANSACTION:
+        return LedgerError(
+            f"PostgreSQL: {message}. Sessions of this login are read-only; nothing was changed. Either"
+            " `default_transaction_read_only` is on (for the database or the role, or by the variable PGOPTIONS):"
+            " switch it off. Or the server is a standby: name the primary in the connection."
+        )
     if code == errorcodes.INSUFFICIENT_PRIVILEGE:
         return LedgerError(
             f"PostgreSQL: {message}. This login may not do that; nothing was changed. The ledger's login must"

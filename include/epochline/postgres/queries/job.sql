@@ -5,7 +5,7 @@
 -- name: plan_of_attempt
 -- The state of an attempt and of its epoch, with the declaration and the settings of the plan.
 SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
-       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
+       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at, e.unread
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash

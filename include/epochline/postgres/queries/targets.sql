@@ -37,10 +37,11 @@ SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relname
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: name, type, NOT NULL, has a default, writable, enum.
+-- The columns of a table: name, type, NOT NULL, has a default, writable, generated, enum.
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
        a.atthasdef OR a.attidentity <> '' AS has_default,
-       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, t.typtype = 'e' AS is_enum
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated,
+       t.typtype = 'e' AS is_enum
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 
@@ -53,10 +54,18 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
   AND i.indexprs IS NULL
 
 -- name: rules_of_table
--- Whether only a trial shows if a table accepts a row; its checks; the columns of variable length of each index;
--- whether code may read other tables; whether values are exclusive beyond the plain unique keys; the foreign keys from
--- and to the table; the constraints that can be deferred.
--- Triggers whose names start with the prefix of state triggers do not count.
+-- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
+-- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
+-- length of each index; whether code may read other tables; whether values are exclusive beyond the plain unique keys;
+-- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
+-- prefix of state triggers do not count.
+WITH RECURSIVE tree AS (
+    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+), policy AS (
+    SELECT polpermissive, pg_get_expr(polqual, polrelid) AS condition FROM pg_policy
+    WHERE polrelid = %(oid)s AND polcmd IN ('r', '*')
+      AND (0 = ANY (polroles) OR EXISTS (SELECT FROM unnest(polroles) role WHERE pg_has_role(role, 'USAGE')))
+)
 SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)
            OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')
            OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))
@@ -66,6 +75,16 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
            OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                       AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate))
            AS other_rules,
+       row_security_active(c.oid) OR c.relkind = 'r' AND (SELECT count(*) > 1 FROM tree)
+           OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
+           OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
+                      AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
+           OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'f'
+                      AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')))
+           AS is_changed_by_others,
+       row_security_active(c.oid) AND (NOT EXISTS (SELECT FROM policy WHERE polpermissive AND condition = 'true')
+           OR EXISTS (SELECT FROM policy WHERE NOT polpermissive AND condition <> 'true')) AS hides_rows,
+       current_user AS login,
        ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
                                       'columns', ARRAY(SELECT a.attname FROM pg_attribute a
                                                        WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))
@@ -116,7 +135,8 @@ WITH r AS (
            OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
               AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
 )
-SELECT c.relname AS name, r.indisexclusion AS excludes, r.indnullsnotdistinct AS nulls_are_equal, pg_get_expr(r.indpred, r.indrelid) AS condition,
+SELECT c.relname AS name, r.indisexclusion AS excludes, r.indnullsnotdistinct AS nulls_are_equal,
+       pg_get_expr(r.indpred, r.indrelid) AS condition,
        ARRAY(SELECT json_build_object(
                  'expression', pg_get_indexdef(r.indexrelid, n, true),
                  'collation', (SELECT json_build_array(s.nspname, l.collname) FROM pg_collation l
@@ -156,10 +176,33 @@ FROM pg_class c LEFT JOIN pg_trigger t
 WHERE c.oid = %(oid)s GROUP BY c.oid, c.relhasrules
 
 -- name: filled_by_the_database
--- The columns of a table that have a default or are generated, with the expression; identity columns have none.
-SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression, a.attgenerated <> '' AS generated
-FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped AND (d.oid IS NOT NULL OR a.attidentity <> '')
+-- The default expressions of columns, and the expressions of generated columns.
+SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
+FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE d.adrelid = %(oid)s
+
+-- name: rows_changed_by_transaction
+-- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
+-- PostgreSQL's own count: statements of triggers, rules and cascades are in it. The session's earlier transactions may
+-- be in it too, so only the difference of two looks counts.
+WITH RECURSIVE tree AS (
+    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS inserted,
+       coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
+       coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
+FROM tree
+
+-- name: nullable_columns_of_unique_rules
+-- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions
+-- included.
+SELECT DISTINCT a.attname::text FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum > 0
+WHERE i.indrelid = %(oid)s AND (i.indisunique OR i.indisexclusion) AND NOT a.attnotnull AND a.attgenerated = ''
+  AND (a.attnum = ANY (i.indkey)
+       OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                  AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum))
+ORDER BY 1
 
 -- name: provenance_of_table
 -- The owner of a table; whether Epochline creates tables as this role: the ledger's owner, this login or a role that it
@@ -246,6 +289,11 @@ SELECT to_regrole(%(role)s) IS NOT NULL
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
        - current_setting('reserved_connections')::int - count(*)
 FROM pg_stat_activity WHERE backend_type = 'client backend'
+
+-- name: allow_time
+-- Let statements of this transaction take at least this time.
+SELECT set_config('statement_timeout', %(statement)s, true) FROM pg_catalog.pg_settings
+WHERE name = 'statement_timeout' AND setting::bigint BETWEEN 1 AND CAST(%(statement)s AS bigint)
 
 -- name: limit_time
 -- Limit the time of statements and locks in this transaction.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psycopg2 import sql
 
-from epochline.declare.columns import DELETED
+from epochline.declare.columns import DELETED, UNAVAILABLE
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
@@ -55,7 +55,7 @@ class Application:
     @property
     def carried(self) -> list[str]:
         """Columns that are copied from staging to the target under the same name."""
-        names = [name for name in self.staged.columns if name != DELETED]
+        names = [name for name in self.staged.columns if name not in (DELETED, UNAVAILABLE)]
         return [name for name in names if not name.startswith("_") or name in self.target.columns]
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
@@ -31,6 +32,8 @@ class TargetColumn:
     not_null: bool
     is_enum: bool
     has_default: bool = False
+    generated: bool = False
+    """PostgreSQL computes it from other columns of the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,10 @@ class Target:
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
+    oid: int = 0
+    is_changed_by_others: bool = False
+    """Something else than our statements may change its rows in our transaction: triggers, rewrite rules, row-level
+    security, foreign keys that cascade to it; or a child table has rows that a query of it returns."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
     """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
@@ -73,13 +80,23 @@ class Target:
         return sql.Identifier(self.schema, self.name)
 
     @property
+    def foreign_keys_to_it(self) -> tuple[ForeignKey, ...]:
+        """The foreign keys of other tables, and of the table itself, that refer to its rows."""
+        return tuple(key for key in self.foreign_keys if key.parent == self.place)
+
+    @property
     def place(self) -> tuple[str, str]:
         """Schema and name."""
         return self.schema, self.name
 
 
 def find_target(connection: Connection, table: str) -> Target | None:
-    """Look up a table in the catalog; None if it does not exist."""
+    """Look up a table in the catalog; None if it does not exist. Every path to a target passes here.
+
+    Raises:
+        TargetError: it is no table, or row-level security may hide rows from this login: then no count of it and no
+            comparison with it means anything.
+    """
     schema, name = split_table(table)
     found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
     if found is None:
@@ -93,9 +110,18 @@ def find_target(connection: Connection, table: str) -> Target | None:
     columns = run(connection, "columns_of_table", oid=found.oid)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
+    if rules.hides_rows:
+        raise TargetError(
+            f"{table}: row-level security may hide rows from the login {rules.login}, so that its rows can be neither"
+            " counted nor compared. Nothing was changed. Let the login see every row: CREATE POLICY epochline ON"
+            f' {table} FOR SELECT TO "{rules.login}" USING (true), without a restrictive policy; or give it BYPASSRLS.',
+            "plan …",
+        )
     return Target(
         schema=schema,
         name=name,
+        oid=found.oid,
+        is_changed_by_others=bool(rules.is_changed_by_others),
         columns={
             column.name: TargetColumn(
                 kind=column.kind,
@@ -104,6 +130,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
                 writable=column.writable,
                 not_null=column.not_null,
                 is_enum=column.is_enum,
+                generated=column.generated,
             )
             for column in columns
         },
@@ -246,7 +273,7 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
     own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
-        if name.startswith("_") or name == sink.insert_time or not column.writable:
+        if is_reserved(name) or name == sink.insert_time or not column.writable:
             continue
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue

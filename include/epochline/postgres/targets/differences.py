@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import split_table
+from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable
 from epochline.ports import RowDifference, TableDifference
 from epochline.postgres.queries.composed import execute_sql
@@ -22,7 +23,7 @@ def difference(
 
     Values are compared as text, because some types of PostgreSQL have no equality operator.
     """
-    columns = [name for name in staged.columns if not name.startswith("_")]
+    columns = [name for name in staged.columns if not is_reserved(name)]
     place = list(STAGED_LINEAGE)
     parts = {
         "target": sql.Identifier(*split_table(sink.table)),

@@ -17,6 +17,7 @@ from epochline.declare.state import StateTable
 from epochline.ports import Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.protocol.epoch import Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +163,38 @@ def changes(what: Application, staged: str) -> sql.Composable:
     if not isinstance(what.sink, StateTable):
         return sql.SQL("true")
     return sql.SQL("({}) IS DISTINCT FROM ({})").format(names(values, "t"), names(values, staged))
+
+
+def count_unsettled(connection: Connection, what: Application, epoch: Epoch) -> int:
+    """The number of staged keys of which the target afterwards does not hold what their newest record says.
+
+    A key is settled if its row is at least as new, if it has no row and its newest record is a tombstone, or if a newer
+    tombstone is remembered. Where the target keeps no position, the row must be of this epoch, or as the record says.
+    """
+    deleted = sql.Identifier("w", DELETED)
+    there = sql.SQL("{} IS NOT NULL").format(sql.Identifier("t", what.sink.key[0]))
+    side: sql.Composable = sql.SQL("")
+    behind: sql.Composable = sql.SQL("false")
+    if what.order:
+        behind = sql.SQL("NOT {} AND {}").format(deleted, _at_least(names(what.order, "d"), names(what.order, "w")))
+        side = sql.SQL(" LEFT JOIN {} d ON {}").format(what.deleted_keys, same(what.sink.key, "d", "w"))
+    statement = sql.SQL(
+        "WITH w AS ({winners}) SELECT count(*) FROM w LEFT JOIN {target} t ON {same}{side} WHERE (CASE WHEN {behind}"
+        " THEN true WHEN NOT ({there}) THEN {deleted} WHEN {stays} THEN true WHEN {deleted} THEN false"
+        " ELSE {written} END) IS NOT TRUE"
+    ).format(
+        winners=winners(what), target=what.target.identifier, same=same(what.sink.key, "t", "w"), side=side,
+        behind=behind, there=there, deleted=deleted, stays=_stays(what), written=_is_written(what, epoch),
+    )  # fmt: skip
+    return int(execute_sql(connection, statement)[1][0][0])
+
+
+def _is_written(what: Application, epoch: Epoch) -> sql.Composable:
+    """The condition that a target row ``t`` is the staged row ``w``, as far as the target tells."""
+    if isinstance(what.sink, StateTable):
+        return sql.SQL("NOT {}").format(changes(what, "w"))
+    if "_epoch" in what.sink.carried_lineage:
+        return sql.SQL("{} = {}").format(sql.Identifier("t", "_epoch"), sql.Literal(epoch.epoch_id))
+    if what.kept_order:
+        return sql.SQL("({}) = ({})").format(names(what.kept_order, "t"), names(what.kept_order, "w"))
+    return sql.SQL("true")

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.names import deleted_keys_table, image_table, split_table
+from epochline.declare.names import image_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import give_to_owner
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
-from epochline.postgres.targets.catalog import find_target, remembers_deleted
+from epochline.postgres.targets.catalog import Target, find_target, remembers_deleted
 from epochline.protocol.epoch import Epoch
 
-_EXISTED = "_existed"
+EXISTED = "_existed"
+"""The column of a before-image that says whether the table had a row of the key."""
+THERE, FATE = sql.Identifier("_there"), sql.Identifier("_fate")
+"""In the rows that are to come back: whether the table has a row of the key now, and what must happen to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """The before-image of one epoch in one target."""
+
+    epoch_id: int
+    name: str
+
+    @property
+    def rows(self) -> sql.Identifier:
+        """The table with the rows that the epoch replaced."""
+        return sql.Identifier("epochline", self.name)
+
+    @property
+    def deleted_keys(self) -> sql.Identifier:
+        """The table with the deleted keys that the epoch replaced."""
+        return sql.Identifier("epochline", f"{self.name}_deleted")
 
 
 def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
@@ -26,14 +48,14 @@ def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
     Call it before staging is applied.
     """
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
-    _keep(connection, what, what.target.identifier, _image(name))
+    image = Image(epoch_id=epoch.epoch_id, name=name)
+    _keep(connection, what, what.target.identifier, image.rows)
     if remembers_deleted(what.sink):
-        _keep(connection, what, what.deleted_keys, _of_deleted(name))
+        _keep(connection, what, what.deleted_keys, image.deleted_keys)
     where = {"pipeline": epoch.pipeline, "sink": what.sink.table}
     run(connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
     for old in run(connection, "images", **where).all()[what.sink.before_images :]:
-        _drop(connection, old.table_name)
-        run(connection, "delete_image", **where, epoch_id=old.epoch_id)
+        drop_image(connection, what.pipeline, what.sink, Image(epoch_id=old.epoch_id, name=old.table_name))
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
@@ -54,23 +76,17 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
     return None
 
 
-def undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-    """Take the rows of these epochs out of a target and put back the rows that they replaced; returns rows changed."""
-    target = sql.Identifier(*split_table(sink.table))
-    if sink.mode == "append":
-        statement = sql.SQL("DELETE FROM {} WHERE _epoch = ANY ({})")
-        return execute_sql(connection, statement.format(target, sql.Literal(list(epochs))))[0]
-    changed = 0
-    for row in run(connection, "images", pipeline=pipeline.name, sink=sink.table).all():
-        if row.epoch_id not in epochs:
-            continue
-        changed += _put_back(connection, sink, target, _image(row.table_name))
-        if remembers_deleted(sink):
-            side = sql.Identifier("epochline", deleted_keys_table(pipeline.name, sink.table))
-            _put_back(connection, sink, side, _of_deleted(row.table_name))
-        _drop(connection, row.table_name)
-        run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=row.epoch_id)
-    return changed
+def images_of(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> list[Image]:
+    """The before-images of these epochs, the newest first."""
+    kept = run(connection, "images", pipeline=pipeline.name, sink=sink.table).all()
+    return [Image(epoch_id=row.epoch_id, name=row.table_name) for row in kept if row.epoch_id in epochs]
+
+
+def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, image: Image) -> None:
+    """Drop a before-image and its record."""
+    execute_sql(connection, sql.SQL("DROP TABLE {}").format(image.rows))
+    execute_sql(connection, sql.SQL("DROP TABLE IF EXISTS {}").format(image.deleted_keys))
+    run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=image.epoch_id)
 
 
 def _keep(connection: Connection, what: Application, table: sql.Identifier, image: sql.Identifier) -> None:
@@ -79,42 +95,89 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
         " FROM (SELECT DISTINCT {plain_key} FROM {staging}) k LEFT JOIN {table} t ON {same}"
     )
     key = what.sink.key
-    others = [name for name in _columns(connection, table) if name not in key]
+    others = [name for name in kept_columns(connection, table) if name not in key]
     execute_sql(
         connection,
         statement.format(
             image=image, key=names(key, "k"), plain_key=names(key), staging=what.staging, table=table,
             others=sql.SQL("").join(sql.SQL("{}, ").format(sql.Identifier("t", name)) for name in others),
-            first=sql.Identifier("t", key[0]), existed=sql.Identifier(_EXISTED), same=same(key, "k", "t"),
+            first=sql.Identifier("t", key[0]), existed=sql.Identifier(EXISTED), same=same(key, "k", "t"),
         ),
     )  # fmt: skip
     give_to_owner(connection, *image.strings)
 
 
-def _put_back(connection: Connection, sink: PostgresTable, table: sql.Identifier, image: sql.Identifier) -> int:
-    """Put back one epoch's image. The newest epoch comes first, so that each key ends as the oldest one found it."""
-    columns = [name for name in _columns(connection, image) if name != _EXISTED]
-    gone = sql.SQL("DELETE FROM {} t USING {} i WHERE {}").format(table, image, same(sink.key, "t", "i"))
-    back = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {}").format(
-        table, image, sql.Identifier(_EXISTED), columns=names(columns)
-    )
-    return max(execute_sql(connection, gone)[0], execute_sql(connection, back)[0])
-
-
-def _columns(connection: Connection, table: sql.Identifier) -> list[str]:
+def kept_columns(connection: Connection, table: sql.Identifier) -> list[str]:
+    """The columns that a before-image of a table has: all but those that PostgreSQL computes from others."""
     schema, name = table.strings
     found = find_target(connection, f"{schema}.{name}")
-    return [] if found is None else [column for column, kind in found.columns.items() if kind.writable]
+    return [] if found is None else [column for column, kind in found.columns.items() if not kind.generated]
 
 
-def _drop(connection: Connection, name: str) -> None:
-    execute_sql(connection, sql.SQL("DROP TABLE {}").format(_image(name)))
-    execute_sql(connection, sql.SQL("DROP TABLE IF EXISTS {}").format(_of_deleted(name)))
+def rows_to_come_back(
+    connection: Connection, key: Sequence[str], table: Target, images: Sequence[sql.Identifier]
+) -> sql.Identifier:
+    """Make a temporary table with the row that each key must have, and its fate: gone, new, changed, again or same.
+
+    It begins with the rows as they are. Then each image is laid over it, so that every column ends as the oldest
+    image has it; a column that no image has stays. The fate ``again`` is that of a row that must be deleted and
+    inserted, because an identity GENERATED ALWAYS differs, which PostgreSQL updates to no given value.
+
+    Args:
+        connection: in whose transaction the table lives.
+        key: of the target.
+        table: the target, or its table of deleted keys.
+        images: the newest first.
+    """
+    columns = kept_columns(connection, table.identifier)
+    back = sql.Identifier("pg_temp", f"epochline_back_{table.oid}")
+    keys = sql.SQL(" UNION ").join(sql.SQL("SELECT {} FROM {}").format(names(key), image) for image in images)
+    others = [name for name in columns if name not in key]
+    execute_sql(connection,
+        sql.SQL(
+            "CREATE TEMP TABLE {back} ON COMMIT DROP AS SELECT {key}, {others}{first} IS NOT NULL AS {there},"
+            " false AS {existed}, ''::text AS {fate} FROM ({keys}) k LEFT JOIN {table} t ON {same}"
+        ).format(
+            back=sql.Identifier(back.strings[1]), key=names(key, "k"), keys=keys, table=table.identifier,
+            others=sql.SQL("").join(sql.SQL("{}, ").format(sql.Identifier("t", name)) for name in others),
+            first=sql.Identifier("t", key[0]), there=THERE, existed=sql.Identifier(EXISTED), fate=FATE,
+            same=same(key, "k", "t"),
+        )
+    )  # fmt: skip
+    for image in images:
+        kept = [name for name in kept_columns(connection, image) if name in {*others, EXISTED}]
+        execute_sql(
+            connection,
+            sql.SQL("UPDATE {back} b SET {values} FROM {image} i WHERE {same}").format(
+                back=back, values=assigned(kept, "i"), image=image, same=same(key, "b", "i")
+            ),
+        )
+    fixed = [name for name in others if not table.columns[name].writable]
+    compared = sql.SQL("ROW({})::record *<> ROW({})::record").format(names(others, "t"), names(others, "b"))
+    again: sql.Composable = sql.SQL("false")
+    if fixed:
+        again = sql.SQL("({}) IS DISTINCT FROM ({})").format(names(fixed, "t"), names(fixed, "b"))
+    execute_sql(
+        connection,
+        sql.SQL(
+            "UPDATE {back} SET {fate} = CASE WHEN {existed} AND {there} THEN 'same' WHEN {existed} THEN 'new'"
+            " WHEN {there} THEN 'gone' ELSE 'same' END"
+        ).format(back=back, fate=FATE, existed=sql.Identifier(EXISTED), there=THERE),
+    )
+    execute_sql(connection,
+        sql.SQL(
+            "UPDATE {back} b SET {fate} = CASE WHEN {again} THEN 'again' ELSE 'changed' END FROM {table} t"
+            " WHERE {same} AND b.{existed} AND {compared}"
+        ).format(
+            back=back, fate=FATE, again=again, table=table.identifier, same=same(key, "b", "t"),
+            existed=sql.Identifier(EXISTED), compared=compared,
+        )
+    )  # fmt: skip
+    return back
 
 
-def _image(name: str) -> sql.Identifier:
-    return sql.Identifier("epochline", name)
-
-
-def _of_deleted(name: str) -> sql.Identifier:
-    return sql.Identifier("epochline", f"{name}_deleted")
+def assigned(columns: Sequence[str], source: str) -> sql.Composed:
+    """``a = source.a, …``."""
+    return sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier(source, name)) for name in columns
+    )

@@ -13,25 +13,45 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, same, with_epoch
+from epochline.postgres.targets.references import harm_of_delete
 from epochline.protocol.epoch import Epoch
-
-
-def take_away(connection: Connection, what: Application) -> None:
-    """Delete the rows of a target whose rows are replaced."""
-    execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
 
 
 def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     """Insert or add the staged rows, and count what happened to them.
 
     Raises:
-        TargetError: a row whose unique key is new was not written.
+        TargetError: a row whose unique key is new or a sum was not written.
     """
     if what.sink.mode == "add":
-        return Applied(rows=_add(connection, what))
+        return Applied(rows=_add(connection, what, epoch))
     if what.sink.repeats == "skip":
         return _append_first(connection, what, epoch)
     return Applied(rows=_append(connection, what, epoch))
+
+
+def take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
+    """Delete every row of a target.
+
+    Raises:
+        TargetError: a row is still there, or rows of other tables would be deleted or changed with it.
+    """
+    target = what.target.identifier
+    harm = harm_of_delete(connection, what.target, sql.SQL("SELECT * FROM {}").format(target), sql.SQL("true"))
+    if harm is not None:
+        raise TargetError(
+            f"{epoch}: mode replace deletes all rows of {what.sink}: {harm}. Nothing was changed. Let the foreign key"
+            " be NO ACTION DEFERRABLE INITIALLY DEFERRED, or declare mode upsert, which keeps the rows that stay.",
+            f"run {epoch.pipeline}",
+        )
+    execute_sql(connection, sql.SQL("DELETE FROM {}").format(target))
+    if execute_sql(connection, sql.SQL("SELECT 1 FROM {} LIMIT 1").format(target))[1]:
+        raise TargetError(
+            f"{epoch}: the rows of {what.sink} were to be replaced, and rows are still there after the DELETE: a"
+            " trigger or rule of the table keeps them, or another program writes to it. Nothing was changed. Remove the"
+            " trigger or stop the program and repeat the task, or abort the epoch.",
+            f"run {epoch.pipeline}",
+        )
 
 
 def _append(connection: Connection, what: Application, epoch: Epoch) -> int:
@@ -79,30 +99,40 @@ def _append_first(connection: Connection, what: Application, epoch: Epoch) -> Ap
     return Applied(rows=written, upserted=counted)
 
 
-def _add(connection: Connection, what: Application) -> int:
+def sums_by_key(what: Application) -> sql.Composed:
+    """The query for the staged measures, summed by key."""
     sums = sql.SQL(", ").join(
-        sql.SQL("CAST(coalesce(sum({m}), 0) AS {kind})").format(
+        sql.SQL("CAST(coalesce(sum({m}), 0) AS {kind}) AS {m}").format(
             m=sql.Identifier(name), kind=sql.SQL(what.staged.columns[name])
         )
         for name in what.sink.measures
     )
+    return sql.SQL("SELECT {key}, {sums} FROM {staging} s GROUP BY {key} ORDER BY {key}").format(
+        key=names(what.sink.key, "s"), sums=sums, staging=what.staging
+    )
+
+
+def _add(connection: Connection, what: Application, epoch: Epoch) -> int:
+    key = names(what.sink.key)
+    counts = sql.SQL("SELECT count(*) FROM (SELECT DISTINCT {} FROM {}) k").format(key, what.staging)
+    [(due,)] = execute_sql(connection, counts)[1]
     added = sql.SQL(", ").join(
         sql.SQL("{m} = coalesce({old}, 0) + {new}").format(
             m=sql.Identifier(name), old=sql.Identifier("t", name), new=sql.Identifier("excluded", name)
         )
         for name in what.sink.measures
     )
-    key = names(what.sink.key)
     statement = sql.SQL(
-        "INSERT INTO {target} AS t ({key}, {measures}) SELECT {staged_key}, {sums} FROM {staging} s"
-        " GROUP BY {staged_key} ORDER BY {staged_key} ON CONFLICT ({key}) DO UPDATE SET {added}"
+        "INSERT INTO {target} AS t ({key}, {measures}) {by_key} ON CONFLICT ({key}) DO UPDATE SET {added}"
     ).format(
-        target=what.target.identifier,
-        key=key,
-        staged_key=names(what.sink.key, "s"),
-        measures=names(what.sink.measures),
-        sums=sums,
-        staging=what.staging,
+        target=what.target.identifier, key=key, measures=names(what.sink.measures), by_key=sums_by_key(what),
         added=added,
-    )
-    return execute_sql(connection, statement)[0]
+    )  # fmt: skip
+    written = execute_sql(connection, statement)[0]
+    if written != due:
+        raise TargetError(
+            f"{epoch}: the sums of {due} keys were to be added to {what.sink}, and those of {written} were: a trigger"
+            " or rule of the table drops rows. Nothing was changed. Remove it and repeat the task, or abort the epoch.",
+            f"run {epoch.pipeline}",
+        )
+    return written

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, parse_type
+from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, UNAVAILABLE, parse_type
 from epochline.declare.names import order_column
 from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
@@ -23,6 +23,7 @@ from epochline.postgres.targets.obstacles import (
     refuse_what_fills_the_rest,
 )
 from epochline.postgres.targets.refusals import rows_where
+from epochline.postgres.targets.unavailable import keep_values
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
@@ -39,7 +40,10 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
     refuse_missing_rights(connection, what)
     refuse_what_fills_the_rest(connection, what)
-    refused = _null_keys(connection, what) + _nulls(connection, what)
+    refused = _null_keys(connection, what)
+    if what.sink.keep_unavailable and not refused:
+        refused += keep_values(connection, what)
+    refused += _nulls(connection, what)
     if what.sink.mode == "upsert" and not what.sink.order_by and not refused:
         _refuse_unordered_keys(connection, what)
     if what.sink.mode == "add":
@@ -84,6 +88,8 @@ def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
         return []
     said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
     condition = sql.SQL("{} AND ({})").format(is_no_tombstone(what), _is_null(columns))
+    if what.sink.keep_unavailable:
+        condition += sql.SQL(" AND {} IS NULL").format(sql.Identifier(UNAVAILABLE))  # superseded: see `keep_values`
     return rows_where(connection, what, condition, said)
 
 

@@ -22,6 +22,7 @@ from epochline.postgres.queries.collations import collations_of
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets import differences, images
+from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, kept_order, names
 from epochline.postgres.targets.catalog import (
     check_existing,
@@ -34,9 +35,10 @@ from epochline.postgres.targets.catalog import (
 )
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.prepare import prepare
-from epochline.postgres.targets.state_triggers import follow
+from epochline.postgres.targets.state_triggers import follow, mend
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
+from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable
@@ -48,6 +50,8 @@ class PostgresTargets:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._checks: list[Check] = []
+        """Checks of the tables that this transaction changed, for its end."""
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
         targets = {sink.table: find_target(self._connection, sink.table) for sink in pipeline.tables}
@@ -136,6 +140,8 @@ class PostgresTargets:
             target = find_target(self._connection, sink.table)
             if target is not None:
                 check_existing(self._connection, pipeline, sink, target)
+                if isinstance(sink, StateTable):
+                    mend(self._connection, sink.table)
             elif sink.columns is not None:
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
@@ -249,16 +255,31 @@ class PostgresTargets:
         for what in applied:
             if what.sink.before_images:
                 images.keep_image(self._connection, what, epoch)
-        return apply_together(self._connection, applied, epoch)
+        # What may change one target from outside may reach every other one by it.
+        watched = any(what.target.is_changed_by_others for what in applied)
+        done, checks = apply_together(self._connection, applied, epoch, watched=watched)
+        self._checks += checks
+        return done
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         return images.cannot_undo(self._connection, pipeline, sink, epochs)
 
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        find_target(self._connection, sink.table)  # which refuses a table of which rows may be hidden
         return differences.difference(self._connection, sink, staged, epoch_id, samples)
 
-    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        return images.undo(self._connection, pipeline, sink, epochs)
+    def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
+        changed, checks = undo(self._connection, pipeline, epochs)
+        self._checks += checks
+        return changed
+
+    def account(self) -> None:
+        if not self._checks:
+            return
+        # Deferred triggers may change rows as well.
+        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        for check in self._checks:
+            check()
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
@@ -275,6 +296,9 @@ class PostgresTargets:
         )
         values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
         return execute_sql(self._connection, statement, values)[0]
+
+    def allow_time(self, statement: timedelta) -> None:
+        run(self._connection, "allow_time", statement=str(int(statement.total_seconds() * 1000)))
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         run(

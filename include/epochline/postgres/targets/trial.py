@@ -13,11 +13,11 @@ from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets import images
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.blame import Suspects
 from epochline.postgres.targets.refusals import MOST, attempt, error_in_words, refusal_by
-from epochline.postgres.targets.together import apply_together, in_order
+from epochline.postgres.targets.together import apply_together
+from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
@@ -32,11 +32,21 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
         RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone.
     """
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
+    try:
+        found = _refused(connection, tables, epoch)
+    except TargetError as error:
+        raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
+    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+    return found
+
+
+def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
     if epoch.replays is not None:
-        # A promotion takes the replayed epoch's rows away first.
-        for what in reversed(in_order(tables)):
-            if what.sink in what.pipeline.targets:
-                images.undo(connection, what.pipeline, what.sink, [epoch.replays])
+        try:
+            # A promotion takes the replayed epoch's rows away first.
+            undo(connection, tables[0].pipeline, [epoch.replays])
+        except TargetError:
+            return []  # It can only be compared, and a promotion says why.
     found: list[RefusedRow] = []
     error = _fails(connection, tables, epoch)
     suspects = None if error is None else Suspects(connection, tables, epoch)
@@ -52,7 +62,6 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
         if not blamed or len(found) >= MOST or any(row.place is None for row in blamed):
             break
         error = _fails(connection, suspects.left, epoch)
-    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
     return found
 
 
@@ -60,7 +69,7 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
     """Apply staging, and roll back; returns the error if the target refuses it."""
 
     def apply_all() -> None:
-        applied = apply_together(connection, tables, epoch)
+        applied, checks = apply_together(connection, tables, epoch, watched=True)
         for what in tables:
             if what.sink.mode not in ("append", "replace"):
                 continue
@@ -72,8 +81,7 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
                     " table drops rows. Remove it. Nothing was sealed."
                 )
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        for check in checks:
+            check()
 
-    try:
-        return attempt(connection, apply_all, keep=False)
-    except TargetError as error:
-        raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
+    return attempt(connection, apply_all, keep=False)

@@ -43,6 +43,17 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION epochline.follow_state_truncated() FROM PUBLIC;
 
+-- Row trigger of a state table for sessions that replicate. A subscription fires no statement trigger, so the next check
+-- reads the whole table.
+CREATE OR REPLACE FUNCTION epochline.follow_state_replicated() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog AS $$
+BEGIN
+    UPDATE epochline.state_table SET trace = NULL
+    WHERE schema_name = TG_TABLE_SCHEMA AND table_name = TG_TABLE_NAME AND trace IS NOT NULL;
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION epochline.follow_state_replicated() FROM PUBLIC;
+
 -- Count the keys of a table and sum its digest, by reading the whole table.
 CREATE OR REPLACE FUNCTION epochline.state_digest(
     schema_name text, table_name text, OUT keys bigint, OUT digest numeric)

@@ -5,8 +5,8 @@
 --                     the ledger's tables.
 --   epochline_writer  does the work of a Spark job: reads its plan, fills staging, inserts parts, manifests and refused
 --                     writes.
---   epochline_reader  reads the views. It does not see key, value, headers and reason of a quarantined record, because
---                     they may be personal data.
+--   epochline_reader  reads the views. It does not see key, value, headers and reason of a quarantined record, nor a
+--                     refused row and its reason, because they may be personal data.
 --   epochline_inspector  reads the views, and those columns too. The pages in Airflow take this role for the answers
 --                     to users who may edit the pipeline's runs.
 --
@@ -70,11 +70,11 @@ BEGIN
     GRANT USAGE ON SCHEMA epochline TO epochline_reader;
     FOR relation IN
         SELECT c.oid::regclass AS name, c.relkind = 'v' AS is_view,
-               CASE WHEN c.relname = 'quarantine' AND c.relkind = 'v' THEN
+               CASE WHEN c.relname IN ('quarantine', 'refused_rows') AND c.relkind = 'v' THEN
                    (SELECT format('(%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
                     FROM pg_attribute a
                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                      AND a.attname NOT IN ('key', 'value', 'headers', 'reason'))
+                      AND a.attname NOT IN ('key', 'value', 'headers', 'reason', 'row'))
                ELSE '' END AS columns
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v')
@@ -88,7 +88,7 @@ BEGIN
             EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO epochline_owner', relation.name);
         END IF;
     END LOOP;
-    GRANT SELECT ON epochline.quarantine TO epochline_inspector;
+    GRANT SELECT ON epochline.quarantine, epochline.refused_rows TO epochline_inspector;
     GRANT SELECT ON epochline.alembic_version, epochline.definition TO epochline_owner;
 
     GRANT SELECT ON epochline.epoch, epochline.declaration, epochline.planned_range, epochline.planned_target,

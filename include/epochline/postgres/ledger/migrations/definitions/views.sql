@@ -85,6 +85,11 @@ SELECT pipeline, epoch_id, topic, partition, "offset", key, value, reason, quara
        record_timestamp, headers, requeued_by, requeued_at
 FROM epochline.quarantined_record;
 
+-- Rows that a target refused although each value fits its column, and that belong to no single record: a transform or a
+-- sum made them. Only an inspector sees reason and row, because they contain values.
+CREATE OR REPLACE VIEW epochline.refused_rows AS
+SELECT pipeline, epoch_id, attempt, sink, refused_at, reason, "row" FROM epochline.refused_row WHERE topic IS NULL;
+
 -- Whether each sink shows each committed epoch.
 CREATE OR REPLACE VIEW epochline.receipts AS
 SELECT r.pipeline, e.generation, r.epoch_id, r.sink,

@@ -1,0 +1,180 @@
+"""Parse records as JSON objects: framing, defaults of missing members, values that a record leaves out.
+
+A record that needs it is written again as another document, which `JsonReader` then reads like any other.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.checks import DoesNotFitError
+from epochline.arrow.cast.jsontext import Numeral, read_json, write_json_as_utf8
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.columns import cast_all, with_errors
+from epochline.arrow.formats.framing import body_of, texts_of, unframed
+from epochline.arrow.formats.json_values import JsonReader, joined
+from epochline.declare.columns import UNAVAILABLE
+from epochline.declare.specs import JsonSpec
+from epochline.errors import DeclarationError
+
+_LEFT_OUT = pa.list_(pa.string())
+
+
+class JsonParser:
+    """Parses batches as `epochline.declare.parsers.Json` says.
+
+    Raises:
+        DeclarationError: a default does not fit its column.
+    """
+
+    def __init__(self, parse: JsonSpec) -> None:
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
+        self._reader = JsonReader(self._kinds, parse.steps)
+        self._steps = parse.steps
+        self._framed = parse.framed
+        self._defaults = {name: read_json(json.dumps(value)) for name, value in parse.defaults.items()}
+        self._placeholder = None if parse.unavailable is None else _Placeholder(parse.unavailable)
+        if self._defaults:
+            self._check_defaults()
+
+    def _check_defaults(self) -> None:
+        columns, problems = self._read(pa.array(["{}"]))
+        _, problems = cast_all(columns, self._kinds, problems)
+        if problems:
+            raise DeclarationError(f"parse.defaults: {problems[0]}; give a default that the column holds")
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns, ``_error``, and ``_unavailable`` if a placeholder is declared."""
+        given = batch.column("value")
+        unfit: dict[int, str] = {}
+        if self._framed:
+            given, unfit = unframed(given)
+        values = texts_of("value", given)
+        texts: pa.Array = values.array
+        left_out: pa.Array = pa.nulls(len(given), _LEFT_OUT)
+        if self._placeholder is not None:
+            texts, left_out = self._without_placeholders(texts, self._placeholder)
+        if texts.null_count == 0:
+            columns, problems = self._read(texts)
+        else:
+            columns, problems = self._with_tombstones(batch, texts)
+        columns, problems = cast_all(columns, self._kinds, unfit | values.problems | problems)
+        parsed = with_errors(list(self._kinds), columns, unfit | values.problems | problems)
+        return parsed if self._placeholder is None else parsed.append_column(UNAVAILABLE, left_out)
+
+    def _read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns of texts without NULL; a member that is missing has its default."""
+        columns, problems = self._reader.read(texts)
+        empty = pa.array([False] * len(texts), pa.bool_())
+        for column, name in zip(columns, self._kinds, strict=True):
+            if name in self._defaults and column.null_count:
+                empty = pc.or_(empty, column.is_null())
+        rows = [row for row in pc.indices_nonzero(empty).to_pylist() if row not in problems]
+        if not rows:
+            return columns, problems
+        again: list[Any] = texts.take(pa.array(rows, pa.int64())).to_pylist()
+        filled, found = self._reader.read(pa.array([self._with_defaults(text) for text in again], pa.string()))
+        places = list(range(len(texts)))
+        for at, row in enumerate(rows):
+            places[row] = len(texts) + at
+        problems |= {rows[at]: reason for at, reason in found.items()}
+        return [joined(pair).take(pa.array(places)) for pair in zip(columns, filled, strict=True)], problems
+
+    def _with_defaults(self, text: str) -> str:
+        document = read_json(text)
+        for name, value in self._defaults.items():
+            *outer, last = self._steps[name]
+            inner = document
+            for step in outer:
+                inner = inner.setdefault(step, {}) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner.setdefault(last, value)
+        return write_json_as_utf8(document)
+
+    def _without_placeholders(self, texts: pa.Array, placeholder: _Placeholder) -> tuple[pa.Array, pa.Array]:
+        """The texts with null where a column's value is the placeholder, and the names of these columns."""
+        changed: dict[int, str] = {}
+        names: dict[int, list[str]] = {}
+        for row in pc.indices_nonzero(placeholder.may_be_in(texts)).to_pylist():
+            try:
+                document = read_json(texts[row].as_py())
+            except DoesNotFitError:
+                continue  # the reader says why
+            found = [name for name, steps in self._steps.items() if _set_to_null(document, steps, placeholder)]
+            if found:
+                changed[row], names[row] = write_json_as_utf8(document), found
+        if not changed:
+            return texts, pa.nulls(len(texts), _LEFT_OUT)
+        whole = texts.to_pylist()
+        for row, text in changed.items():
+            whole[row] = text
+        return pa.array(whole, pa.string()), pa.array([names.get(row) for row in range(len(texts))], _LEFT_OUT)
+
+    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
+        with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
+        without = pc.indices_nonzero(values.is_null()).to_pylist()
+        columns, found = self._read(values.take(pa.array(with_value, pa.int64())))
+        problems = {with_value[row]: reason for row, reason in found.items()}
+        tombstones = batch.column("value").is_null().to_pylist()
+        keys = batch.column("key").to_pylist()
+        texts = [_object_text(keys[row], framed=self._framed) if tombstones[row] else "{}" for row in without]
+        from_keys, found = self._reader.read_each(texts)
+        problems |= {without[row]: f"key: {reason}" for row, reason in found.items()}
+        order = sorted(range(len(values)), key=(with_value + without).__getitem__)
+        back = pa.array(order, pa.int64())
+        return [joined(pair).take(back) for pair in zip(columns, from_keys, strict=True)], problems
+
+
+def _object_text(key: bytes | None, *, framed: bool) -> str:
+    """The key if it may be a JSON object, else an empty object: other keys contain no columns."""
+    try:
+        text = (body_of(key) if framed else key or b"").decode()
+    except UnicodeDecodeError:
+        return "{}"
+    return text if text.lstrip(" \t\r\n").startswith("{") else "{}"
+
+
+def _set_to_null(document: Any, steps: Sequence[str], placeholder: _Placeholder) -> bool:
+    inner = document
+    for step in steps[:-1]:
+        inner = inner.get(step) if isinstance(inner, dict) else None
+    if not isinstance(inner, dict) or not placeholder.stands_for(inner.get(steps[-1])):
+        return False
+    inner[steps[-1]] = None
+    return True
+
+
+class _Placeholder:
+    """What a connector sends in place of a value that it does not have, in each form that a type takes."""
+
+    def __init__(self, text: str) -> None:
+        raw = text.encode()
+        # As text and JSON, as bytes in three modes, as uuid, as a map that is sent as text.
+        self._texts = {text, base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode(), raw.hex()}
+        self._texts.add(str(UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)))
+        self._texts.add(json.dumps({text: text}, ensure_ascii=False, separators=(",", ":")))
+        # Java's bytes have a sign.
+        self._numbers = [str(byte - 256 if byte > 127 else byte) for byte in raw]
+        self._forms = "|".join(map(re.escape, [*self._texts, "\\"])) + "|" + r"\s*,\s*".join(self._numbers[:2])
+
+    def may_be_in(self, texts: pa.Array) -> pa.Array:
+        """Rows whose text contains it in some form; an escape may stand for any letter."""
+        return pc.fill_null(pc.match_substring_regex(texts, self._forms), False)
+
+    def stands_for(self, value: Any) -> bool:
+        """Whether a value of `read_json` is the placeholder, alone or as an array or a map of it."""
+        if isinstance(value, dict):
+            return len(value) == 1 and all(self.stands_for(one) for pair in value.items() for one in pair)
+        if isinstance(value, list):
+            return bool(value) and (value == self._numbers or (len(value) == 1 and self.stands_for(value[0])))
+        return isinstance(value, str) and not isinstance(value, Numeral) and str(value) in self._texts

@@ -1,0 +1,247 @@
+"""Every statement that changes a target accounts for every row that it had to change, for every mode and operation.
+
+A trigger, a rule or row-level security of the target keeps, moves, changes or adds rows. Whatever an operation does then
+is exact, or it is refused and changes nothing; once the obstacle is gone, a repeat is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from epochline.coordinator import Plan, seal
+from epochline.errors import EpochlineError
+from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations.replay import plan_replay, promote
+from tests.contract.worlds import run
+from tests.integration.bench import LINEAGE, Bench, NewBench, Row
+from tests.integration.logins import AsSuperuser
+
+ORDER = Request(actor="ada", reason="a test says so")
+FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "frozen", "v": 10}, {"k": "gone", "v": 3}]
+SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "frozen", "v": 100}, {"k": "new", "v": 7}]
+
+
+@dataclass(frozen=True)
+class Mode:
+    sink: dict[str, Any]
+    ddl: str
+    second: list[Row]
+    rows: list[tuple[str, int]]
+    """What the table holds after both epochs."""
+    restored: bool = True
+
+
+PLAIN = f"CREATE TABLE t (k text, v int{LINEAGE})"
+KEYED = f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE})"
+BOTH = sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND])
+MODES = {
+    "append": Mode({}, PLAIN, SECOND, BOTH),
+    "append without lineage": Mode({"lineage": False}, "CREATE TABLE t (k text, v int)", SECOND, BOTH, restored=False),
+    "append with a key": Mode(
+        {"key": ("k", "v"), "repeats": "refuse"}, f"CREATE TABLE t (k text, v int, PRIMARY KEY (k, v){LINEAGE})", SECOND,
+        BOTH,
+    ),
+    "append that skips": Mode(
+        {"key": "k", "repeats": "skip"}, KEYED, SECOND, [("a", 1), ("frozen", 10), ("gone", 3), ("new", 7)]
+    ),
+    "upsert": Mode(
+        {"mode": "upsert", "key": "k", "before_images": 9}, KEYED, [*SECOND, {"k": "gone", "_deleted": True}],
+        [("a", 2), ("frozen", 100), ("new", 7)],
+    ),
+    "upsert without lineage": Mode(
+        {"mode": "upsert", "key": "k", "before_images": 9, "lineage": False}, "CREATE TABLE t (k text PRIMARY KEY, v int)",
+        [*SECOND, {"k": "gone", "_deleted": True}], [("a", 2), ("frozen", 100), ("new", 7)],
+    ),
+    "add": Mode(
+        {"mode": "add", "key": "k", "measures": "v", "before_images": 9}, "CREATE TABLE t (k text PRIMARY KEY, v int)",
+        SECOND, [("a", 3), ("frozen", 110), ("gone", 3), ("new", 7)],
+    ),
+    "replace": Mode({"mode": "replace"}, PLAIN, SECOND, [("a", 2), ("frozen", 100), ("new", 7)], restored=False),
+}  # fmt: skip
+
+
+def trigger(what: str, body: str, *, timing: str = "BEFORE", each: str = "ROW", kind: str = "", when: str = "") -> str:
+    """A trigger function over table t, and its trigger."""
+    return (
+        f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body} END$$;"
+        f" CREATE {kind} TRIGGER meddle {timing} {what} ON t {when} FOR EACH {each} EXECUTE FUNCTION meddle();"
+    )
+
+
+NO_TRIGGER = "DROP FUNCTION IF EXISTS meddle() CASCADE;"
+NO_RULE = "DROP RULE IF EXISTS meddle ON t;"
+OPEN = "ALTER TABLE t DISABLE ROW LEVEL SECURITY; DROP POLICY IF EXISTS r ON t; DROP POLICY IF EXISTS i ON t;"
+NOT_FROZEN = "IF NEW.k = 'frozen' THEN RETURN NULL; END IF; RETURN NEW;"
+FORCED = "ALTER TABLE t ENABLE ROW LEVEL SECURITY; ALTER TABLE t FORCE ROW LEVEL SECURITY;"
+WAYS = {
+    "trigger on insert": (trigger("INSERT", NOT_FROZEN), NO_TRIGGER),
+    "trigger on update": (trigger("UPDATE", NOT_FROZEN), NO_TRIGGER),
+    "trigger on delete": (trigger("DELETE", "RETURN NULL;"), NO_TRIGGER),
+    "trigger that keeps the old row": (trigger("UPDATE", "RETURN OLD;"), NO_TRIGGER),
+    "trigger that deletes afterwards": (
+        trigger("INSERT OR UPDATE", "DELETE FROM t WHERE k = 'frozen'; RETURN NULL;", timing="AFTER", each="STATEMENT"),
+        NO_TRIGGER,
+    ),
+    "trigger that deletes at the end": (
+        trigger(
+            "INSERT OR UPDATE OR DELETE", "DELETE FROM t WHERE k = 'frozen'; RETURN NULL;", timing="AFTER",
+            kind="CONSTRAINT", when="DEFERRABLE INITIALLY DEFERRED",
+        ),
+        NO_TRIGGER,
+    ),
+    "trigger that brings a deleted row back": (
+        trigger("DELETE", "INSERT INTO t SELECT OLD.*; RETURN NULL;", timing="AFTER"), NO_TRIGGER,
+    ),
+    "trigger that marks in place of deleting": (
+        trigger("DELETE", "UPDATE t SET v = -1 WHERE k = OLD.k AND v = OLD.v; RETURN NULL;"), NO_TRIGGER,
+    ),
+    "trigger that swallows one and adds another": (
+        trigger(
+            "INSERT",
+            "IF NEW.k = 'frozen' THEN NEW.k = 'other'; INSERT INTO t SELECT NEW.*; RETURN NULL; END IF; RETURN NEW;",
+        ),
+        NO_TRIGGER,
+    ),
+    "rule on insert": ("CREATE RULE meddle AS ON INSERT TO t DO INSTEAD NOTHING", NO_RULE),
+    "rule that writes elsewhere": (
+        "CREATE TABLE IF NOT EXISTS u AS TABLE t WITH NO DATA;"
+        "CREATE RULE meddle AS ON INSERT TO t DO INSTEAD INSERT INTO u SELECT NEW.*",
+        NO_RULE,
+    ),
+    "rule on update": ("CREATE RULE meddle AS ON UPDATE TO t DO INSTEAD NOTHING", NO_RULE),
+    "rule on delete": ("CREATE RULE meddle AS ON DELETE TO t DO INSTEAD NOTHING", NO_RULE),
+    "rows that cannot be seen": (
+        f"CREATE POLICY r ON t USING (k <> 'frozen'); CREATE POLICY i ON t FOR INSERT WITH CHECK (true); {FORCED}", OPEN,
+    ),
+    "rows that cannot be deleted": (
+        "CREATE POLICY r ON t FOR SELECT USING (true); CREATE POLICY i ON t FOR INSERT WITH CHECK (true);" + FORCED, OPEN,
+    ),
+}  # fmt: skip
+
+
+class World:
+    """A pipeline into a table of somebody else, who can meddle with it."""
+
+    def __init__(self, it: Bench, admin: AsSuperuser, mode: Mode, way: tuple[str, str]) -> None:
+        self.it, self.mode, self.way, self.admin = it, mode, way, admin
+
+    def meddle(self) -> None:
+        self.it.sql(self.way[0])
+
+    def stop_meddling(self) -> None:
+        self.it.sql(self.way[1])
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """What somebody sees from whom nothing is hidden."""
+        columns = "k, v" if "_epoch" not in self.it.sink.carried_lineage else "k, v, _offset, _row"
+        return sorted(map(tuple, self.admin(f"SELECT {columns} FROM public.t")))
+
+    def stands(self) -> tuple[Any, ...]:
+        told = "SELECT epoch_id, state, undone_by FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY 1"
+        heads = "SELECT partition, next_offset FROM epochline.heads ORDER BY 1"
+        return self.rows(), self.it.sql(heads), self.it.sql(told)
+
+    def exact_or_refused(self, step: Callable[[], object], rows: Callable[[], object]) -> bool:
+        """Do a step while somebody meddles; whether it was done, and done exactly. Else nothing was changed."""
+        before = self.stands()
+        self.meddle()
+        try:
+            step()
+        except EpochlineError:
+            assert self.stands() == before
+            return False
+        finally:
+            self.stop_meddling()
+        rows()
+        return True
+
+    def act(self, what: str, **asked: Any) -> None:
+        action = ACTIONS[what]
+        assert isinstance(action, DirectAction)
+        action.act(self.subject, action.parse(asked), ORDER)
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(name="orders", ledger=self.it.ledger, declared=self.it.pipeline, source=self.it.kafka)
+
+    def seal(self, planned: Plan) -> None:
+        assert planned.epoch is not None
+        seal(self.it.ledger, self.it.kafka, self.it.stage(planned, *self.mode.second), planned.epoch.run)
+
+    def is_whole(self) -> None:
+        assert [row[:2] for row in self.rows()] == self.mode.rows
+
+
+NewWorld = Callable[[str, str], World]
+
+
+@pytest.fixture
+def world(bench: NewBench, as_superuser: AsSuperuser) -> NewWorld:
+    def make(mode: str, way: str) -> World:
+        it = bench(existing=MODES[mode].ddl, **MODES[mode].sink)
+        return World(it, as_superuser, MODES[mode], WAYS[way])
+
+    return make
+
+
+@pytest.mark.fault("F41")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", MODES)
+def test_whatever_a_table_does_with_rows_an_epoch_is_written_exactly_or_refused(
+    world: NewWorld, mode: str, way: str
+) -> None:
+    """INV-9, F41: at the seal, in the commit, in the recovery by a later plan, and in a restore."""
+    it = world(mode, way)
+    it.it.epoch(*FIRST)
+    first = it.rows()
+    if it.mode.restored:
+        it.act("savepoint", name="first")
+    planned = it.it.plan(*it.mode.second)
+
+    sealed = it.exact_or_refused(lambda: it.seal(planned), lambda: None)
+    if not sealed:
+        it.seal(planned)
+    committed = it.exact_or_refused(lambda: it.it.commit(planned), it.is_whole)
+    if not committed and not it.exact_or_refused(it.it.plan, it.is_whole):
+        it.it.commit(planned)
+    it.is_whole()
+    if not it.mode.restored:
+        return
+    if not it.exact_or_refused(lambda: it.act("restore", name="first"), lambda: None):
+        it.act("restore", name="first")
+
+    assert it.rows() == first
+    again = it.it.plan()
+    it.seal(again)
+    it.it.commit(again)
+    it.is_whole()
+
+
+def replayed(it: World) -> Any:
+    it.it.runs += 1
+    planned = plan_replay(it.subject, 2, run(f"run-{it.it.runs}"))
+    it.seal(planned)
+    return planned.epoch
+
+
+@pytest.mark.fault("F41")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mode", ["append", "append with a key"])
+def test_whatever_a_table_does_with_rows_a_replay_takes_the_epochs_place_or_is_refused(
+    world: NewWorld, mode: str, way: str
+) -> None:
+    """INV-9, F41: no row of both."""
+    it = world(mode, way)
+    it.it.epoch(*FIRST)
+    it.it.epoch(*it.mode.second)
+    whole, replay = it.rows(), replayed(it)
+
+    if not it.exact_or_refused(lambda: promote(it.subject, replay, ORDER), lambda: None):
+        promote(it.subject, replay, ORDER)
+
+    assert it.rows() == whole
+    assert it.it.sql("SELECT DISTINCT _epoch FROM t ORDER BY 1") == [(1,), (3,)]

@@ -1,0 +1,324 @@
+"""What a restore takes out and puts back, on real PostgreSQL: a row that remains is updated, never deleted.
+
+So no foreign key of another table fires for it, and its identity stays. What must be deleted or inserted is exact, or it
+is refused with the reason, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from psycopg2 import sql
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.coordinator import seal
+from epochline.errors import SealRefusedError, TargetError
+from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations.replay import plan_replay, promote
+from epochline.postgres.targets import accounting, undo
+from epochline.testing import FakeKafka
+from tests.contract.worlds import run
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, LINEAGE, Bench, NewBench, Row
+from tests.integration.in_process import InProcess
+from tests.reading import range_batch
+
+ORDER = Request(actor="ada", reason="a test says so")
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k", "before_images": 9}
+ADD: dict[str, Any] = {"mode": "add", "key": "k", "measures": "v", "before_images": 9}
+WITH_ID = f"CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, k text PRIMARY KEY, v int{LINEAGE});"
+CHILD = "CREATE TABLE child (k text REFERENCES t ON DELETE {0} ON UPDATE {0}, note text);"
+ACTIONS_OF_KEYS = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+def kv(k: str, v: int | None, **more: Any) -> Row:
+    return {"k": k, "v": v, **more}
+
+
+def act(it: Bench, what: str, **asked: Any) -> None:
+    action = ACTIONS[what]
+    assert isinstance(action, DirectAction)
+    action.act(subject(it), action.parse(asked), ORDER)
+
+
+def subject(it: Bench) -> Subject:
+    return Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+
+
+def restore(it: Bench) -> None:
+    act(it, "restore", name="first")
+
+
+def saved(it: Bench, *rows: Row) -> Bench:
+    """One epoch of these rows, and a savepoint after it."""
+    it.epoch(*rows)
+    act(it, "savepoint", name="first")
+    return it
+
+
+def refuses(it: Bench, said: str) -> None:
+    """A restore is refused, and nothing is changed."""
+    before = it.sql("SELECT * FROM t ORDER BY k"), it.sql("SELECT * FROM epochline.heads ORDER BY partition")
+    with pytest.raises(TargetError, match=said):
+        restore(it)
+    after = it.sql("SELECT * FROM t ORDER BY k"), it.sql("SELECT * FROM epochline.heads ORDER BY partition")
+    assert after == before
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+@pytest.mark.parametrize("sink", [UPSERT, ADD], ids=["upsert", "add"])
+def test_rows_that_refer_to_a_key_that_stays_are_not_touched(
+    bench: NewBench, sink: dict[str, Any], action: str
+) -> None:
+    """C12, F42: the row goes back by UPDATE; its identity stays."""
+    it = saved(bench(existing=WITH_ID + CHILD.format(action), **sink), kv("a", 1))
+    it.sql("INSERT INTO child VALUES ('a', 'an order line of somebody else')")
+    before = it.rows("id, k, v")
+    it.epoch(kv("a", 2))
+    it.epoch(kv("a", 3))
+
+    restore(it)
+
+    assert it.rows("id, k, v") == before
+    assert it.sql("SELECT * FROM child") == [("a", "an order line of somebody else")]
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+@pytest.mark.parametrize("sink", [UPSERT, ADD], ids=["upsert", "add"])
+def test_a_row_that_must_go_takes_no_rows_of_another_table_with_it(
+    bench: NewBench, sink: dict[str, Any], action: str
+) -> None:
+    """C12, F42: refused with the reason, until nothing refers to the row."""
+    it = saved(bench(existing=WITH_ID + CHILD.format(action), **sink), kv("a", 1))
+    before = it.rows("id, k, v")
+    it.epoch(kv("a", 2), kv("new", 1))
+    it.sql("INSERT INTO child VALUES ('new', 'somebody''s')")
+
+    refuses(it, "public.child has rows that refer to them, and its foreign key child_k_fkey (deletes|sets) those")
+
+    it.sql("DELETE FROM child")
+    restore(it)
+    assert it.rows("id, k, v") == before
+
+
+@pytest.mark.fault("F42")
+def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: NewBench) -> None:
+    """C12, F42: a restore and a promoted replay delete rows."""
+    table = f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE});" + CHILD.format("CASCADE")
+    it = saved(bench(existing=table), kv("a", 1))
+    it.epoch(kv("b", 2))
+    it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
+
+    refuses(it, "public.child has rows that refer to them")
+    replay = plan_replay(subject(it), 2, run("replay"))
+    assert replay.epoch is not None
+    seal(it.ledger, it.kafka, it.stage(replay, kv("c", 2)), replay.epoch.run)
+    with pytest.raises(TargetError, match=r"public\.child has rows that refer to them"):
+        promote(subject(it), replay.epoch, ORDER)
+
+    assert it.sql("SELECT * FROM child") == [("b", "somebody's")]
+    assert it.rows() == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.fault("F42")
+def test_rows_that_are_replaced_take_no_rows_of_another_table_with_them(bench: NewBench) -> None:
+    """INV-9, F42: refused at the seal; without rows that refer to them, all are replaced."""
+    table = f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE});" + CHILD.format("CASCADE")
+    it = bench(existing=table, mode="replace")
+    it.epoch(kv("a", 1))
+    it.epoch(kv("a", 2))
+    it.sql("INSERT INTO child VALUES ('a', 'somebody''s')")
+
+    with pytest.raises(SealRefusedError, match="mode replace deletes all rows of t: public.child has rows that refer"):
+        it.sealed(kv("a", 3))
+
+    assert it.sql("SELECT * FROM child") == [("a", "somebody's")]
+
+
+HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
+    "a deleted row comes back with its identity": (
+        "v int", [[kv("a", 1), kv("b", 2)], [kv("a", None, _deleted=True)]],
+    ),
+    "a row that was deleted and inserted gets its identity back": (
+        "v int", [[kv("a", 1), kv("b", 2)], [kv("a", None, _deleted=True)], [kv("a", 1)]],
+    ),
+    "unique values that changed places": (
+        "v int UNIQUE", [[kv("a", 1), kv("b", 2)], [kv("a", None), kv("b", 1)], [kv("a", 2)]],
+    ),
+    "a unique value that was handed on": (
+        "v int NOT NULL UNIQUE", [[kv("a", 1)], [kv("a", 1, _deleted=True)], [kv("z", 1)]],
+    ),
+    "a unique value of a row that goes": ("v int UNIQUE", [[kv("a", 1)], [kv("a", 5)], [kv("z", 1)]]),
+    "unique values of an expression that changed places": (
+        "v int, EXCLUDE USING btree ((v * 2) WITH =)",
+        [[kv("a", 1), kv("b", 2)], [kv("a", None), kv("b", 1)], [kv("a", 2)]],
+    ),
+    "a column that PostgreSQL computes": (
+        "v int, twice int GENERATED ALWAYS AS (v * 2) STORED", [[kv("a", 1)], [kv("a", 2), kv("c", 3)]],
+    ),
+    "a column of the user's own": ("v int, seen int DEFAULT 7", [[kv("a", 1)], [kv("a", 2), kv("c", 3)]]),
+    "a key that comes and goes": (
+        "v int", [[kv("a", 1)], [kv("c", 1)], [kv("c", None, _deleted=True)], [kv("c", 2)]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("history", HISTORIES)
+def test_every_column_of_every_row_is_as_it_was_before_the_undone_epochs(bench: NewBench, history: str) -> None:
+    """C12, INV-9: identities, generated columns and values that are unique; going on gives the whole again."""
+    columns, (first, *later) = HISTORIES[history]
+    it = bench(
+        existing=f"CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, k text PRIMARY KEY, {columns}{LINEAGE})",
+        **UPSERT,
+    )
+    saved(it, *first)
+    before = it.sql("SELECT * FROM t ORDER BY k")
+    for rows in later:
+        it.epoch(*rows)
+    whole = it.rows()
+
+    restore(it)
+
+    assert it.sql("SELECT * FROM t ORDER BY k") == before
+    for _ in later:
+        it.kafka.produce("orders", 0, 0)
+    planned = it.plan()
+    assert planned.epoch is not None
+    if history == "a key that comes and goes":
+        it.commit_staged(planned, *(row for rows in later for row in rows))
+        assert it.rows() == whole
+
+
+@pytest.mark.fault("F42")
+def test_unique_values_that_no_update_can_exchange_are_refused_with_the_reason(bench: NewBench) -> None:
+    """C12: a column that is NOT NULL takes no NULL in between."""
+    it = saved(
+        bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int NOT NULL UNIQUE{LINEAGE})", **UPSERT),
+        kv("a", 1),
+        kv("b", 2),
+    )
+    for row in (kv("a", 3), kv("b", 1), kv("a", 2)):
+        it.epoch(row)
+
+    refuses(it, "values that t_v_key keeps unique change places between rows")
+
+    it.sql("ALTER TABLE t ALTER v DROP NOT NULL")
+    restore(it)
+    assert it.rows() == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.fault("F42")
+def test_a_row_whose_identity_was_not_kept_is_not_given_another(bench: NewBench) -> None:
+    """C12: before-images of an earlier release lack columns GENERATED ALWAYS."""
+    it = saved(bench(existing=WITH_ID, **UPSERT), kv("a", 1), kv("b", 2))
+    it.epoch(kv("a", None, _deleted=True), kv("b", 3))
+    ((image,),) = it.sql("SELECT table_name FROM epochline.before_image WHERE epoch_id = 2")
+    it.sql(sql.SQL("ALTER TABLE epochline.{} DROP COLUMN id").format(sql.Identifier(image)))
+
+    refuses(it, "before-images of an earlier release lack id")
+
+
+@pytest.mark.fault("F42")
+def test_a_trigger_that_notes_the_time_of_a_change_stops_no_restore(bench: NewBench) -> None:
+    """C12: what the pipeline does not write may be as the user's trigger wants it."""
+    it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v int, changed timestamptz{LINEAGE})", **UPSERT)
+    it.sql(
+        "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.changed = clock_timestamp(); RETURN NEW;"
+        " END$$; CREATE TRIGGER touch BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION touch()"
+    )
+    saved(it, kv("a", 1))
+    it.epoch(kv("a", 2), kv("b", 2))
+
+    restore(it)
+
+    assert it.rows() == [("a", 1)]
+
+
+def families(dsn: str, action: str, parent: dict[str, Any], child: dict[str, Any]) -> tuple[InProcess, list[Row]]:
+    """A pipeline into two tables, one of which refers to the other; and its records, to which a test adds."""
+    query(
+        dsn,
+        f"CREATE TABLE parent (k text PRIMARY KEY, v int{LINEAGE});"
+        f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})",
+        options=IN_PUBLIC,
+    )
+    kafka = FakeKafka()
+    values: list[Row] = []
+    kafka.produce("orders", 0, 0)
+    sinks = [PostgresTable(table="parent", **parent), PostgresTable(table="t", **child)]
+    parse = Json(columns={"k": "text", "v": "integer"})
+    pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=sinks)
+    job = InProcess(dsn, pipeline, kafka, lambda one: [range_batch(one, values)])
+    job.create()
+    return job, values
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ["CASCADE", "NO ACTION"])
+@pytest.mark.parametrize("child", [UPSERT, {}], ids=["upsert", "append"])
+def test_targets_that_refer_to_each_other_go_back_together(
+    postgres_dsn: str, action: str, child: dict[str, Any]
+) -> None:
+    """C12, F42: what refers to a row goes before it."""
+    job, values = families(postgres_dsn, action, UPSERT, child)
+
+    def epoch(*rows: Row) -> None:
+        values.extend(rows)
+        job.source.produce("orders", 0, len(rows))
+        job.epoch()
+
+    epoch(kv("a", 1))
+    job.act("savepoint", ORDER, name="first")
+    epoch(kv("b", 2))
+
+    def tables() -> list[Any]:
+        return [job.sql(f"SELECT k, v FROM {name} ORDER BY k") for name in ("parent", "t")]
+
+    whole = tables()
+
+    job.act("restore", ORDER, name="first")
+
+    assert tables() == [[("a", 1)], [("a", 1)]]
+    job.epoch()
+    assert tables() == whole
+
+
+# The guards taken away.
+
+
+def test_without_the_look_at_references_a_restore_deletes_rows_of_another_table(
+    bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = saved(bench(existing=WITH_ID + CHILD.format("CASCADE"), **UPSERT), kv("a", 1))
+    it.epoch(kv("new", 1))
+    it.sql("INSERT INTO child VALUES ('new', 'somebody''s')")
+    monkeypatch.setattr(undo, "harm_of_delete", lambda *_: None)
+
+    restore(it)
+
+    assert it.sql("SELECT * FROM child") == []
+
+
+def test_without_the_second_look_what_a_trigger_does_to_a_sum_is_silent(
+    bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation of F41: every statement counts the right number of rows."""
+    it = bench(existing="CREATE TABLE t (k text PRIMARY KEY, v int)", **ADD)
+    it.sql(
+        "CREATE FUNCTION freeze() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
+        " CREATE TRIGGER freeze BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION freeze()"
+    )
+    it.epoch(kv("a", 1))
+    with pytest.raises(SealRefusedError, match="1 keys have another sum than is due"):
+        it.sealed(kv("a", 2))
+    monkeypatch.setattr(accounting, "_difference", lambda *_: None)
+    act(it, "abort", epoch=2)
+
+    planned = it.plan(kv("a", 2))
+    it.commit_staged(planned, kv("a", 2), kv("a", 2))
+
+    assert it.rows() == [("a", 1)]

@@ -1,0 +1,271 @@
+"""State that something writes past its triggers: found by the next plan, by the commit, and by `epochline audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline.audit import Difference, audit
+from epochline.coordinator import Plan, begin, preview
+from epochline.declare.names import QUARANTINE
+from epochline.errors import LedgerError, StateError
+from epochline.local.stack import Stack
+from epochline.operations.accept_state import AcceptState
+from epochline.operations.action import Request, Subject
+from epochline.operations.restore import Restore
+from epochline.operations.savepoint import MakeSavepoint
+from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.protocol.staging import StagingTicket
+from epochline.spark.connection import transaction
+from tests.contract.worlds import WRITE_ID, seen_in
+from tests.integration.bench import IN_PUBLIC, Bench, Row
+from tests.integration.in_process import epoch_of
+from tests.integration.logins import superuser
+
+COLUMNS = {"word": "text", "count": "bigint"}
+
+
+class Counting(Bench):
+    """A pipeline that counts words in a state table; the rows given to an epoch are what its transform returns."""
+
+    def __init__(self, dsn: str, superuser: str) -> None:
+        super().__init__(dsn, PostgresTable(table="t", columns=COLUMNS), COLUMNS, create=False)
+        self.superuser = superuser
+        self.pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), parse=Text(), transform="pipelines.word_count:count",
+            sinks=[PostgresTable(table="t", mode="upsert", key="word", columns=COLUMNS, aggregated=True, before_images=9)],
+            state=[StateTable(table="words", key="word", columns=COLUMNS, keys="pipelines.word_count:words")],
+        )  # fmt: skip
+        self.migrate()
+
+    def migrate(self) -> None:
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+
+    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
+        epoch = epoch_of(planned)
+        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=self.lease)
+        assert ticket is not None
+        seen = {("orders", one.tp.partition): seen_in(one) for one in planned.ranges}
+        counts = {"t": len(rows), "words": len(rows), QUARANTINE: 0}
+        with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
+            for row in rows:
+                for table in ("t", "words"):
+                    self._insert(cursor, ticket.table(table), row, 0, 0)
+            messages: dict[str, Any] = {"t": {}, "words": {}, QUARANTINE: message_of(seen)}
+            parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
+            assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
+            assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
+            assert end_job(cursor, ticket.attempt_id)
+        return ticket
+
+    def by_superuser(self, *statements: str) -> None:
+        with psycopg2.connect(self.superuser, options=IN_PUBLIC) as session, session.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        session.close()
+
+    def audited(self) -> list[str]:
+        """What an audit finds of the state."""
+        found: list[str] = []
+
+        class Heard:
+            begin = advance = epoch = staticmethod(lambda *_: None)
+
+            @staticmethod
+            def difference(one: Difference) -> None:
+                found.append(str(one))
+
+        audit(self.dsn, _NothingLeft(), "orders", Heard())  # type: ignore[arg-type]
+        return found
+
+    def counts(self) -> list[tuple[Any, ...]]:
+        return self.sql("SELECT word, count FROM words ORDER BY 1")  # type: ignore[no-any-return]
+
+
+class _NothingLeft:
+    """A source that holds no record any more."""
+
+    def session(self) -> Any:
+        return nullcontext()
+
+    def held(self, _: Sequence[str]) -> dict[Any, Any]:
+        return {}
+
+
+@pytest.fixture
+def counting(postgres_dsn: str, stack: Stack) -> Counting:
+    line = Counting(postgres_dsn, superuser(stack, postgres_dsn))
+    line.epoch({"word": "a", "count": 1}, {"word": "b", "count": 2})
+    return line
+
+
+EDIT = "UPDATE words SET count = count + 97 WHERE word = 'a'"
+OFF, ON = "ALTER TABLE words DISABLE TRIGGER ALL", "ALTER TABLE words ENABLE TRIGGER ALL"
+USER_OFF, USER_ON = (one.replace("ALL", "USER") for one in (OFF, ON))
+ALWAYS = [
+    f"ALTER TABLE words ENABLE ALWAYS TRIGGER epochline_follow_state_{one}"
+    for one in ("insert", "update", "delete", "truncate")
+]
+REPLICA = "ALTER TABLE words ENABLE REPLICA TRIGGER epochline_follow_state_replicated"
+REPLICATE, ORIGIN = "SET session_replication_role = replica", "SET session_replication_role = origin"
+DUMP = ["CREATE TABLE dump AS TABLE words", "UPDATE dump SET count = 98 WHERE word = 'a'"]
+AS_IT_WAS = "epochline_follow_state_update AFTER UPDATE ON words REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION epochline.follow_state()"
+
+THROUGH = "CREATE TABLE above ()", "ALTER TABLE words INHERIT above", "DELETE FROM above"
+PAST = {
+    # As a subscription: triggers of rows fire, and no trigger of a statement. Such a parent leaves nothing in the catalog.
+    "rows alone": [REPLICATE, *THROUGH, "ALTER TABLE words NO INHERIT above"],
+    "disabled": [OFF, EDIT, ON],
+    "disabled, and made as before": [USER_OFF, EDIT, USER_ON, *ALWAYS, REPLICA],
+    "one of them disabled": ["ALTER TABLE words DISABLE TRIGGER epochline_follow_state_update", EDIT, ALWAYS[1]],
+    "pg_restore --disable-triggers": [*DUMP, OFF, "DELETE FROM words", "INSERT INTO words TABLE dump", ON],
+    "replica": [REPLICATE, EDIT, ORIGIN],
+    "replica, a copy": [*DUMP, REPLICATE, "TRUNCATE words", "INSERT INTO words TABLE dump", ORIGIN],
+    "dropped and made again": ["DROP TRIGGER epochline_follow_state_update ON words", EDIT, f"CREATE TRIGGER {AS_IT_WAS}"],
+    "dropped and made as before": [
+        "DROP TRIGGER epochline_follow_state_update ON words", EDIT, f"CREATE TRIGGER {AS_IT_WAS}", ALWAYS[1],
+    ],
+    "a type changed": ["ALTER TABLE words ALTER count TYPE bigint USING count + 97"],
+    "a column made again": ["ALTER TABLE words DROP count, ADD count bigint DEFAULT 7"],
+    "a column made again, after _epoch": [
+        "ALTER TABLE words DROP count", "ALTER TABLE words ADD count bigint", USER_OFF, "UPDATE words SET count = 9", USER_ON,
+    ],
+    "through a parent": [
+        "CREATE TABLE above (word text, count bigint)", "ALTER TABLE words INHERIT above", "UPDATE above SET count = 98 WHERE word = 'a'",
+    ],
+    "through a parent that is gone": [
+        "CREATE TABLE above (word text, count bigint)", "ALTER TABLE words INHERIT above", "UPDATE above SET count = 98 WHERE word = 'a'",
+        "ALTER TABLE words NO INHERIT above",
+    ],
+    "attached, written through the parent, detached": [
+        "CREATE TABLE above (LIKE words) PARTITION BY LIST (word)", "ALTER TABLE above ATTACH PARTITION words DEFAULT",
+        "UPDATE above SET count = 98 WHERE word = 'a'", "ALTER TABLE above DETACH PARTITION words",
+    ],
+    "a child with rows": ["CREATE TABLE below () INHERITS (words)", "INSERT INTO below VALUES ('a', 98, 1)"],
+    "another table in its place": [
+        "CREATE TABLE other (LIKE words INCLUDING ALL)", "ALTER TABLE other OWNER TO epochline", "INSERT INTO other TABLE words", "UPDATE other SET count = 98 WHERE word = 'a'",
+        "ALTER TABLE words RENAME TO words_old", "ALTER TABLE other RENAME TO words",
+    ],
+}  # fmt: skip
+"""Statements that leave other rows in the state table than the last epoch did, in one transaction of a superuser."""
+
+
+def past(line: Counting, way: str) -> None:
+    line.by_superuser(*PAST[way])
+    if way == "another table in its place":
+        with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
+            preview(line.ledger, line.kafka, line.pipeline)
+        line.migrate()
+
+
+@pytest.mark.fault("F48")
+@pytest.mark.parametrize("way", PAST)
+def test_state_that_was_written_past_its_triggers_stops_the_next_plan_and_the_commit(
+    counting: Counting, way: str
+) -> None:
+    """S14, INV-2: however the triggers were passed, and whatever they are now."""
+    planned = counting.sealed({"word": "c", "count": 3})
+    before = counting.counts()
+
+    past(counting, way)
+
+    assert counting.counts() != before
+    with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
+        counting.commit(planned)
+    with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
+        preview(counting.ledger, counting.kafka, counting.pipeline)
+    (found,) = counting.audited()
+    assert found.startswith("words: changed: (epoch 1): epoch 1 left 2 keys, it now holds")
+
+
+HARMLESS = {
+    "disabled and enabled": [OFF, ON],
+    "edited and put back": [OFF, EDIT, "UPDATE words SET count = 1 WHERE word = 'a'", ON],
+    "written again, as it was": ["ALTER TABLE words SET UNLOGGED", "ALTER TABLE words SET LOGGED"],
+    "another right and an index": ["GRANT SELECT ON words TO PUBLIC", "CREATE INDEX ON words (count)", "ANALYZE words"],
+    "replicated, as it was": [REPLICATE, "DELETE FROM words", "INSERT INTO words VALUES ('a', 1, 1), ('b', 2, 1)"],
+    "a parent that adds nothing": ["CREATE TABLE above (word text)", "ALTER TABLE words INHERIT above"],
+}
+
+
+@pytest.mark.parametrize("way", HARMLESS)
+def test_a_pipeline_goes_on_after_what_left_its_state_as_it_was(counting: Counting, way: str) -> None:
+    """S14: what counts is what the table holds, not who touched it; before the triggers are mended and after."""
+    counting.by_superuser(*HARMLESS[way])
+
+    counting.epoch({"word": "a", "count": 10}, {"word": "c", "count": 3})
+    counting.migrate()
+    counting.epoch({"word": "d", "count": 4})
+
+    assert counting.counts() == [("a", 10), ("b", 2), ("c", 3), ("d", 4)]
+    assert counting.audited() == []
+
+
+def test_a_plan_does_not_read_the_state_that_its_triggers_have_counted(counting: Counting) -> None:
+    """C8: the cost of the check depends on the keys that an epoch touches."""
+    counting.epoch({"word": "c", "count": 3})
+    counting.sql(
+        "CREATE OR REPLACE FUNCTION epochline.state_digest(schema_name text, table_name text, OUT keys bigint, OUT"
+        " digest numeric) LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'the whole table is read'; END$$"
+    )
+
+    counting.epoch({"word": "a", "count": 10})
+
+    counting.by_superuser(OFF, ON)
+    with pytest.raises(LedgerError, match="the whole table is read"):
+        preview(counting.ledger, counting.kafka, counting.pipeline)
+
+
+def test_triggers_that_are_off_are_refused_and_migrate_mends_them(counting: Counting) -> None:
+    """S14, and the ledger of an earlier release, whose triggers a replicating session passed."""
+    counting.by_superuser(OFF)
+    with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
+        preview(counting.ledger, counting.kafka, counting.pipeline)
+    counting.migrate()
+    counting.epoch({"word": "c", "count": 3})
+    # As a release before this one made them: they do not fire for a session that replicates.
+    counting.by_superuser(ON)
+    counting.epoch({"word": "c", "count": 4})
+    counting.by_superuser(*PAST["replica"])
+    with pytest.raises(StateError, match="it now holds the same number of keys with other values"):
+        preview(counting.ledger, counting.kafka, counting.pipeline)
+
+
+def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting) -> None:
+    past(counting, "disabled")
+    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
+
+    AcceptState().act(subject, AcceptState().parse({}), Request(actor="ada", reason="it is right as it is"))
+
+    assert counting.audited() == []
+    counting.epoch({"word": "b", "count": 3})
+    assert counting.counts() == [("a", 98), ("b", 3)]
+    assert counting.audited() == []
+
+
+def test_a_savepoint_brings_edited_state_back_and_an_edited_copy_is_refused(counting: Counting) -> None:
+    """C12: the rows that no trigger counted are gone with the others."""
+    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
+    make, restore = MakeSavepoint(), Restore()
+    order = Request(actor="ada", reason="to see")
+    make.act(subject, make.parse({"name": "one"}), order)
+    past(counting, "pg_restore --disable-triggers")
+    with pytest.raises(StateError, match="was changed outside of epochs"):
+        make.act(subject, make.parse({"name": "two"}), order)
+
+    restore.act(subject, restore.parse({"name": "one"}), order)
+
+    assert counting.counts() == [("a", 1), ("b", 2)]
+    assert counting.audited() == []
+    counting.epoch({"word": "b", "count": 3})
+    ((copy,),) = counting.sql("SELECT table_name FROM epochline.savepoint_state")
+    counting.sql(sql.SQL("UPDATE epochline.{} SET count = 5").format(sql.Identifier(copy)))
+    with pytest.raises(StateError, match="the copy of words is not what was saved"):
+        restore.act(subject, restore.parse({"name": "one"}), order)

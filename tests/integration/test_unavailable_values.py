@@ -1,0 +1,139 @@
+"""A value that a record does not give: an upsert table keeps the column, or the record is bad. Never a placeholder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.errors import RecordsRefusedError
+from epochline.testing import FakeKafka
+from tests.integration.bench import Row
+from tests.integration.in_process import InProcess
+from tests.reading import range_batch
+
+P = "__debezium_unavailable_value"
+RECORD = {"k": "text", "a": "text", "b": "bytea", "n": "integer", "_deleted": "boolean"}
+COLUMNS = {"k": "text", "a": "text", "b": "bytea", "n": "integer"}
+SINK: dict[str, Any] = {"table": "t", "mode": "upsert", "key": "k", "columns": COLUMNS, "keep_unavailable": True}
+
+
+class Job:
+    """One pipeline with records in two partitions, whose epochs go on until the seal takes them."""
+
+    def __init__(self, dsn: str, **sink: Any) -> None:
+        self.records: dict[int, list[Any]] = {0: [], 1: []}
+        self.kafka = FakeKafka()
+        for partition in self.records:
+            self.kafka.produce("orders", partition, 0)
+        parse = Json(columns=COLUMNS, unavailable=P)
+        pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=PostgresTable(**SINK | sink),
+            bad_records="quarantine",
+        )  # fmt: skip
+        self.one = InProcess(dsn, pipeline, self.kafka, lambda one: [range_batch(one, self.records[one.tp.partition])])
+        self.one.create()
+
+    def send(self, *records: Row, partition: int = 0) -> None:
+        self.records[partition] += records
+        self.kafka.produce("orders", partition, len(records))
+
+    def epoch(self, **options: Any) -> None:
+        planned, run = self.one.planned(**options)
+        while True:
+            try:
+                self.one.staged_and_sealed(planned, run)
+                break
+            except RecordsRefusedError:
+                continue
+        self.one.commit(planned)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.one.sql("SELECT k, a, encode(b, 'escape'), n FROM t ORDER BY k")
+
+    def bad(self) -> dict[tuple[int, int], str]:
+        found = self.one.sql('SELECT partition, "offset", reason FROM epochline.quarantine')
+        return {(partition, offset): reason for partition, offset, reason in found}
+
+
+def row(k: str, a: Any, b: Any, n: int) -> Row:
+    return {"k": k, "a": a, "b": b, "n": n}
+
+
+B1, B2, NO_BYTES = "eA==", "eQ==", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+def test_a_value_that_is_left_out_is_that_of_the_record_before(postgres_dsn: str) -> None:
+    """In one epoch and across epochs; an insert and its update; two updates; NULL is a value too."""
+    job = Job(postgres_dsn)
+    job.send(row("x", "one", B1, 1), row("x", P, NO_BYTES, 2), row("y", None, B2, 1), row("x", "two", NO_BYTES, 3))
+    job.send(row("x", P, NO_BYTES, 4), row("y", P, None, 2), row("z", "new", None, 1))
+    job.epoch()
+    assert job.rows() == [("x", "two", "x", 4), ("y", None, None, 2), ("z", "new", None, 1)]
+
+    job.send(row("x", P, B2, 5), row("z", "newer", NO_BYTES, 2), row("y", P, NO_BYTES, 3), row("x", P, NO_BYTES, 6))
+    job.epoch()
+
+    assert job.rows() == [("x", "two", "y", 6), ("y", None, None, 3), ("z", "newer", None, 2)]
+    assert job.bad() == {}
+
+
+def test_a_value_that_no_older_row_gives_is_a_bad_record(postgres_dsn: str) -> None:
+    """No row of the key, a deletion before it, and a row of another partition: each is named, the others commit."""
+    job = Job(postgres_dsn, order_by="n")
+    job.send(row("x", P, B1, 1), row("y", "one", B1, 1), row("y", P, B1, 2), row("moved", "old", B1, 1))
+    job.epoch()
+    job.send(row("moved", P, B2, 2), row("good", "one", B1, 1), row("good", P, B2, 2), partition=1)
+    job.send(row("x", "one", B1, 3))
+    job.epoch()
+
+    assert job.rows() == [
+        ("good", "one", "y", 2), ("moved", "old", "x", 1), ("x", "one", "x", 3), ("y", "one", "x", 2),
+    ]  # fmt: skip
+    bad = job.bad()
+    assert set(bad) == {(0, 0), (1, 0)}
+    assert all(
+        "a is unavailable" in reason and "no older row of its key in the same partition" in reason
+        for reason in bad.values()
+    )
+
+
+def reference(history: Sequence[Row]) -> tuple[dict[str, tuple[Any, ...]], set[int]]:
+    """The rows, and the offsets of the bad records, of a history in one partition."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    bad = set()
+    for offset, one in enumerate(history):
+        before = rows.get(one["k"])
+        kept = [one["a"] == P, one["b"] == NO_BYTES]
+        if any(kept) and before is None:
+            bad.add(offset)
+            continue
+        a = before[0] if kept[0] and before else one["a"]
+        b = before[1] if kept[1] and before else {None: None, B1: "x", B2: "y"}[one["b"]]
+        rows[one["k"]] = (a, b, one["n"])
+    return rows, bad
+
+
+@pytest.mark.fault("F28")
+@pytest.mark.parametrize("order_by", [(), "n"], ids=["by offset", "by a column"])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_division_into_epochs_gives_the_same_rows_and_bad_records(
+    postgres_dsn: str, seed: int, order_by: Any
+) -> None:
+    rng = random.Random(seed)
+    job = Job(postgres_dsn, order_by=order_by)
+    history = [
+        row(rng.choice("xyz"), rng.choice(["one", "two", None, P, P]), rng.choice([B1, B2, None, NO_BYTES]), number)
+        for number in range(40)
+    ]
+    job.send(*history)
+
+    while job.one.sql("SELECT max(next_offset) FROM epochline.heads") != [(len(history),)]:
+        job.epoch(record_limit=rng.randint(1, 15))
+
+    rows, bad = reference(history)
+    assert {k: rest for k, *rest in job.rows()} == {k: list(values) for k, values in rows.items()}
+    assert set(job.bad()) == {(0, offset) for offset in bad}
