@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -20,12 +20,14 @@ from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.formats.parsers import build_parser
+from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
 from epochline.errors import BadRecordError, ConfigurationError, SinkError, SourceUnavailableError
 from epochline.protocol.offsets import TopicPartition
 from epochline.testing import FakeKafka
+from tests.databases import holding
 from tests.integration.in_process import InProcess
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
@@ -83,11 +85,16 @@ def batch(*values: bytes | None, keys: list[bytes | None] | None = None) -> pa.R
     return source_batch(tp, range(len(values)), values, key=keys or [None] * len(values))
 
 
-def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
+def parsed(columns: dict[str, str], source: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
     sinks = (PostgresTable(table="t"),)
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=sinks)
     rows = build_parser(pipeline.spec)(source)
-    return rows.select(list(columns)).to_pylist(), rows.column("_error").to_pylist()
+    return rows.select(list(columns)), rows.column("_error").to_pylist()
+
+
+def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
+    rows, errors = parsed(columns, source)
+    return rows.to_pylist(), errors
 
 
 def encoder(value: Avro, **declared: Any) -> TopicEncoder:
@@ -161,6 +168,137 @@ def test_a_row_that_a_schema_cannot_hold_is_its_own_problem() -> None:
     out, problems = encoder(Avro(columns={"day": "date"})).encode(days)
     assert list(problems) == [1]
     assert [value is None for value in out.column("value").to_pylist()] == [False, True, False]
+
+
+def logical(base: str, meaning: str, /, **more: Any) -> dict[str, Any]:
+    return {"type": base, "logicalType": meaning, **more}
+
+
+def unscaled(number: int, size: int | None = None) -> bytes:
+    return number.to_bytes(size or (number.bit_length() + 8) // 8, "big", signed=True)
+
+
+def dec(precision: int, scale: int) -> dict[str, Any]:
+    return logical("bytes", "decimal", precision=precision, scale=scale)
+
+
+PADDED = logical("fixed", "decimal", name="padded", size=20, precision=4, scale=2)
+IDENTITY = logical("fixed", "uuid", name="identity", size=16)
+AGE = logical("fixed", "duration", name="age", size=12)
+REF = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+MILLIS, MICROS, NANOS = (logical("long", f"timestamp-{unit}") for unit in ("millis", "micros", "nanos"))
+YEAR_11476, FIRST = 300_000_000_000_000_000, -210_866_803_200_000_000
+
+# Avro's type, the plain value in the record, the column's type, and what PostgreSQL shows of the row or the reason.
+LOGICAL: list[tuple[Any, Any, str, str]] = [
+    (dec(4, 2), unscaled(123456789), "numeric(12,2)", "1234567.89"),
+    (dec(4, 2), unscaled(123449), "numeric", "1234.49"),
+    (dec(4, 2), unscaled(-1, 30), "numeric(12,2)", "-0.01"),
+    (dec(4, 2), b"", "numeric(12,2)", "!no bytes"),
+    (dec(4, 2), unscaled(123456789), "numeric(5,2)", "!"),
+    (dec(4, 2), unscaled(-(10**200) - 1), "numeric", "-1" + "0" * 198 + ".01"),
+    (dec(4, 2), b"\x7f" * 70_000, "numeric", "!out of range"),
+    (dec(38, 38), unscaled(1), "numeric", "0." + "0" * 37 + "1"),
+    (dec(10, 4), unscaled(12345), "numeric(12,2)", "!"),
+    (dec(4, 2), unscaled(1234), "text", "!not a text"),
+    (PADDED, unscaled(123456789, 20), "numeric", "1234567.89"),
+    (PADDED, unscaled(-(2**159), 20), "numeric", f"{-(2**159) // 100 + 1}.{2**159 % 100:02d}"),
+    # What the specification calls invalid is no logical type: the bytes are bytes.
+    (dec(0, 0), unscaled(5), "numeric", "!not a number"),
+    (dec(0, 0), unscaled(5), "bytea", "\\x05"),
+    (dec(2, 4), unscaled(5), "bytea", "\\x05"),
+    (dec(4, -2), unscaled(5), "bytea", "\\x05"),
+    (logical("int", "timestamp-micros"), 5, "integer", "5"),
+    (logical("long", "unheard-of"), 5, "bigint", "5"),
+    (logical("fixed", "uuid", name="odd", size=4), b"abcd", "bytea", "\\x61626364"),
+    (logical("int", "date"), -2_440_588, "date", "4714-11-24 BC"),
+    (logical("int", "date"), 2_145_042_905, "date", "5874897-12-31"),
+    (logical("int", "date"), -2_440_589, "date", "!outside 4713 BC to 5874897 AD"),
+    (logical("int", "date"), -(2**31), "date", "!outside 4713 BC to 5874897 AD"),
+    (logical("int", "date"), -(2**31) + 10_957, "date", "!outside 4713 BC to 5874897 AD"),
+    (logical("int", "date"), 5, "integer", "!not an integer"),
+    (MICROS, YEAR_11476, "timestamptz", "11476-08-15 05:20:00+00"),
+    (MICROS, FIRST, "timestamptz", "4714-11-24 00:00:00+00 BC"),
+    (MICROS, FIRST - 1, "timestamptz", "!outside 4713 BC to 294276 AD"),
+    (MICROS, 2**63 - 1, "timestamptz", "294247-01-10 04:00:54.775807+00"),
+    (MICROS, -(2**63), "timestamptz", "!outside 4713 BC to 294276 AD"),
+    (MICROS, -(2**63) + 946_684_800_000_000, "timestamp", "!outside 4713 BC to 294276 AD"),
+    (MILLIS, 9_224_318_015_999_999, "timestamptz", "294276-12-31 23:59:59.999+00"),
+    (MILLIS, 9_224_318_016_000_000, "timestamptz", "!outside 4713 BC to 294276 AD"),
+    (MILLIS, -1, "timestamp", "1969-12-31 23:59:59.999"),
+    (NANOS, 2**63 - 808, "timestamptz", "2262-04-11 23:47:16.854775+00"),
+    (NANOS, 1_001, "timestamptz", "!more than six digits of a second"),
+    (logical("long", "local-timestamp-millis"), 1, "timestamp", "1970-01-01 00:00:00.001"),
+    (logical("long", "local-timestamp-micros"), YEAR_11476, "timestamp", "11476-08-15 05:20:00"),
+    (logical("long", "local-timestamp-nanos"), -1_000, "timestamp", "1969-12-31 23:59:59.999999"),
+    (logical("int", "time-millis"), 86_399_999, "time", "23:59:59.999"),
+    (logical("int", "time-millis"), 86_400_000, "time", "24:00:00"),
+    (logical("int", "time-millis"), -1, "time", "!not within a day"),
+    (logical("long", "time-micros"), 86_400_000_001, "time", "!not within a day"),
+    (logical("string", "uuid"), REF, "uuid", REF),
+    (logical("string", "uuid"), "soon", "text", "soon"),
+    (logical("string", "uuid"), "soon", "uuid", "!not a uuid"),
+    (IDENTITY, bytes.fromhex(REF.replace("-", "")), "uuid", REF),
+    (AGE, b"\1\0\0\0\2\0\0\0\5\0\0\0", "interval", "1 mon 2 days 00:00:00.005"),
+    (["null", "string", MILLIS, dec(4, 2)], unscaled(123456789), "numeric", "1234567.89"),
+    (["null", "string", MILLIS, dec(4, 2)], YEAR_11476 // 1000, "timestamptz", "11476-08-15 05:20:00+00"),
+    ("string", "2024-02-29T00:00:00.123456789Z", "timestamptz", "!more than six digits of a second"),
+    ("string", "2024-02-29T00:00:00.123456000z", "timestamptz", "2024-02-29 00:00:00.123456+00"),
+    ("string", "0044-03-15T00:00:00 BC", "timestamp", "0044-03-15 00:00:00 BC"),
+    ("string", "2024-02-29T00:00:00", "timestamptz", "!no offset from UTC"),
+    ("string", "NaN", "numeric", "NaN"),
+    ("long", 2**53 + 1, "double precision", "!more digits than a floating-point number keeps"),
+    ("long", 2**53, "double precision", "9.007199254740992e+15"),
+    ({"type": "enum", "name": "size", "symbols": ["S", "L"]}, "L", "text", "L"),
+    ({"type": "array", "items": MICROS}, [YEAR_11476, FIRST, 0], "jsonb",
+     '["+11476-08-15T05:20:00+00:00","-4713-11-24T00:00:00+00:00","1970-01-01T00:00:00+00:00"]'),
+    ({"type": "map", "values": dec(4, 2)}, {"a": unscaled(123456789)}, "json", '{"a":"1234567.89"}'),
+    (record(("at", logical("long", "local-timestamp-millis")), ("day", logical("int", "date")),
+            ("clock", logical("int", "time-millis")), name="inner"),
+     {"at": 1, "day": 0, "clock": 1}, "json", '{"at":"1970-01-01T00:00:00.001000","day":"1970-01-01","clock":"00:00:00.001000"}'),
+]  # fmt: skip
+
+
+def bare(schema: Any) -> Any:
+    """A schema without logical types: what is written with it are the plain values."""
+    if isinstance(schema, list):
+        return [bare(one) for one in schema]
+    return {k: bare(v) for k, v in schema.items() if k != "logicalType"} if isinstance(schema, dict) else schema
+
+
+@pytest.mark.parametrize(("kind", "value", "column", "shown"), LOGICAL, ids=lambda case: ascii(case)[:40])
+def test_a_logical_value_is_stored_exactly_or_refused_for_its_true_reason(
+    client: SchemaRegistryClient, cursor: Any, kind: Any, value: Any, column: str, shown: str
+) -> None:
+    """Whatever the schema says of itself: no value is rounded, wrapped or cut."""
+    schema = record(("v", kind), name=f"r{next(_numbers)}")
+    schema_id = registered(client, schema)
+
+    found, (error,) = parsed({"v": column}, batch(written(schema_id, bare(schema), {"v": value})))
+
+    if shown.startswith("!"):
+        assert error is not None
+        assert shown[1:] in error
+        assert "not Avro" not in error
+        return
+    assert error is None
+    assert stored(cursor, {"v": column}, found) == [shown]
+
+
+@pytest.fixture(scope="module")
+def cursor(new_database: Callable[[], str]) -> Iterator[Any]:
+    with holding(new_database(), "SET TimeZone = 'UTC'") as cursor:
+        yield cursor
+
+
+def stored(cursor: Any, columns: dict[str, str], found: pa.RecordBatch) -> list[str]:
+    """What PostgreSQL shows of the column ``v``."""
+    codec = CopyEncoder(columns)
+    data = BytesIO(codec.begin() + codec.encode(found) + codec.end())
+    cursor.execute(f"DROP TABLE IF EXISTS pg_temp.one; CREATE TEMP TABLE one (v {columns['v']})")
+    cursor.copy_expert(f"COPY pg_temp.one FROM STDIN WITH ({codec.copy_options})", data)
+    cursor.execute("SELECT v::text FROM pg_temp.one")
+    return [text.replace('", "', '","') for (text,) in cursor.fetchall()]
 
 
 def test_a_tombstone_is_no_avro_record() -> None:

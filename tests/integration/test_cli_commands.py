@@ -244,6 +244,41 @@ def test_sql_answers_as_table_json_and_csv(call: Call) -> None:
     assert list(csv.reader(io.StringIO(values[1])))[1] == ["1", "", 'a,"b', "2", "[/x]"]
 
 
+SHOWN = {
+    "timestamptz '9999-12-31 23:59:59-14'": "10000-01-01 13:59:59+00",
+    "date '0044-03-15 BC'": "0044-03-15 BC",
+    "timestamp 'infinity'": "infinity",
+    "time '24:00'": "24:00:00",
+    "interval '1 mon'": "1 mon",
+    "interval '-1 year 2 days 03:00'": "-1 years +2 days 03:00:00",
+    "ARRAY[date '0044-03-15 BC', 'infinity']": '{"0044-03-15 BC",infinity}',
+    "ARRAY[interval '1 mon']": '{"1 mon"}',
+    "numeric '0.0000001'": "0.0000001",
+    "float8 'Infinity'": "Infinity",
+    "true": "true",
+    "bytea '\\x00ff'": "\\x00ff",
+    "ARRAY[1.50, NULL]": "{1.50,NULL}",
+    "jsonb '{\"a\": 1.50}'": '{"a": 1.50}',
+}
+
+
+def test_sql_shows_each_value_as_psql_does_and_a_query_may_begin_with_a_comment(call: Call) -> None:
+    asked = ", ".join(f"{value} AS v{at}" for at, value in enumerate(SHOWN))
+
+    values = call("sql", f"-- a comment; with -c, or =\nSELECT {asked}", "--csv")
+    table = call("sql", f"/* -- */ SELECT {asked}")
+    lines = call("sql", "--json", f"--SELECT\nSELECT {asked}")
+    mistaken = call("sql", "--jsn")
+
+    assert list(csv.reader(io.StringIO(values[1])))[1] == list(SHOWN.values())
+    assert all(shown in table[1] for shown in SHOWN.values())
+    told = json.loads(lines[1])
+    texts = [value for at, value in enumerate(SHOWN.values()) if at not in (8, 10, 12, 13)]
+    assert [told[f"v{at}"] for at in range(len(SHOWN)) if at not in (8, 10, 12, 13)] == texts
+    assert (told["v10"], told["v13"]) == (True, {"a": 1.5})
+    assert mistaken[0] == 2
+
+
 def test_sql_changes_nothing_unless_it_may_write_and_an_error_is_one_paragraph(call: Call, postgres_dsn: str) -> None:
     refused = call("sql", "CREATE TABLE mine (id int)")
     allowed = call("sql", "CREATE TABLE mine (id int)", "--write")

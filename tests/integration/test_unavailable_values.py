@@ -11,7 +11,8 @@ import pytest
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.testing import FakeKafka
-from tests.integration.bench import Row
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, LINEAGE, Row
 from tests.integration.in_process import InProcess
 from tests.reading import range_batch
 
@@ -137,3 +138,34 @@ def test_every_division_into_epochs_gives_the_same_rows_and_bad_records(
     rows, bad = reference(history)
     assert {k: rest for k, *rest in job.rows()} == {k: list(values) for k, values in rows.items()}
     assert set(job.bad()) == {(0, offset) for offset in bad}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_missing_member_has_its_default_in_a_table_that_refuses_null(postgres_dsn: str, mode: str) -> None:
+    """A member that is null stays NULL and is bad; an update takes the default too, because a record is the whole row."""
+    query(
+        postgres_dsn,
+        f"CREATE TABLE t (id int PRIMARY KEY, plan text NOT NULL DEFAULT 'free'{LINEAGE})",
+        options=IN_PUBLIC,
+    )
+    records = [
+        {"id": 1},
+        {"id": 2, "plan": "gold"},
+        {"id": 3, "plan": None},
+        *([{"id": 2}] if mode == "upsert" else []),
+    ]
+    kafka = FakeKafka()
+    kafka.produce("orders", 0, len(records))
+    pipeline = Pipeline(
+        name="orders", source=KafkaSource(topics="orders"), bad_records="quarantine",
+        parse=Json(columns={"id": "integer", "plan": "text"}, defaults={"plan": "basic"}),
+        sinks=PostgresTable(table="t", **({"mode": mode, "key": "id"} if mode == "upsert" else {})),
+    )  # fmt: skip
+    one = InProcess(postgres_dsn, pipeline, kafka, lambda planned: [range_batch(planned, records)])
+    one.create()
+
+    one.epoch()
+
+    assert one.sql("SELECT id, plan FROM t ORDER BY 1") == [(1, "basic"), (2, "basic" if mode == "upsert" else "gold")]
+    [(offset, reason)] = one.sql('SELECT "offset", reason FROM epochline.quarantine')
+    assert (offset, "NULL in plan" in reason) == (2, True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +28,19 @@ def home(tmp_path: Path) -> Home:
     home = Home(tmp_path / "home")
     home.create()
     return home
+
+
+@pytest.fixture
+def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Makes a module ``user_code`` of functions that a declaration can name."""
+
+    def make(**given: Callable[..., Any]) -> None:
+        code = tmp_path / "user_code.py"
+        code.write_text("\n".join(f"def {name}(batch): ..." for name in given))
+        spec = spec_from_file_location("user_code", code)
+        assert spec is not None
+        module = module_from_spec(spec)
+        vars(module).update(given)
+        monkeypatch.setitem(sys.modules, "user_code", module)
+
+    return make

@@ -18,6 +18,8 @@ from epochline.arrow.cast.jsontext import read_json, write_json
 from epochline.arrow.cast.reasons import printable
 from epochline.arrow.formats import json_values
 from epochline.arrow.formats.parsers import build_parser
+from epochline.arrow.formats.postgres_text import as_text
+from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
@@ -285,3 +287,91 @@ def test_a_stored_pattern_that_re2_refuses_stays_readable_and_is_refused_before_
     assert read.parsed_columns == {"a": "text"}
     with pytest.raises(DeclarationError, match="RE2"):
         build_parser(read.spec)
+
+
+# A column's type, its unit or scale, the member's text, and the value as text; None: refused.
+NUMBERS: list[tuple[str, dict[str, Any], str, str | None]] = [
+    ("timestamptz", {"unit": "s"}, "1700000000", "2023-11-14 22:13:20+00"),
+    ("timestamptz", {"unit": "s"}, "1700000000.123456", "2023-11-14 22:13:20.123456+00"),
+    ("timestamptz", {"unit": "s"}, "1700000000.1234567", None),
+    ("timestamptz", {"unit": "ms"}, "1700000000123", "2023-11-14 22:13:20.123+00"),
+    ("timestamptz", {"unit": "ms"}, "-1", "1969-12-31 23:59:59.999+00"),
+    ("timestamptz", {"unit": "ms"}, "9224318015999999", "294276-12-31 23:59:59.999+00"),
+    ("timestamptz", {"unit": "ms"}, "9224318016000000", None),
+    ("timestamptz", {"unit": "ms"}, "9223372036854775807", None),
+    ("timestamptz", {"unit": "ms"}, "-9223372036854775808", None),
+    ("timestamp", {"unit": "us"}, "1700000000123456", "2023-11-14 22:13:20.123456"),
+    ("timestamp", {"unit": "us"}, "-210866803200000000", "4714-11-24 00:00:00 BC"),
+    ("timestamp", {"unit": "us"}, "-210866803200000001", None),
+    ("timestamp", {"unit": "us"}, "-9222425352054775808", None),
+    ("timestamp", {"unit": "ns"}, "1700000000123456000", "2023-11-14 22:13:20.123456"),
+    ("timestamp", {"unit": "ns"}, "1700000000123456789", None),
+    ("timestamp", {"unit": "days"}, "19782", "2024-02-29 00:00:00"),
+    ("date", {"unit": "days"}, "19782", "2024-02-29"),
+    ("date", {"unit": "days"}, "2145042905", "5874897-12-31"),
+    ("date", {"unit": "days"}, "2145042906", None),
+    ("date", {"unit": "days"}, "-2147472691", None),
+    ("date", {"unit": "days"}, "-2147472692", None),
+    ("date", {"unit": "ms"}, "1709164800000", "2024-02-29"),
+    ("date", {"unit": "ms"}, "1709164800001", None),
+    ("time", {"unit": "ms"}, "86399999", "23:59:59.999"),
+    ("time", {"unit": "us"}, "86400000000", "24:00:00"),
+    ("time", {"unit": "us"}, "86400000001", None),
+    ("time", {"unit": "us"}, "-1", None),
+    ("timestamptz", {"unit": "ms"}, '"2024-02-29T00:00:00Z"', "2024-02-29 00:00:00+00"),
+    ("timestamptz", {"unit": "ms"}, '"1700000000123"', None),
+    ("timestamptz", {"unit": "ms"}, "1e12", None),
+    ("timestamptz", {"unit": "ms"}, "true", None),
+    ("timestamptz", {}, "1700000000123", None),
+    ("numeric(12,2)", {"scale": {"v": 2}}, '"B1vNFQ=="', "1234567.89"),
+    ("numeric(12,2)", {"scale": {"v": 4}}, '"B1vNFQ=="', None),
+    ("numeric", {"scale": {"v": 4}}, '"B1vNFQ=="', "12345.6789"),
+    ("numeric", {"scale": {"v": 0}}, '"/w=="', "-1"),
+    ("numeric", {"scale": {"v": -2}}, '"AQ=="', "100"),
+    ("numeric", {"scale": {"v": 2}}, '""', None),
+    ("numeric", {"scale": {"v": 2}}, '"B1vNFQ"', None),
+    ("numeric", {"scale": {"v": 2}}, "12.5", None),
+    ("numeric", {}, '{"scale": 2, "value": "B1vNFQ=="}', "1234567.89"),
+    ("numeric(12,2)", {}, '{"scale": 3, "value": "B1vNFQ=="}', None),
+    ("numeric", {}, '{"scale": 2.5, "value": "B1vNFQ=="}', None),
+    ("numeric", {}, '{"scale": 2, "value": "B1vNFQ==", "more": 1}', None),
+]
+
+
+@pytest.mark.parametrize("records", [1, 600], ids=["one by one", "at once"])
+@pytest.mark.parametrize(("kind", "declared", "member", "shown"), NUMBERS, ids=str)
+def test_a_number_that_stands_for_a_time_or_a_decimal_is_exact_or_refused(
+    kind: str, declared: dict[str, Any], member: str, shown: str | None, records: int
+) -> None:
+    parser = Json(columns={"v": kind}, **declared)
+    plain = pa.array([b"{}"] * (records - 1) + [f'{{"v": {member}}}'.encode()], pa.binary())
+    pipeline = Pipeline(
+        name="p", source=KafkaSource(topics="t"), parse=parser, sinks=PostgresTable(table="s", columns=parser.record)
+    )
+
+    parsed = build_parser(pipeline.spec)(pa.record_batch({"key": pa.nulls(records, pa.binary()), "value": plain}))
+
+    error = parsed.column("_error")[-1].as_py()
+    assert (error is None) is (shown is not None), error
+    assert as_text(parsed.column("v"), parse_type(kind))[-1].as_py() == shown
+    assert parsed.column("_error").null_count == records - (shown is None)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"unit": "minutes"}, "minutes is no unit"),
+        ({"unit": {"n": "ms"}}, "n is not a column of type date"),
+        ({"unit": {"x": "ms"}}, "x is not a column of type date"),
+        ({"scale": {"at": 2}}, "at is not a column of type numeric"),
+    ],
+)
+def test_a_unit_or_scale_that_no_column_can_have_is_refused(declared: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        Json(columns={"n": "numeric", "at": "timestamptz"}, **declared)
+
+
+def test_a_unit_counts_for_each_column_of_a_time() -> None:
+    parser = Json(columns={"n": "numeric", "at": "timestamptz", "day": "date"}, unit="ms")
+
+    assert parser.units == {"at": "ms", "day": "ms"}

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from epochline.declare.names import INSPECTOR
+from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError, LedgerUnavailableError
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
@@ -23,7 +24,7 @@ from epochline.postgres.queries.session_settings import set_local
 
 _STATEMENT_TIMEOUT_SECONDS = 10
 _WAIT_FOR_SESSION_SECONDS = 5
-_SETTINGS = set_local({"TimeZone": "UTC", "statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
+_SETTINGS = set_local({"statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +112,5 @@ def _engine(dsn: str) -> Engine:
         pool_recycle=600,
         isolation_level="REPEATABLE READ",
         execution_options={"postgresql_readonly": True},
-        connect_args={"application_name": "epochline pages", "connect_timeout": 5},
+        connect_args={"application_name": "epochline pages", "connect_timeout": 5, **UTF8},
     )

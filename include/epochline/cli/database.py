@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg2
-from psycopg2.extensions import connection
+from psycopg2.extensions import connection, new_type, register_type, string_types
 
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
@@ -24,9 +24,9 @@ class Session(connection):
 
 
 class _Reading(Session):
-    """A session in which no statement may write, and times are UTC."""
+    """A session in which no statement may write, and values are shown alike on every database."""
 
-    before = f"SET TRANSACTION READ ONLY; {set_local({'TimeZone': 'UTC'})}; "
+    before = f"SET TRANSACTION READ ONLY; {set_local({})}; "
 
 
 @contextmanager
@@ -46,6 +46,7 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
             application_name="epochline cli",
             connect_timeout=10,
             connection_factory=Session if write else _Reading,
+            client_encoding="UTF8",
         )
         try:
             opened.autocommit = True
@@ -54,6 +55,33 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
             opened.close()
     except psycopg2.Error as error:
         raise explained(error) from error
+
+
+_BOOLEAN, _BYTES, _FLOATS = 16, 17, (700, 701)
+_TIMES = (1082, 1083, 1114, 1184, 1186, 1266, 1182, 1183, 1115, 1185, 1187, 1270)
+"""Dates, times, timestamps and intervals, and arrays of them."""
+
+
+def show_texts(opened: Session, *, numbers: bool) -> None:
+    """Let a session give values as PostgreSQL's texts, as psql shows them: Python has no year 10000 and no month.
+
+    Args:
+        opened: the session.
+        numbers: whether numbers, arrays and JSON documents stay Python's, for a program.
+    """
+    as_it_is = new_type(_TIMES if numbers else tuple({*string_types, *_TIMES} - {_BOOLEAN, _BYTES}), "SHOWN", _same)
+    register_type(as_it_is, opened)
+    if numbers:
+        register_type(new_type(_FLOATS, "FLOATS", _json_number), opened)
+
+
+def _same(text: Any, _: Any) -> Any:
+    return text
+
+
+def _json_number(text: Any, _: Any) -> Any:
+    """A number that JSON has, else the text."""
+    return text if text is None or text in ("NaN", "Infinity", "-Infinity") else float(text)
 
 
 def ask(opened: Session, name: str, **values: Any) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import shutil
 import sys
 from typing import Annotated, Any
@@ -14,10 +15,13 @@ from epochline.cli import printing
 from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError, StackError
 
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*(=\S*)?")
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("sql")(sql)
+    # So that a query may begin with the dashes of a comment.
+    app.command("sql", context_settings={"ignore_unknown_options": True})(sql)
 
 
 def sql(
@@ -27,7 +31,7 @@ def sql(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line and row.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a heading; NULL is an empty field.")] = False,
 ) -> None:
-    """Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.
+    """Open psql on the target database, or run QUERY and show its rows as psql does. Read only unless --write is given.
 
     Exit code 0: success; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own codes.
     """
@@ -35,6 +39,8 @@ def sql(
 
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other")
+    if query is not None and _OPTION.fullmatch(query):
+        raise typer.BadParameter(f"No such option: {query}")
     if query is None and (as_json or as_csv):
         raise typer.BadParameter("--json and --csv need a QUERY")
     dsn = connections.postgres_dsn(connection)
@@ -42,6 +48,7 @@ def sql(
         _open_psql(dsn, write)
         return
     with database.session(dsn, write=write) as opened:
+        database.show_texts(opened, numbers=as_json)
         columns, rows = database.execute(opened, query)
     _print(columns, list(rows), as_json, as_csv)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from epochline.declare.avro_logical import exact_schema
 from epochline.declare.specs import AvroSpec, OutboxSpec
 from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
 
@@ -111,7 +112,7 @@ class Registry:
         self._registered: dict[tuple[str, str], int] = {}
 
     def schema(self, schema_id: int) -> Any:
-        """The parsed Avro schema of an id.
+        """The parsed Avro schema of an id, with the logical types of `epochline.declare.avro_logical.exact_schema`.
 
         Raises:
             UndecodableError: the registry has no schema under this id, or not an Avro schema.
@@ -166,7 +167,7 @@ class Registry:
         named: dict[str, Any] = {}
         try:
             self._add_references(held, named)
-            return parse_schema(json.loads(held.schema_str or ""), named_schemas=named)
+            return parse_schema(exact_schema(json.loads(held.schema_str or "")), named_schemas=named)
         except (SchemaParseException, ValueError) as error:
             raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
 
@@ -179,7 +180,7 @@ class Registry:
                 continue
             referred = self._connected().get_version(one.subject or "", one.version or "latest").schema
             self._add_references(referred, named)
-            parse_schema(json.loads(referred.schema_str or ""), named_schemas=named)
+            parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
 
     def _connected(self) -> SchemaRegistryClient:
         if self._client is None:

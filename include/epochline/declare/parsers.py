@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.avro_types import proposed, unheld
 from epochline.declare.base import DeclarationModel, in_order, reading_back
-from epochline.declare.columns import parse_type
+from epochline.declare.columns import TIMES, UNITS, parse_type
 from epochline.declare.json_paths import check_paths, is_json_of, read_path
 from epochline.declare.patterns import check_pattern, named_groups
 from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, TextSpec
@@ -79,6 +79,12 @@ class Json(DeclarationModel):
             bad. Only for ``parse``.
         framed: whether each value is in a schema registry's framing: a zero byte and a schema id of four bytes before
             the object. The schema is not read. Only for ``parse``.
+        unit: what a number counts that stands for a date or a time, by column or for all such columns: ``days``, ``s``,
+            ``ms``, ``us`` or ``ns`` since 1970-01-01 in UTC, or since midnight for a ``time``. A text is read as if no
+            unit were given. A number with digits that the column does not keep makes a bad record. Only for ``parse``.
+        scale: by column, the scale of a decimal that is sent as base64 of its unscaled integer, as Kafka Connect does
+            (Debezium's ``decimal.handling.mode=precise``). An object with ``scale`` and ``value`` needs none. Only for
+            ``parse``.
     """
 
     kind: Literal["json"] = "json"
@@ -88,6 +94,8 @@ class Json(DeclarationModel):
     defaults: dict[str, Any] = Field(default_factory=dict, exclude_if=not_)
     unavailable: str | None = Field(default=None, min_length=2, exclude_if=not_)
     framed: bool = Field(default=False, exclude_if=not_)
+    unit: str | dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    scale: dict[str, int] = Field(default_factory=dict, exclude_if=not_)
 
     _ordered = field_validator("columns", mode="before")(in_order)
 
@@ -118,10 +126,32 @@ class Json(DeclarationModel):
                 raise ValueError(f"defaults: {name} is {kind}, which {value!r} does not give in JSON")
         return self
 
+    @model_validator(mode="after")
+    def _numbers_stand_for_columns(self) -> Json:
+        kinds = {name: parse_type(text).name for name, text in self.columns.items()}
+        for field, given, fitting in (("unit", self.units, TIMES), ("scale", self.scale, {"numeric"})):
+            strangers = sorted(name for name in given if kinds.get(name) not in fitting)
+            if strangers:
+                raise ValueError(
+                    f"{field}: {', '.join(strangers)} is not a column of type {', '.join(sorted(fitting))}"
+                )
+        unknown = sorted({unit for unit in self.units.values() if unit not in UNITS})
+        if unknown or (isinstance(self.unit, str) and not self.units):
+            what = f"{', '.join(unknown)} is no unit" if unknown else "there is no column of a date or a time"
+            raise ValueError(f"unit: {what}; use one of {', '.join(UNITS)}, for columns of a date or a time")
+        return self
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each column whose numbers stand for a date or a time."""
+        if isinstance(self.unit, dict):
+            return self.unit
+        return {name: self.unit for name, text in self.columns.items() if parse_type(text).name in TIMES}
+
     @property
     def reads_only(self) -> list[str]:
         """The given fields that have a meaning for ``parse`` alone."""
-        return [name for name in ("paths", "defaults", "unavailable", "framed") if getattr(self, name)]
+        return [name for name in ("paths", "defaults", "unavailable", "framed", "unit", "scale") if getattr(self, name)]
 
     @property
     def steps(self) -> dict[str, tuple[str, ...]]:
@@ -142,6 +172,8 @@ class Json(DeclarationModel):
             defaults=self.defaults,
             unavailable=self.unavailable,
             framed=self.framed,
+            units=self.units,
+            scales=self.scale,
         )
 
 

@@ -34,6 +34,8 @@ class JsonSpec:
     defaults: Mapping[str, Any]
     unavailable: str | None
     framed: bool
+    units: Mapping[str, str]
+    scales: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,8 @@ def _member(kind: ColumnType) -> Callable[[pa.Array], pa.Array]:
         return lambda column: _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
     if kind.name == "date" or kind.name.startswith("timestamp"):
         return _moments
+    if kind.name == "time without time zone":
+        return lambda column: _each(spelled_out(column).cast(pa.string()), _quoted)
     return lambda column: _each(column.cast(pa.string()), _quoted)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from psycopg2 import sql
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 
 from epochline.config.connections import Connection, libpq_url
+from epochline.declare.text_settings import TEXT_SETTINGS, UTF8
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.growth import Growth, drawn, examine, open_writers, why_not
@@ -21,15 +22,16 @@ _ROWS = 200
 
 _LOOK_AGAIN_SECONDS = 0.05
 
-_SETTINGS = """
-    SELECT set_config(name, value, true)
-    FROM (VALUES
-        ('search_path', 'pg_catalog'), ('TimeZone', 'UTC'), ('DateStyle', 'ISO'), ('IntervalStyle', 'iso_8601'),
-        ('bytea_output', 'hex'), ('extra_float_digits', '1'), ('lock_timeout', '30s'), ('row_security', 'off'),
-        ('synchronous_commit', 'on')
-    ) AS setting (name, value)
-"""
-"""Of each transaction. The text of a row depends on them. Without row_security a policy hides rows in silence."""
+_SETTINGS: Mapping[str, str | int] = {
+    **TEXT_SETTINGS,
+    "search_path": "pg_catalog",
+    "IntervalStyle": "iso_8601",
+    "lock_timeout": "30s",
+    # Without it a policy hides rows in silence.
+    "row_security": "off",
+    "synchronous_commit": "on",
+}
+"""Of each transaction. The text of a row depends on them."""
 
 _FLUSH = "SELECT pg_logical_emit_message(true, 'epochline', '')"
 """A commit that PostgreSQL writes to disk, with every commit and drawn id before it.
@@ -171,7 +173,7 @@ class GrowingTable:
         try:
             with closing(
                 psycopg2.connect(
-                    self._url, application_name="epochline source", connect_timeout=30, client_encoding="UTF8",
+                    self._url, application_name="epochline source", connect_timeout=30, **UTF8,
                     keepalives=1, keepalives_idle=30, keepalives_interval=10, keepalives_count=3,
                 )
             ) as session:  # fmt: skip
@@ -191,5 +193,5 @@ class GrowingTable:
     def _transaction(self, session: Any) -> Iterator[Any]:
         """One transaction with its settings, because a pooler may give each another session."""
         with session, session.cursor() as cursor:
-            cursor.execute(_SETTINGS)
+            cursor.execute("; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in _SETTINGS.items()))
             yield cursor

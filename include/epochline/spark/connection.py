@@ -10,6 +10,7 @@ import psycopg2
 from psycopg2 import errors
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 
+from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerUnavailableError
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.session_settings import set_local
@@ -25,7 +26,6 @@ _SETTINGS = set_local(
         "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION,
         "synchronous_commit": "on",
         "search_path": "pg_catalog",
-        "TimeZone": "UTC",
     }
 )
 
@@ -51,7 +51,7 @@ def connect(dsn: str, application_name: str) -> connection:
             dsn,
             application_name=application_name,
             connect_timeout=_CONNECT_TIMEOUT_S,
-            client_encoding="UTF8",
+            **UTF8,
             **_KEEPALIVES,
         )
     except psycopg2.OperationalError as error:

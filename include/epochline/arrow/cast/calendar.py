@@ -1,20 +1,164 @@
-"""Dates and timestamps as text, for years that Arrow and Python cannot write."""
+"""Dates, timestamps and times that Arrow and Python cannot write: how Arrow's integers carry them, and their texts.
+
+PostgreSQL counts from 2000 and Arrow from 1970, in integers of one size. PostgreSQL's number plus the distance between
+the two is taken modulo this size, so each of PostgreSQL's values has a number in Arrow and none is lost: the years
+294247 to 294276, ``infinity`` and ``-infinity`` have numbers that lie far before 4713 BC. Arrow and Spark would take
+them for such years, so only tables and topics get them (`only_postgres`).
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_DAY = 86_400_000_000
+from epochline.arrow.cast.checks import DoesNotFitError
+
+DAY = 86_400_000_000
+"""Microseconds of a day. As a time it is ``24:00:00``, which Arrow and Python read as ``00:00:00``."""
+
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
+_YEAR_2000 = 10_957
 """Days from 1970-01-01 to January 1 of these years."""
+
+# PostgreSQL's calendar begins with Julian day 0 (4713 BC). Its timestamps end with 294276, its dates with 5874897.
+_FIRST_DAY, _LAST_DAY, _LAST_DAY_OF_TIMESTAMPS = -2_440_588, 2_145_042_905, 106_762_939
+_FIRST_TICK, _AFTER_TICKS = _FIRST_DAY * DAY, (_LAST_DAY_OF_TIMESTAMPS + 1) * DAY
+_NOT_A_TIME = -(2**63)
+"""NumPy's number for a missing time. It would be a microsecond of the year 294247, and is refused."""
+
+_MINUS_INFINITE_DAY, _MINUS_INFINITE_TICK = -(2**31) + _YEAR_2000, -(2**63) + _YEAR_2000 * DAY
+INFINITE_DAYS = {"infinity": _MINUS_INFINITE_DAY - 1, "-infinity": _MINUS_INFINITE_DAY}
+INFINITE_TICKS = {"infinity": _MINUS_INFINITE_TICK - 1, "-infinity": _MINUS_INFINITE_TICK}
+"""Arrow's numbers of these texts, as a date and as a timestamp."""
+
+_BEFORE_2000 = {pa.date32(): pa.scalar(_YEAR_2000, pa.int32()), pa.time64("us"): pa.scalar(0, pa.int64())}
+_DAY_TEXTS, _TICK_TEXTS = ({number: text for text, number in of.items()} for of in (INFINITE_DAYS, INFINITE_TICKS))
+
+
+def day_number(day: int) -> int:
+    """Arrow's number of a date.
+
+    Args:
+        day: days since 1970-01-01.
+
+    Raises:
+        DoesNotFitError: PostgreSQL has no such date.
+    """
+    if not _FIRST_DAY <= day <= _LAST_DAY:
+        raise DoesNotFitError("outside 4713 BC to 5874897 AD")
+    return day
+
+
+def tick_number(tick: int) -> int:
+    """Arrow's number of a timestamp.
+
+    Args:
+        tick: microseconds since 1970-01-01.
+
+    Raises:
+        DoesNotFitError: PostgreSQL has no such timestamp.
+    """
+    if not _FIRST_TICK <= tick < _AFTER_TICKS or tick == _NOT_A_TIME + 2**64:
+        raise DoesNotFitError("outside 4713 BC to 294276 AD")
+    return tick if tick < 2**63 else tick - 2**64
+
+
+def microseconds(count: int, unit: int, parts: int = 1) -> int:
+    """Microseconds of a number of units.
+
+    Args:
+        count: the number, times ``parts``.
+        unit: nanoseconds of the unit.
+        parts: by which the number is divided.
+
+    Raises:
+        DoesNotFitError: they are no whole number.
+    """
+    whole, rest = divmod(count * unit, 1000 * parts)
+    if rest:
+        raise DoesNotFitError("more than six digits of a second")
+    return whole
+
+
+def time_number(micros: int, arrow: pa.DataType) -> int:
+    """Arrow's number of a date, timestamp or time.
+
+    Args:
+        micros: since 1970-01-01, or since midnight for a time.
+        arrow: its type.
+
+    Raises:
+        DoesNotFitError: PostgreSQL has no such value.
+    """
+    if pa.types.is_timestamp(arrow):
+        return tick_number(micros)
+    if pa.types.is_time(arrow):
+        if not 0 <= micros <= DAY:
+            raise DoesNotFitError("not within a day")
+        return micros
+    day, rest = divmod(micros, DAY)
+    if rest:
+        raise DoesNotFitError("not at midnight")
+    return day_number(day)
+
+
+def are_dates(numbers: pa.Array) -> pa.Array:
+    """Which of Arrow's numbers are dates of PostgreSQL."""
+    finite = pc.and_(pc.greater_equal(numbers, _FIRST_DAY), pc.less_equal(numbers, _LAST_DAY))
+    return pc.or_(finite, pc.is_in(numbers, pa.array(list(INFINITE_DAYS.values()), numbers.type)))
+
+
+def are_ticks(numbers: pa.Array) -> pa.Array:
+    """Which of Arrow's numbers are timestamps of PostgreSQL."""
+    late = pc.and_(pc.less_equal(numbers, _MINUS_INFINITE_TICK), pc.greater(numbers, _NOT_A_TIME))
+    return pc.or_(pc.greater_equal(numbers, _FIRST_TICK), late)
+
+
+def since_2000(column: pa.Array) -> pa.Array:
+    """Dates, timestamps or times as the integers that PostgreSQL keeps. Their binary forms are the same."""
+    distance = _BEFORE_2000.get(column.type, pa.scalar(_YEAR_2000 * DAY, pa.int64()))
+    return pc.subtract(column.cast(distance.type), distance)  # wraps around
+
+
+def only_postgres(column: pa.Array) -> list[int]:
+    """Rows of a date, timestamp or time whose value Arrow, Python and Spark would take for another one."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        strange = pc.less(column.cast(pa.int32()), _FIRST_DAY)
+    elif pa.types.is_timestamp(kind):
+        strange = pc.less(column.cast(pa.int64()), _FIRST_TICK)
+    elif pa.types.is_time(kind):
+        strange = pc.equal(column.cast(pa.int64()), DAY)
+    else:
+        return []
+    rows: list[int] = pc.indices_nonzero(pc.fill_null(strange, False)).to_pylist()
+    return rows
+
+
+def to_python(column: pa.Array) -> list[Any]:
+    """The values for people: as Python has them, else the text that PostgreSQL shows in UTC."""
+    kind = column.type
+    if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind)):
+        return list(column.to_pylist())
+    beyond = set(only_postgres(column) if pa.types.is_time(kind) else outside_years(column))
+    if not beyond:
+        return list(column.to_pylist())
+    texts = spelled_out(column).to_pylist()
+    plain = pc.if_else(pa.array([row in beyond for row in range(len(column))]), None, column).to_pylist()
+    return [texts[row] if row in beyond else value for row, value in enumerate(plain)]
 
 
 def spelled_out(column: pa.Array) -> pa.Array:
-    """The column unchanged if every year has four digits, else as texts that PostgreSQL reads.
+    """The column unchanged if every year has four digits and no time is ``24:00:00``, else as PostgreSQL's texts.
 
     Arrow writes a year after 32767 as ``<value out of range>``, and one before 1 as a negative number.
     """
+    if pa.types.is_time(column.type):
+        if not only_postgres(column):
+            return column
+        return pc.if_else(pc.equal(column.cast(pa.int64()), DAY), "24:00:00", column.cast(pa.string()))
     is_date, ticks, per_day = _ticks(column)
     bounds = pc.min_max(ticks)
     if bounds["min"].as_py() is None:
@@ -37,16 +181,20 @@ def outside_years(column: pa.Array) -> list[int]:
 def _ticks(column: pa.Array) -> tuple[bool, pa.Array, int]:
     """Whether a column holds dates, its days or microseconds since 1970, and how many of these make a day."""
     is_date = bool(pa.types.is_date(column.type))
-    return is_date, column.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else _DAY
+    return is_date, column.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else DAY
 
 
 def _date(day: int) -> str:
+    if day in _DAY_TEXTS:
+        return _DAY_TEXTS[day]
     year, month, day_of_month = civil(day)
     return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day_of_month:02d}{'' if year > 0 else ' BC'}"
 
 
 def _timestamp(tick: int, zone: str) -> str:
-    day, rest = divmod(tick, _DAY)
+    if tick in _TICK_TEXTS:
+        return _TICK_TEXTS[tick]
+    day, rest = divmod(tick if tick >= _FIRST_TICK else tick + 2**64, DAY)
     seconds, micros = divmod(rest, 1_000_000)
     minutes, second = divmod(seconds, 60)
     date, space, era = _date(day).partition(" ")
@@ -62,3 +210,19 @@ def civil(days: int) -> tuple[int, int, int]:
     shifted = (5 * day_of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
     return year_of_era + era * 400 + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1
+
+
+def days_since_1970(year: int, month: int, day: int) -> int:
+    """The number of days from 1970-01-01 to a date: the inverse of `civil`.
+
+    Raises:
+        DoesNotFitError: there is no such date in the Gregorian calendar.
+    """
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        raise DoesNotFitError("not a date")
+    era, year_of_era = divmod(year - (month <= 2), 400)
+    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    days = era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+    if civil(days) != (year, month, day):
+        raise DoesNotFitError("not a date")
+    return days

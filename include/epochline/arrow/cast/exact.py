@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Context, Decimal
+from decimal import Context, Decimal, Overflow
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from epochline.declare.columns import INTEGERS, ColumnType
 
 _BITS = {"smallint": 15, "integer": 31, "bigint": 63}
 # As many digits as PostgreSQL's numeric can have, so that no sum is rounded.
-_EXACT = Context(prec=131072 + 16383, Emax=10**9, Emin=-(10**9))
+# Without traps, because infinity and minus infinity add up to NaN, in PostgreSQL too.
+_EXACT = Context(prec=131072 + 16383, Emax=10**9, Emin=-(10**9), traps=[Overflow])
 
 
 class Measure:

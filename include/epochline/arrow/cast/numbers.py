@@ -13,6 +13,8 @@ from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
 _NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+_NO_NUMBER = r"^(NaN|-?Infinity)$"
+"""As PostgreSQL writes them. No decimal of Arrow has them, so only ``numeric`` without a precision takes them."""
 # The digits that PostgreSQL's numeric has before and after the point.
 _DIGITS_BEFORE, _DIGITS_AFTER = 131072, 16383
 # A shorter text without an exponent cannot exceed either limit.
@@ -74,21 +76,44 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
         require(pc.is_finite(array), "not finite")
         array = array.cast(pa.string())
     if pa.types.is_string(array.type):
+        require(pc.invert(pc.match_substring_regex(array, _NO_NUMBER)), "only numeric without a precision takes it")
         require(pc.match_substring_regex(array, _NUMERAL), "not a number")
     return array.cast(arrow_type(kind))
 
 
 def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """To ``numeric`` without a precision, as text: each value keeps its digits."""
+    """To ``numeric`` without a precision, as text: each value keeps its digits. Texts may be NaN or infinite."""
     _only(array)
     texts = array.cast(pa.string())
-    require(pc.match_substring_regex(texts, _NUMERAL), "not a number")
+    numbers = pc.match_substring_regex(texts, _NUMERAL)
+    if not pc.all(numbers, min_count=0).as_py():
+        require(pc.or_(numbers, pc.match_substring_regex(texts, _NO_NUMBER)), "not a number")
     large = pc.or_(pc.match_substring_regex(texts, "[eE]"), pc.greater(pc.binary_length(texts), _SURELY_SMALL))
     if pc.any(large).as_py():
         for text in pc.drop_null(texts.filter(large)).to_pylist():
             if not numeric_holds(text):
                 raise DoesNotFitError("out of range")
     return texts
+
+
+_MOST_BYTES = 65_536
+"""A longer number has more digits than ``numeric``."""
+
+
+def unscaled(digits: bytes, scale: int) -> str:
+    """A decimal as text, with each digit of its bytes.
+
+    Args:
+        digits: an integer in two's complement, its most significant byte first.
+        scale: how many of its digits follow the point.
+
+    Raises:
+        DoesNotFitError: there is no byte, or more digits than any ``numeric`` has.
+    """
+    if not 1 <= len(digits) <= _MOST_BYTES or abs(scale) > _DIGITS_BEFORE:
+        raise DoesNotFitError("out of range" if digits else "no bytes")
+    sign, figures, _ = Decimal(int.from_bytes(digits, "big", signed=True)).as_tuple()
+    return format(Decimal((sign, figures, -scale)), "f")
 
 
 def numeric_holds(numeral: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 
 import pyarrow as pa
@@ -43,8 +44,16 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
         return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
     check = _CHECKS.get(kind.name)
     if check is not None:
-        return lambda array, kind: _checked(to_text(_stringlike(array), kind), check)
+        return lambda array, kind: _keeping(_checked(to_text(_stringlike(array), kind), check), kind)
     return to_text
+
+
+def _keeping(texts: pa.Array, kind: ColumnType) -> pa.Array:
+    """Refuse more digits of a second than the type keeps: PostgreSQL would round them."""
+    if kind.digits is not None:
+        rounded = pc.match_substring_regex(texts, rf"\.[0-9]{{{kind.digits}}}[0-9]*[1-9]")
+        require(pc.invert(rounded), f"more than {kind.digits} digits of a second")
+    return texts
 
 
 def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:
@@ -121,25 +130,27 @@ _ISO_INTERVAL = re.compile(
     rf"(?:T(?=.)(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_SECONDS})S)?)?"
 )
 _WORDS = re.compile(rf"(?:({_SECONDS}) ([a-z]+))(?: |$)")
-_CLOCK = re.compile(r"[+-]?([0-9]{1,9}):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{1,6})?))?")
+_CLOCK = re.compile(r"[+-]?([0-9]{1,10}):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{1,6})?))?")
 
 
 def _check_interval(text: str) -> None:
-    """An interval in ISO 8601, or as PostgreSQL writes it: ``1 year 2 mons -3 days 04:05:06.789``."""
-    amounts = [0.0] * 7
+    """An interval in ISO 8601, or as PostgreSQL writes it: ``1 year 2 mons -3 days 04:05:06.789``, ``infinity``."""
+    if text in ("infinity", "-infinity"):
+        return
+    amounts = [Decimal(0)] * 7
     iso = _ISO_INTERVAL.fullmatch(text)
     if iso is not None:
-        amounts = [float(amount or 0) for amount in iso.groups()]
+        amounts = [Decimal(amount or 0) for amount in iso.groups()]
     else:
         _read_words(text, amounts)
     months = amounts[0] * 12 + amounts[1]
     days = amounts[2] * 7 + amounts[3]
     seconds = amounts[4] * 3600 + amounts[5] * 60 + amounts[6]
-    if max(abs(months), abs(days)) >= 2**31 or abs(seconds) >= 9.2e12:
+    if max(abs(months), abs(days)) >= 2**31 or abs(seconds) * 1_000_000 >= 2**63:
         raise DoesNotFitError("out of range")
 
 
-def _read_words(text: str, amounts: list[float]) -> None:
+def _read_words(text: str, amounts: list[Decimal]) -> None:
     at = 0
     seen: set[int] = set()
     while match := _WORDS.match(text, at):
@@ -147,12 +158,12 @@ def _read_words(text: str, amounts: list[float]) -> None:
         if unit is None or unit in seen or ("." in match[1] and unit != 6):
             raise DoesNotFitError("not an interval")
         seen.add(unit)
-        amounts[unit] = float(match[1])
+        amounts[unit] = Decimal(match[1])
         at = match.end()
     rest = text[at:]
     clock = _CLOCK.fullmatch(rest) if not seen & {4, 5, 6} else None
     if clock is not None:
-        amounts[4], amounts[5], amounts[6] = float(clock[1]), float(clock[2]), float(clock[3] or 0)
+        amounts[4], amounts[5], amounts[6] = Decimal(clock[1]), Decimal(clock[2]), Decimal(clock[3] or 0)
     elif rest or not seen or text.endswith(" "):
         raise DoesNotFitError("not an interval")
 

@@ -6,19 +6,23 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from functools import partial
 from io import BytesIO
 from typing import Any
-from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.arrays import planted
+from epochline.arrow.cast.calendar import only_postgres, outside_years
+from epochline.arrow.cast.casting import Cast, cast_elements
 from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.jsontext import MAX_DEPTH
+from epochline.arrow.cast.time_texts import read_moment
+from epochline.arrow.cast.types import arrow_type
+from epochline.arrow.formats import avro_values
+from epochline.arrow.formats.avro_values import Logical
 from epochline.arrow.formats.postgres_text import as_text
 from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header, with_header
 from epochline.declare.columns import INTEGERS, ColumnType
@@ -59,7 +63,14 @@ class AvroReader:
                 fields = nothing
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
-        arrays = [pa.array(column, carried) for column, (_, _, carried, _) in zip(columns, self._fields, strict=True)]
+        arrays: list[pa.Array] = []
+        for column, (name, kind, carried, read) in zip(columns, self._fields, strict=True):
+            if kind.element is None:
+                arrays.append(_carried(column, carried, kind))
+                continue
+            cast = _cast_lists(name, column, kind.element, carried, read)
+            arrays.append(cast.array)
+            problems = cast.problems | problems
         return arrays, problems
 
     def _read_key(self, key: bytes | None) -> list[Any]:
@@ -96,17 +107,47 @@ class AvroReader:
         for name, kind, _, read in self._fields:
             value = record.get(name)
             try:
-                fields.append(None if value is None else read(value))
+                if kind.element is not None and not isinstance(value, list | None):
+                    raise DoesNotFitError("not an array")
+                fields.append(value if value is None or kind.element is not None else read(value))
             except DoesNotFitError as error:
-                raise DoesNotFitError(f"{name}: {type(value).__name__} of Avro does not fit {kind} ({error})") from None
+                given = value.kind if isinstance(value, Logical) else type(value).__name__
+                raise DoesNotFitError(f"{name}: {given} of Avro does not fit {kind} ({error})") from None
         return fields
 
 
 _Read = Callable[[Any], Any]
+_MOMENT = pa.timestamp("us", "UTC")
+
+
+def _carried(values: list[Any], carried: pa.DataType, kind: ColumnType) -> pa.Array:
+    """Values that a reader gave, as the type that the cast begins with."""
+    array, target = pa.array(values, carried), arrow_type(kind)
+    return array.cast(target) if pa.types.is_temporal(target) else array
+
+
+def _cast_lists(name: str, rows: list[Any], element: ColumnType, carried: pa.DataType, read: _Read) -> Cast:
+    """Arrays of Avro as a cast column."""
+    trees: list[Any] = []
+    elements: list[Any] = []
+    problems: dict[int, str] = {}
+    for row, value in enumerate(rows):
+        try:
+            trees.append(None if value is None else planted(value, elements, element, read))
+        except DoesNotFitError as error:
+            problems[row] = f"{name}: an element of Avro does not fit {element} ({error})"
+            trees.append(None)
+    cast = cast_elements(name, trees, _carried(elements, carried, element), element)
+    return Cast(cast.array, cast.problems | problems)
 
 
 def _reader_of(kind: ColumnType) -> tuple[pa.DataType, _Read]:
-    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them."""
+    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them.
+
+    Of an array, those of its elements.
+    """
+    if kind.element is not None:
+        return _reader_of(kind.element)
     if kind.name in INTEGERS:
         return pa.int64(), _integer
     if kind.name in _READERS:
@@ -129,63 +170,48 @@ def _integer(value: Any) -> int:
 def _number(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise DoesNotFitError("not a number")
-    return float(value)
+    number = float(value)
+    if isinstance(value, int) and int(number) != value:
+        raise DoesNotFitError("more digits than a floating-point number keeps")
+    return number
 
 
 def _numeral(value: Any) -> str:
-    if not isinstance(value, int | float | Decimal | str) or isinstance(value, bool):
+    if isinstance(value, Logical) and value.kind == "decimal":
+        return avro_values.decimal(value)
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise DoesNotFitError("not a number")
     return str(value)
 
 
 def _bytes(value: Any) -> bytes:
+    if isinstance(value, Logical) and value.kind == "duration":
+        return bytes(value.value)
     if not isinstance(value, bytes):
         raise DoesNotFitError("not bytes")
     return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str | UUID):
+    if isinstance(value, Logical):
+        return avro_values.text(value)
+    if not isinstance(value, str):
         raise DoesNotFitError("not a text")
-    return str(value)
-
-
-def _date(value: Any) -> date:
-    if isinstance(value, datetime) or not isinstance(value, date):
-        raise DoesNotFitError("not a date")
     return value
 
 
-def _time(value: Any) -> time:
-    if not isinstance(value, time):
-        raise DoesNotFitError("not a time of day")
-    return value
+def _time(value: Any, *, kinds: tuple[str, ...], arrow: pa.DataType, what: str) -> int:
+    """Arrow's number of a logical date or time. A timestamp may also be a text, with an offset if the type has one."""
+    if isinstance(value, str) and pa.types.is_timestamp(arrow):
+        return read_moment(value, has_zone=arrow.equals(_MOMENT))
+    if not isinstance(value, Logical) or not value.kind.startswith(kinds):
+        raise DoesNotFitError(f"not a {what}")
+    return avro_values.time(value, arrow)
 
 
-def _moment(value: Any) -> datetime:
-    """From a logical timestamp, local or not, or a text with an offset from UTC."""
-    return _timestamp(value, has_zone=True)
-
-
-def _local(value: Any) -> datetime:
-    """From a logical timestamp, local or not, or a text without an offset."""
-    return _timestamp(value, has_zone=False)
-
-
-def _timestamp(value: Any, *, has_zone: bool) -> datetime:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            raise DoesNotFitError("not ISO 8601") from None
-        if (value.tzinfo is not None) is not has_zone:
-            raise DoesNotFitError("no offset from UTC" if has_zone else "an offset from UTC")
-    if not isinstance(value, datetime):
-        raise DoesNotFitError("not a timestamp")
-    try:
-        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    except OverflowError:
-        raise DoesNotFitError("outside the years 1 to 9999") from None
+def _times(arrow: pa.DataType, what: str, *kinds: str) -> tuple[pa.DataType, _Read]:
+    carried = pa.int32() if pa.types.is_date(arrow) else pa.int64()
+    return carried, partial(_time, kinds=kinds, arrow=arrow, what=what)
 
 
 def _document(value: Any) -> str:
@@ -201,15 +227,13 @@ def _document(value: Any) -> str:
 def _plain(value: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Logical):
+        return avro_values.in_document(value)
     if isinstance(value, dict):
         return {name: _plain(member, depth + 1) for name, member in value.items()}
     if isinstance(value, list):
         return [_plain(element, depth + 1) for element in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return str(value) if isinstance(value, Decimal | UUID) else value
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 _READERS: dict[str, tuple[pa.DataType, _Read]] = {
@@ -218,13 +242,14 @@ _READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "double precision": (pa.float64(), _number),
     "numeric": (pa.string(), _numeral),
     "bytea": (pa.binary(), _bytes),
-    "date": (pa.date32(), _date),
-    "time without time zone": (pa.time64("us"), _time),
-    "timestamp with time zone": (pa.timestamp("us", "UTC"), _moment),
-    "timestamp without time zone": (pa.timestamp("us", "UTC"), _local),
+    "date": _times(pa.date32(), "date", "date"),
+    "time without time zone": _times(pa.time64("us"), "time of day", "time-"),
+    "timestamp with time zone": _times(_MOMENT, "timestamp", "timestamp-", "local-timestamp-"),
+    "timestamp without time zone": _times(pa.timestamp("us"), "timestamp", "timestamp-", "local-timestamp-"),
     "json": (pa.string(), _document),
     "jsonb": (pa.string(), _document),
 }
+"""Dates and times are numbers of `epochline.arrow.cast.calendar`."""
 
 
 class AvroWriter:
@@ -267,10 +292,12 @@ class AvroWriter:
         return pa.array(values, pa.binary()), problems
 
     def _values(self, column: pa.Array, name: str, kind: ColumnType, problems: dict[int, str]) -> list[Any]:
-        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-            outside = outside_years(column)
+        if pa.types.is_temporal(column.type):
+            is_time = pa.types.is_time(column.type)
+            outside = only_postgres(column) if is_time else outside_years(column)
+            limit = "times before 24:00:00" if is_time else "the years 1 to 9999"
             for row in outside:
-                problems.setdefault(row, f"{name}: Avro is only written for the years 1 to 9999")
+                problems.setdefault(row, f"{name}: Avro is only written for {limit}")
             if outside:
                 left_out = pa.array([row in problems for row in range(len(column))])
                 column = pc.if_else(left_out, pa.scalar(None, column.type), column)

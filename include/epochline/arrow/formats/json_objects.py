@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.calendar import outside_years, spelled_out
 from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
 from epochline.arrow.formats.postgres_text import as_text, numeric_text
@@ -45,18 +45,22 @@ class JsonWriter:
         pieces: list[Any] = []
         for at, (name, kind) in enumerate(self._columns.items()):
             column = rows.column(name)
-            found, reason = _impossible(column)
+            found, reason = _impossible(column, kind)
             for row in found:
                 problems.setdefault(row, f"{name}: {reason}")
             pieces += [f"{',' if at else '{'}{_quoted(name)}:", pc.fill_null(_member(column, kind), "null")]
         return pc.binary_join_element_wise(*pieces, "}", ""), problems
 
 
-def _impossible(column: pa.Array) -> tuple[list[int], str]:
+def _impossible(column: pa.Array, kind: ColumnType) -> tuple[list[int], str]:
     """Rows whose value cannot be written, and why."""
+    bad: pa.Array | None = None
     if pa.types.is_floating(column.type):
-        bad = pc.fill_null(pc.invert(pc.is_finite(column)), False)
-        return pc.indices_nonzero(bad).to_pylist(), "JSON has no NaN and no Infinity"
+        bad = pc.invert(pc.is_finite(column))
+    elif kind.name == "numeric" and pa.types.is_string(column.type):
+        bad = pc.match_substring_regex(column, "[NI]")
+    if bad is not None:
+        return pc.indices_nonzero(pc.fill_null(bad, False)).to_pylist(), "JSON has no NaN and no Infinity"
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         return outside_years(column), "ISO 8601 has only the years 1 to 9999"
     return [], ""
@@ -67,12 +71,13 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
         return column.cast(pa.string())
     if kind.name == "numeric":
         return numeric_text(column)
-    if kind.name in ("json", "jsonb"):
+    if kind.name in ("json", "jsonb") or kind.element is not None:
         return _each(column, _document)
     if kind.name == "bytea":
         return _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
-    if kind.name == "date" or kind.name.startswith(("timestamp", "time ")):
-        return pc.binary_join_element_wise('"', pc.replace_substring(column.cast(pa.string()), " ", "T"), '"', "")
+    if not kind.by_text and (kind.name == "date" or kind.name.startswith(("timestamp", "time "))):
+        texts = pc.replace_substring(spelled_out(column).cast(pa.string()), " ", "T")
+        return pc.binary_join_element_wise('"', texts, '"', "")
     return _texts(as_text(column, kind))
 
 

@@ -38,7 +38,7 @@ class JsonParser:
 
     def __init__(self, parse: JsonSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._reader = JsonReader(self._kinds, parse.steps)
+        self._reader = JsonReader(self._kinds, parse.steps, parse.units, parse.scales)
         self._steps = parse.steps
         self._framed = parse.framed
         self._defaults = {name: read_json(json.dumps(value)) for name, value in parse.defaults.items()}

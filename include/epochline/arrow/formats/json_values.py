@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_json
 from epochline.arrow.cast.reasons import marked
 from epochline.arrow.cast.types import arrow_type
+from epochline.arrow.formats.json_numbers import UnitOfTime, scaled_by, with_scale
 from epochline.declare.columns import INTEGERS, ColumnType
 from epochline.declare.json_paths import written_path
 
@@ -38,10 +40,20 @@ class JsonReader:
     Args:
         columns: the members to read, with their types.
         steps: by column, the names of the members that lead to its value, from the outermost object inwards.
+        units: by column, the unit of a number that stands for a date or a time.
+        scales: by column, the scale of a decimal that is sent as base64 of its unscaled integer.
     """
 
-    def __init__(self, columns: Mapping[str, ColumnType], steps: Mapping[str, tuple[str, ...]]) -> None:
-        self._members = {name: _Member(name, kind, steps[name]) for name, kind in columns.items()}
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnType],
+        steps: Mapping[str, tuple[str, ...]],
+        units: Mapping[str, str] = MappingProxyType({}),
+        scales: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._members = {
+            name: _Member(name, kind, steps[name], units.get(name), scales.get(name)) for name, kind in columns.items()
+        }
         read_as: dict[tuple[str, ...], pa.DataType] = {}
         # Arrow's reader gives one type for each value, so two columns of one value must agree on it.
         self._at_once = all(
@@ -83,7 +95,7 @@ class JsonReader:
             )
             if table.num_rows != len(texts):
                 return None
-            return [_found(table, member.steps).cast(member.given_as) for member in self._members.values()]
+            return [member.given(_found(table, member.steps)) for member in self._members.values()]
         except pa.ArrowInvalid:
             return None
 
@@ -160,7 +172,9 @@ class _Member:
     Arrow's reader has other types for decimals: it reads them as ``read_as`` and gives them as ``given_as``.
     """
 
-    def __init__(self, name: str, kind: ColumnType, steps: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, kind: ColumnType, steps: tuple[str, ...], unit: str | None = None, scale: int | None = None
+    ) -> None:
         self.name = name
         self.kind = kind
         self.steps = steps
@@ -185,13 +199,33 @@ class _Member:
         elif kind.name in ("json", "jsonb"):
             self.at_once = False
             self._take = _document
+        elif kind.element is not None:
+            self.at_once = False
+            self._take = _list
+        elif kind.by_text:
+            self.at_once = False
+            self._take = _number_or_text
         elif kind.name == "bytea":
             self.at_once = False
             self.carried = self.written = pa.binary()
-            self._take = _base64
+            self._take = _bytes
+        self._unit = None if unit is None else UnitOfTime(kind, unit)
+        if self._unit is not None:
+            self.at_once, self.written, self._take = self._unit.at_once, self._unit.carried, self._unit.take
+            self.carried = arrow_type(kind)
+        if scale is not None:
+            self.at_once, self._take = False, scaled_by(scale)
         decimal = kind.name == "numeric" and kind.precision is not None
-        self.read_as = _widest(kind) if decimal else self.carried
+        self.read_as = _widest(kind) if decimal else pa.int64() if self._unit else self.carried
         self.given_as = arrow_type(kind) if decimal else self.carried
+
+    def given(self, column: pa.Array) -> pa.Array:
+        """What Arrow's reader read, as the cast takes it.
+
+        Raises:
+            ArrowInvalid: the reader of single records has to read it.
+        """
+        return column.cast(self.given_as) if self._unit is None else self._unit.column(column)
 
     def take(self, document: dict[str, Any]) -> Any:
         value = self._within(document) if self._nested else document.get(self.name)
@@ -231,6 +265,18 @@ def _document(value: Any) -> str:
     return text
 
 
+def _list(value: Any) -> str:
+    if not isinstance(value, list):
+        raise DoesNotFitError("not an array")
+    return _document(value)
+
+
+def _number_or_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DoesNotFitError("not a text or a number")
+    return _text(str.__str__(value))
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Numeral) or not isinstance(value, str):
         raise DoesNotFitError("not a text in quotes")
@@ -253,8 +299,14 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
+_NO_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
+"""Texts in quotes, as PostgreSQL and Java write what is no JSON number."""
+
+
 def _double(value: Any) -> float:
     if not isinstance(value, Numeral):
+        if isinstance(value, str) and value in _NO_NUMBERS:
+            return _NO_NUMBERS[value]
         raise DoesNotFitError("not a number")
     number = float(value)
     if number in (float("inf"), float("-inf")):
@@ -263,13 +315,19 @@ def _double(value: Any) -> float:
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, dict):
+        return with_scale(value)
     if not isinstance(value, str):
         raise DoesNotFitError("not a number")
     return _text(str(value)) if not isinstance(value, Numeral) else str.__str__(value)
 
 
-def _base64(value: Any) -> bytes:
+def _bytes(value: Any) -> bytes:
+    r"""From base64, or from hexadecimal digits after ``\x`` as PostgreSQL writes them: base64 has no ``\``."""
+    text = _text(value)
     try:
-        return base64.b64decode(_text(value), validate=True)
-    except (binascii.Error, ValueError) as error:
+        if text.startswith("\\x"):
+            return binascii.unhexlify(text[2:])
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
         raise DoesNotFitError("not base64") from error

@@ -33,7 +33,7 @@ def as_text(column: pa.Array, kind: ColumnType) -> pa.Array:
     if kind.name.startswith("timestamp"):
         return _no_trailing_zeros(pc.replace_substring(spelled_out(column).cast(pa.string()), "Z", "+00"))
     if kind.name == "time without time zone":
-        return _no_trailing_zeros(column.cast(pa.string()))
+        return _no_trailing_zeros(spelled_out(column).cast(pa.string()))
     if kind.name in _CANONICAL:
         return _each(column, _CANONICAL[kind.name])
     return column.cast(pa.string())

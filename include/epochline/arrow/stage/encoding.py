@@ -10,8 +10,9 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
+from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.buffers import hexadecimal
-from epochline.arrow.cast.calendar import spelled_out
+from epochline.arrow.cast.calendar import since_2000, spelled_out
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.declare.columns import Carrier
 from epochline.errors import EpochlineError
@@ -29,7 +30,9 @@ class CopyEncoder:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
+        self._sent = pa.schema([(one.name, _sent_type(one.type)) for one in self._schema])
         kinds = {name: column_type(text) for name, text in columns.items()}
+        self._arrays = {name: kind for name, kind in kinds.items() if kind.element is not None}
         carriers = {kind.carrier for kind in kinds.values()}
         self._documents = {name for name, kind in kinds.items() if kind.name == "jsonb"}
         self.carrier = Carrier.BINARY if carriers <= {Carrier.BINARY} else Carrier.TEXT
@@ -50,9 +53,9 @@ class CopyEncoder:
             field.name: StringEncoderBuilder.new_with_output(field, Jsonb())
             if field.name in self._documents
             else ArrowToPostgresBinaryEncoder.infer_encoder(field)
-            for field in self._schema
+            for field in self._sent
         }
-        self._binary = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, encoders)
+        self._binary = ArrowToPostgresBinaryEncoder.new_with_encoders(self._sent, encoders)
         header: bytes = self._binary.write_header()
         return header
 
@@ -69,11 +72,21 @@ class CopyEncoder:
         if batch.num_rows == 0:
             return b""
         if self.carrier is Carrier.TEXT:
-            return csv_rows(batch)
+            return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
-        rows: bytes = self._binary.write_batch(batch)
+        columns = [since_2000(one) if _is_temporal(one.type) else one for one in batch.columns]
+        rows: bytes = self._binary.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._sent))
         return rows
+
+    def _with_literals(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._arrays:
+            return batch
+        columns = [
+            literals(column, self._arrays[name]) if name in self._arrays else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
     def end(self) -> bytes:
         """The bytes after the last batch."""
@@ -82,6 +95,17 @@ class CopyEncoder:
         trailer: bytes = self._binary.finish()
         self._binary = None
         return trailer
+
+
+def _is_temporal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))
+
+
+def _sent_type(kind: pa.DataType) -> pa.DataType:
+    """The type that a column is encoded from: an integer for dates and times, as PostgreSQL keeps them."""
+    if not _is_temporal(kind):
+        return kind
+    return pa.int32() if pa.types.is_date(kind) else pa.int64()
 
 
 # Texts are quoted and NULL is not, so that COPY distinguishes NULL from an empty text.
@@ -101,6 +125,6 @@ def _readable(column: pa.Array) -> pa.Array:
     """The column in a form that Arrow writes and PostgreSQL reads."""
     if pa.types.is_binary(column.type):
         return hexadecimal(column)
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+    if _is_temporal(column.type):
         return spelled_out(column)
     return column

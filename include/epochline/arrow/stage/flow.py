@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +21,7 @@ from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.event_times import EventTimes, later, newest_times, skipped_times
 from epochline.arrow.stage.explode import explode
+from epochline.arrow.stage.foreign import refused_for, takes_every_value
 from epochline.arrow.stage.quarantine import quarantine_batch
 from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, deleted_by_parse
 from epochline.arrow.stage.timestamps import microseconds, span
@@ -94,12 +94,6 @@ class BatchFlow:
         self._quarantines_tombstones = any(
             isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
         )
-
-    def with_refused(self, refused: Refused) -> BatchFlow:
-        """A copy of this flow with the refused records of another epoch: the audit reads many epochs with one flow."""
-        other = copy(self)
-        other._refused = refused
-        return other
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """The rows of every sink, the quarantine's rows and the counts of one source batch.
@@ -207,6 +201,9 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
+        if self._pipeline.is_transformed:
+            for row, reason in refused_for("a transform or windows", columns, self._record).items():
+                reasons.setdefault(int(record[row]), reason)
         if self._pipeline.event_time is not None:
             without_value = tombstones.take(pa.array(record))
             for row, reason in outside_windows(self._pipeline, given, columns, without_value).items():
@@ -259,7 +256,9 @@ def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> RowBuilder | TopicRo
     sink = pipeline.sink(table.sink)
     if isinstance(sink, OutboxSpec):
         return TopicRows(sink, table)
-    return RowBuilder(sink, table, pipeline.parsed_columns)
+    external = {one.name: one for one in pipeline.external}
+    plain_arrow = table.sink in external and not takes_every_value(external[table.sink])
+    return RowBuilder(sink, table, pipeline.parsed_columns, plain_arrow=plain_arrow)
 
 
 def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:

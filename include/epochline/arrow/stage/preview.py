@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from epochline.arrow.cast.calendar import to_python
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.declare.pipeline import Pipeline
@@ -79,7 +79,8 @@ class RecordParser:
             for one in refused.select(["topic", "partition", "offset", "reason"]).to_pylist()
         ]
         gone = {(one.topic, one.partition, one.offset) for one in found}
-        kept: Iterable[dict[str, Any]] = rows.drop_columns([TOMBSTONE]).to_pylist()
+        columns = {name: to_python(rows.column(name)) for name in rows.schema.names if name != TOMBSTONE}
+        kept = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         self.result.read += batch.num_rows
         self.result.skipped += sum(one.skipped for one in counts.values())
         self.result.rows += [row for row in kept if tuple(row[name] for name in _PLACE) not in gone]

@@ -9,10 +9,11 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, require_columns
+from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_types, record_schema
+from epochline.arrow.stage.foreign import refused_for, without_refused
 from epochline.arrow.stage.unavailable import left_out, not_given, staged_names
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.functions import load_function
@@ -36,9 +37,12 @@ class RowBuilder:
         sink: the resolved declaration of the sink.
         staged: its staging table.
         record: columns and types of the parsed record. The rows for `build` must be cast to them.
+        plain_arrow: whether the sink takes Arrow's values as they are, and so none that only PostgreSQL has.
     """
 
-    def __init__(self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str]) -> None:
+    def __init__(
+        self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str], *, plain_arrow: bool = False
+    ) -> None:
         self._sink = sink
         self._record = record
         self._schema = record_schema(staged.columns)
@@ -47,7 +51,9 @@ class RowBuilder:
         own = {*STAGED_LINEAGE, DELETED, UNAVAILABLE, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
         self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
+        self._generated = staged.generated
         self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
+        self._plain_arrow = plain_arrow
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
         """The staging rows of parsed rows.
@@ -69,7 +75,9 @@ class RowBuilder:
         what = f"{self._sink} takes its columns from the parse, which"
         if self._select is not None:
             what = f"select {self._sink.select} of {self._sink}"
-            chosen = call(what, self._select, rows)
+            problems = refused_for(what, dict(zip(rows.schema.names, rows.columns, strict=True)), self._record)
+            chosen = call(what, self._select, without_refused(rows, problems))
+            refuse_generated(what, chosen.schema.names, self._generated)
         require_columns(what, chosen, self._targets)
         tombstones = rows.column(TOMBSTONE)
         on_tombstone = self._sink.on_tombstone if any_true(tombstones) else None
@@ -80,6 +88,8 @@ class RowBuilder:
             if deleted is not None and name not in self._sink.key:
                 column = pc.if_else(deleted, pa.scalar(None, column.type), column)
             columns[name] = self._cast(name, column, problems)
+        if self._plain_arrow:
+            problems = refused_for(str(self._sink), columns, self._targets) | problems
         self._own_columns(rows, columns, deleted)
         kept = self._kept(rows, problems, deleted)
         if UNAVAILABLE in self._kinds:

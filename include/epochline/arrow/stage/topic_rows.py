@@ -13,6 +13,7 @@ from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
+from epochline.arrow.stage.foreign import refused_for, without_refused
 from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, deleted_by_parse
 from epochline.arrow.stage.unavailable import left_out, not_given
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
@@ -49,9 +50,12 @@ class TopicRows:
         """
         what = f"{self._topic} takes its columns from the parse, which"
         chosen = rows
+        refused: dict[int, str] = {}
         if self._select is not None:
             what = f"select {self._topic.select} of {self._topic}"
-            chosen = call(what, self._select, rows)
+            columns = {one: rows.column(one) for one in rows.schema.names}
+            refused = refused_for(what, columns, columns)
+            chosen = call(what, self._select, without_refused(rows, refused))
         tombstones = rows.column(TOMBSTONE)
         by_parse = deleted_by_parse(rows)
         deleted = tombstones if by_parse is None else pc.or_(tombstones, by_parse)
@@ -64,7 +68,7 @@ class TopicRows:
                 problems.setdefault(row, f"{self._topic}: {not_given(ours)}")
         columns = {name: encoded.column(name) for name in encoded.schema.names}
         columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
-        return self._batch(columns), problems, None
+        return self._batch(columns), refused | problems, None
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The outbox rows of a transform's rows. A true ``_deleted`` makes a record without a value.
@@ -98,6 +102,9 @@ class TopicRows:
         if deleted is not None:
             columns[DELETED] = pc.fill_null(deleted.cast(pa.bool_()), False)
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if isinstance(self._topic.value, str):
+            refused = refused_for(f"value {self._topic.value} of {self._topic}", columns, columns)
+            batch, problems = without_refused(batch, refused), refused | problems
         encoded, found = self._encoder.encode(batch)
         return encoded, found | problems
 

@@ -20,9 +20,11 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from epochline.declare.names import INSPECTOR
+from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError
 from epochline.postgres.ledger.forward import execute_script
 from epochline.postgres.queries.composed import as_text, execute_sql
+from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -132,9 +134,10 @@ def _migrating(url: str) -> Iterator[Connection]:
     Raises:
         LedgerError: the server is older than `OLDEST_SERVER`.
     """
-    engine = create_engine(url, poolclass=NullPool)
+    engine = create_engine(url, poolclass=NullPool, connect_args=dict(UTF8))
     try:
         with engine.begin() as connection:
+            connection.exec_driver_sql(set_local({}))
             refuse_an_older_server(int(execute(connection, "server_version").scalar_one()))
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection

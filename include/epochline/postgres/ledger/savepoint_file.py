@@ -1,7 +1,7 @@
 """A savepoint as a file: a zip archive with ``savepoint.json`` and the rows of each state table (C11).
 
-COPY writes the rows as text, under fixed settings, so that the digest of imported rows can be compared with the saved
-digest.
+COPY writes the rows as text, under the settings that each transaction makes, so that the digest of imported rows can be
+compared with the saved digest.
 """
 
 from __future__ import annotations
@@ -20,22 +20,11 @@ from epochline.declare.event_time import PartitionTime
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.session_settings import set_local
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
 
 _DESCRIBED = "savepoint.json"
 _FORMAT = 1
-_SETTINGS = set_local(
-    {
-        "TimeZone": "UTC",
-        "DateStyle": "ISO, YMD",
-        "IntervalStyle": "postgres",
-        "extra_float_digits": 1,
-        "bytea_output": "hex",
-        "lc_monetary": "C",
-    }
-)
 _HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
 
 
@@ -49,7 +38,6 @@ def write_file(
     more: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a savepoint and its copies of state tables. ``more`` is for people, and no import reads it."""
-    execute_sql(connection, sql.SQL(_SETTINGS))
     described = dict(more or {}) | _described(savepoint) | {"declaration": json.loads(declaration), "states": []}
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (state, table) in enumerate(sorted(copies.items())):
@@ -111,7 +99,6 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     Raises:
         SavepointFileError: the rows are not the saved rows.
     """
-    execute_sql(connection, sql.SQL(_SETTINGS))
     columns = sql.SQL(", ").join(
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(str(parse_type(kind))))
         for name, kind in state["columns"].items()

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.postgres.ledger.attempts import PostgresAttempts
 from epochline.postgres.ledger.chain import PostgresChain
@@ -87,6 +88,7 @@ class PostgresLedger:
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
+                **UTF8,
             },
         )
         settings = set_local(
@@ -96,8 +98,6 @@ class PostgresLedger:
                 "idle_in_transaction_session_timeout": int(self._idle_limit(lock_timeout) * 1000),
                 # A commit that was confirmed must survive a crash, whatever the default of the role.
                 "synchronous_commit": "on",
-                # Times are shown and parsed in the same way on every machine.
-                "TimeZone": "UTC",
                 # The statement of a killed task ends within seconds. By default the server lets it run.
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
             }

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from epochline.declare.text_settings import TEXT_SETTINGS
+
 
 def set_local(settings: Mapping[str, str | int]) -> str:
     """Statements that make settings for the current transaction; the server gets them in one message.
 
+    `TEXT_SETTINGS` are always among them.
+
     Args:
         settings: names and values, which must not come from users; times in milliseconds.
     """
-    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in settings.items())
+    made = {**TEXT_SETTINGS, **settings}
+    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in made.items())

@@ -70,9 +70,7 @@ def _there(what: Application, row: str) -> sql.Composed:
 
 def _from_target(what: Application) -> sql.Composed:
     """The condition that ``t`` gives the value: there is one, and ``p`` is not newer."""
-    return sql.SQL("({} AND NOT ({} AND {}))").format(
-        _there(what, "t"), _there(what, "p"), replaces(what, "p", "t")
-    )
+    return sql.SQL("({} AND NOT ({} AND {}))").format(_there(what, "t"), _there(what, "p"), replaces(what, "p", "t"))
 
 
 def _has_value(what: Application) -> sql.Composed:

@@ -23,6 +23,7 @@ from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import names, same
 from epochline.postgres.targets.catalog import Target, filled_columns, find_target, order_of, remembers_deleted
+from epochline.postgres.targets.foreign_keys import defer
 from epochline.postgres.targets.images import (
     EXISTED,
     FATE,
@@ -57,6 +58,8 @@ def undo(connection: Connection, pipeline: Pipeline, epochs: Sequence[int]) -> t
         TargetError: a row cannot go or come back, or would take rows of another table with it; nothing was changed.
     """
     order = referring_first(connection, pipeline.targets)
+    targets = [find_target(connection, sink.table) for sink in order]
+    defer(connection, [target for target in targets if target is not None])
     for sink in order:
         execute_sql(connection, sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(_name(sink)))
     execute_sql(connection, sql.SQL("SAVEPOINT undo"))

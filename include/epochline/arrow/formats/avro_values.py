@@ -1,0 +1,102 @@
+"""The exact values of Avro's logical types, and what a column takes of them.
+
+A record is read with the schema of `epochline.declare.avro_logical.exact_schema`. Its logical values are `Logical`, the
+plain value with its type, and only a column that takes one converts it. Nothing is rounded: a decimal may have more
+digits than its schema says, and a time may be of any year that PostgreSQL has.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import fastavro.read
+import pyarrow as pa
+
+from epochline.arrow.cast.calendar import civil, microseconds, time_number
+from epochline.arrow.cast.checks import DoesNotFitError
+from epochline.arrow.cast.numbers import unscaled
+from epochline.declare.avro_logical import EXACT, LOGICAL
+from epochline.declare.columns import UNITS
+
+_NANOSECONDS = {"millis": UNITS["ms"], "micros": UNITS["us"], "nanos": UNITS["ns"]}
+
+
+class Logical(NamedTuple):
+    """A value of a logical type: ``value`` is an integer or bytes, as the record has it."""
+
+    kind: str
+    value: Any
+    scale: int
+
+
+def _read(value: Any, schema: Any = None, _: Any = None) -> Logical:
+    return Logical(schema["logicalType"].removeprefix(EXACT), value, schema.get("scale", 0))
+
+
+for _type, _names in LOGICAL.items():
+    fastavro.read.LOGICAL_READERS.update({f"{_type}-{EXACT}{name}": _read for name in _names})
+
+
+def decimal(value: Logical) -> str:
+    """A decimal as text, with each digit that its bytes hold.
+
+    Raises:
+        DoesNotFitError: it has no bytes, or more digits than any ``numeric``.
+    """
+    return unscaled(value.value, value.scale)
+
+
+def time(value: Logical, arrow: pa.DataType) -> int:
+    """Arrow's number of a date, a timestamp or a time of day.
+
+    Raises:
+        DoesNotFitError: PostgreSQL has no such value, or none with so many digits of a second.
+    """
+    return time_number(microseconds(value.value, _units(value)), arrow)
+
+
+def _units(value: Logical) -> int:
+    return UNITS["days"] if value.kind == "date" else _NANOSECONDS[value.kind.rpartition("-")[2]]
+
+
+def text(value: Logical) -> str:
+    """A ``uuid`` as text, or a ``duration`` in ISO 8601.
+
+    Raises:
+        DoesNotFitError: another logical type.
+    """
+    if value.kind == "uuid":
+        return str(UUID(bytes=value.value))
+    if value.kind != "duration":
+        raise DoesNotFitError("not a text")
+    months, days, millis = struct.unpack("<III", value.value)
+    return f"P{months}M{days}DT{millis // 1000}.{millis % 1000:03d}S"
+
+
+def in_document(value: Logical) -> str:
+    """The value as a text in a JSON document; times in ISO 8601, with a sign before a year of more than four digits."""
+    if value.kind == "decimal":
+        return decimal(value)
+    if value.kind in ("duration", "uuid"):
+        return text(value)
+    if value.kind == "date":
+        return _date(value.value)
+    nanos = value.value * _units(value)
+    if value.kind.startswith("time-"):
+        return _clock(nanos)
+    days, rest = divmod(nanos, UNITS["days"])
+    return f"{_date(days)}T{_clock(rest)}{'' if value.kind.startswith('local-') else '+00:00'}"
+
+
+def _date(days: int) -> str:
+    year, month, day_of_month = civil(days)
+    sign = "" if 0 <= year <= 9999 else "-" if year < 0 else "+"
+    return f"{sign}{abs(year):04d}-{month:02d}-{day_of_month:02d}"
+
+
+def _clock(nanos: int) -> str:
+    seconds, rest = divmod(nanos, UNITS["s"])
+    fraction = f".{rest:09d}".removesuffix("000") if rest else ""
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"

@@ -1,0 +1,228 @@
+"""A value is the same value whatever a database or a role sets for its text: every type, from table to table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from psycopg2 import sql
+
+from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
+from epochline.audit import Difference, EpochResult, audit
+from epochline.cli.connections import in_environment
+from epochline.declare.columns import SUPPORTED, parse_type
+from epochline.declare.text_settings import TEXT_SETTINGS
+from epochline.sources.positions import SourcePositions
+from epochline.sources.reading import SourceReader
+from epochline.testing import FakeKafka
+from tests.databases import as_connection, query
+from tests.integration.in_process import InProcess, from_source
+from tests.reading import range_batch
+
+# By type, its extreme values as PostgreSQL reads them. A type may have two columns.
+VALUES: dict[str, list[str]] = {
+    "boolean": ["true", "false"],
+    "smallint": ["-32768", "32767"],
+    "integer": ["-2147483648", "2147483647"],
+    "bigint": ["-9223372036854775808", "9223372036854775807"],
+    "real": ["3.4028235e38", "-1e-45", "0.1", "NaN", "Infinity", "-Infinity", "-0"],
+    "double precision": ["1.7976931348623157e308", "5e-324", "0.1", "NaN", "Infinity", "-Infinity", "-0"],
+    "numeric": ["NaN", "Infinity", "-Infinity", "1" * 200, "-0." + "0" * 200 + "1", "0.10", "0"],
+    "numeric(12,2)": ["9999999999.99", "-9999999999.99", "0.10"],
+    "numeric(60,4)": ["9" * 56 + ".9999"],
+    "text": ["", "NULL", "ü\n\"\\'", "\\x00", "$1,234.50", "infinity"],
+    "character varying": ["", " "],
+    "character varying(3)": ["äöü"],
+    "bytea": ["", "\\x", "\\x00ff5c", "\\x" + bytes(range(256)).hex()],
+    "date": ["4714-11-24 BC", "0001-12-31 BC", "0001-01-01", "10000-01-01", "5874897-12-31", "infinity", "-infinity"],
+    "timestamp with time zone": [
+        "4714-11-24 00:00:00+00 BC", "0044-03-15 BC", "1900-01-01 12:00:00.000001+00", "9999-12-31T23:59:59-14:00",
+        "20240-01-01 00:00+00", "294247-01-10 04:00:54.775809+00", "294276-12-31 23:59:59.999999+00", "infinity",
+        "-infinity",
+    ],
+    "timestamp without time zone": [
+        "4714-11-24 00:00:00 BC", "0044-03-15 BC", "2024-02-01 03:04:05.6", "294276-12-31 23:59:59.999999", "infinity",
+        "-infinity",
+    ],
+    "time without time zone": ["00:00", "23:59:59.999999", "24:00:00"],
+    "uuid": ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
+    "inet": ["0.0.0.0/0", "::ffff:1.2.3.4", "fe80::1/64", "10.0.0.1"],
+    "cidr": ["0.0.0.0/0", "2001:db8::/32"],
+    "macaddr": ["00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"],
+    "json": ['{"a":[1.50,null,"\\u0000"]}', '"x"', "1e400"],
+    "jsonb": ['{"a": [1.50, null]}', '"\\u00fc"'],
+    "interval": [
+        "-1 day 02:03:04", "1 day -02:03:04", "1 year 2 mons -3 days -04:05:06.789", "-00:00:00.000001", "0 days",
+        "178000000 years", "-178000000 years 11 mons", "2147483647 days", "2562047788:00:54.775807", "infinity",
+        "-infinity",
+    ],
+}  # fmt: skip
+COLUMNS = {"id": "bigint"} | {f"c{at}": kind for at, kind in enumerate(VALUES)}
+
+# A value of each setting that another database or role may well have.
+OTHERS: dict[str, str] = {
+    "DateStyle": "German, DMY",
+    "IntervalStyle": "sql_standard",
+    "TimeZone": "America/St_Johns",
+    "timezone_abbreviations": "Australia",
+    "bytea_output": "escape",
+    "extra_float_digits": "-15",
+    "standard_conforming_strings": "off",
+    "backslash_quote": "on",
+    "array_nulls": "off",
+    "transform_null_equals": "on",
+    "quote_all_identifiers": "on",
+    "xmlbinary": "hex",
+    "xmloption": "document",
+    "lc_monetary": "C.utf8",
+    "lc_numeric": "C.utf8",
+    "lc_time": "C.utf8",
+    "client_encoding": "LATIN1",
+    "search_path": "pg_temp, pg_catalog",
+    "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on",
+    "default_text_search_config": "pg_catalog.german",
+}
+
+
+class Differences:
+    """Collects what an audit finds."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def begin(self, epochs: int, offsets: int) -> None:
+        pass
+
+    def advance(self, offsets: int) -> None:
+        pass
+
+    def difference(self, found: Difference) -> None:
+        self.found.append(str(found))
+
+    def epoch(self, result: EpochResult) -> None:
+        pass
+
+
+class Worlds:
+    """A growing table with every value, read by two pipelines: as it is, and as records of Kafka with the same values.
+
+    Args:
+        dsn: of a migrated database.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn, self.seen = dsn, 0
+        declared = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in list(COLUMNS.items())[1:]
+        )
+        create = sql.SQL("CREATE TABLE public.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {})")
+        query(dsn, create.format(declared))
+        self.connection = in_environment("shop")
+        self.source = CustomSource(
+            source="epochline.sources.growing_table:GrowingTable", connection="shop", label="events",
+            positions="sparse", options={"table": "events", "key": "id", "patience_seconds": 0},
+        )  # fmt: skip
+        positions = SourcePositions(self.source.spec, self.connection)
+        self.copied = self._world("copied", self.source, positions, from_source(self.source, self.connection))
+        self.kafka, self.values = FakeKafka(), list[bytes]()
+        self.told = self._world(
+            "told", KafkaSource(topics="told"), self.kafka, lambda planned: [range_batch(planned, self.values)]
+        )
+
+    def _world(self, name: str, source: Any, positions: Any, read: Any) -> InProcess:
+        sinks = [PostgresTable(table=f"public.{name}", columns=COLUMNS)]
+        pipeline = Pipeline(name=name, source=source, parse=Json(columns=COLUMNS), sinks=sinks)
+        world = InProcess(self.dsn, pipeline, positions, read)
+        world.create()
+        return world
+
+    def insert(self) -> None:
+        """Every value once, as a row and as a record with PostgreSQL's own JSON; an interval as a person writes it."""
+        ((self.seen,),) = query(self.dsn, "SELECT coalesce(max(id), 0) FROM public.events")
+        written = [(name, value) for name, kind in list(COLUMNS.items())[1:] for value in VALUES[kind]]
+        insert = sql.SQL("INSERT INTO public.events ({}) VALUES ({})")
+        rows = [insert.format(sql.Identifier(name), sql.Literal(value)) for name, value in written]
+        query(self.dsn, sql.SQL("; ").join(rows))
+        json_rows = query(
+            self.dsn, f"SELECT row_to_json(e)::text FROM public.events e WHERE id > {self.seen} ORDER BY id"
+        )
+        for (row,), (name, value) in zip(json_rows, written, strict=True):
+            if COLUMNS[name] == "interval":
+                row = json.dumps(json.loads(row) | {name: value})
+            self.values.append(row.encode())
+        self.kafka.produce("told", 0, len(written))
+
+    def epochs(self) -> None:
+        for world in (self.copied, self.told):
+            world.epoch()
+
+    def assert_same(self) -> None:
+        """Each target has the new rows with the same values."""
+        shown = ", ".join(f"replace({n}::text, ' ', '')" if k == "json" else f"{n}::text" for n, k in COLUMNS.items())
+        events, *targets = (
+            query(self.dsn, f"SELECT {shown} FROM public.{table} WHERE id > {self.seen} ORDER BY id::bigint")
+            for table in ("events", "copied", "told")
+        )
+        for rows in targets:
+            assert len(rows) == len(events)
+            for row, event in zip(rows, events, strict=True):
+                assert row == event
+
+    def assert_audited(self) -> None:
+        """The audit of the newest epoch of the growing table finds no difference."""
+        found = Differences()
+        ((newest,),) = self.copied.sql("SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = 'copied'")
+        reader = SourceReader(self.source.spec, connection=self.connection)
+        audit(self.dsn, reader, "copied", found, first=newest, last=newest)
+        assert found.found == []
+
+
+@pytest.fixture(scope="module")
+def worlds(new_database: Callable[[], str]) -> Iterator[Worlds]:
+    dsn = new_database()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SHOP", as_connection(dsn))
+        yield Worlds(dsn)
+
+
+def test_every_supported_type_has_its_extreme_values() -> None:
+    assert {parse_type(kind).name for kind in VALUES} == set(SUPPORTED)
+
+
+def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: Worlds) -> None:
+    """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range (N2)."""
+    worlds.insert()
+
+    worlds.epochs()
+
+    worlds.assert_same()
+    worlds.assert_audited()
+
+
+@pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_setting_of_the_database_or_the_role_changes_no_value(worlds: Worlds, name: str, owner: str) -> None:
+    """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives (INV-9)."""
+    database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
+    of = sql.SQL("DATABASE {}").format(sql.Identifier(database))
+    if owner == "ROLE":
+        of = sql.SQL("ROLE {} IN DATABASE {}").format(sql.Identifier(role), sql.Identifier(database))
+    value = sql.SQL(OTHERS[name]) if name == "search_path" else sql.Literal(OTHERS[name])
+    worlds.insert()
+    query(worlds.dsn, sql.SQL("ALTER {} SET {} TO {}").format(of, sql.SQL(name), value))
+
+    try:
+        worlds.epochs()
+        worlds.assert_audited()
+    finally:
+        query(worlds.dsn, sql.SQL("ALTER {} RESET {}").format(of, sql.SQL(name)))
+
+    worlds.assert_same()
+
+
+def test_each_setting_of_texts_is_tried_with_another_value() -> None:
+    assert set(TEXT_SETTINGS) <= set(OTHERS)
+    assert not [name for name in TEXT_SETTINGS if str(TEXT_SETTINGS[name]) == OTHERS[name]]
