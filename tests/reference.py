@@ -14,7 +14,7 @@ import epochline
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.declare.base import DeclarationModel
-from epochline.declare.columns import _ALIASES, SUPPORTED, parse_type
+from epochline.declare.columns import _ALIASES, BY_TEXT, SUPPORTED, parse_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 
@@ -163,6 +163,17 @@ def _lines() -> Iterator[str]:
         aliases = ", ".join(f"`{alias}`" for alias, name in sorted(_ALIASES.items()) if name == spelled)
         taken = ", ".join(f"`{arrow}`" for arrow in _ARROW if _casts(arrow, spelled))
         yield f"| `{spelled}` | {aliases} | {parse_type(spelled).carrier} | {taken} |"
+    yield from (
+        "",
+        "Times and timestamps may keep fewer digits of a second, as in `timestamp(3)`: a value with more is bad.",
+    )
+    yield "Each type may be an array, as in `text[]`: `parse` may return Arrow lists, also lists of lists, or JSON arrays as"
+    yield "text. A transform gets an array as the text of a JSON array, and a `time` as text."
+    yield from ("", f"As texts: {', '.join(f'`{name}`' for name in BY_TEXT)}.", "")
+    yield "PostgreSQL judges these texts when the epoch is sealed. A text that the type refuses, or would round, cut or read"
+    yield "as another value, makes a bad record ([ADR 0046](adr/0046-types-that-only-postgresql-knows.md))."
+    yield "A table that exists may have a column of any type, such as a domain, an enum or a type of an extension: leave out"
+    yield "the sink's `columns`, and declare the record's column as `text`."
 
 
 def _summary(kind: type[DeclarationModel]) -> str:

@@ -115,6 +115,10 @@ class DataLossError(SourceError, PipelineStandsError):
     """Records after a head are gone, or a topic's log was replaced or truncated (INV-9)."""
 
 
+class KafkaBehindError(DataLossError):
+    """Kafka went back in time, as from a backup: the consumer group shows less than was written to it (INV-8)."""
+
+
 class LedgerError(EpochlineError):
     """The ledger is missing, has another version, or refuses a change."""
 
@@ -313,10 +317,11 @@ def way_on(text: str) -> str | None:
 def way_out_of_pause(pipeline: str, reason: str) -> str:
     """The command, without ``epochline``, that lets a paused pipeline go on.
 
-    It is ``resume``, unless the ledger went back: resumed, the pipeline would stop again. ``accept-ledger`` resumes it.
+    It is ``resume``, unless the ledger or Kafka went back: resumed, the pipeline would stop again. ``accept-ledger``
+    and ``adopt-topic`` resume it.
     """
     command = way_on(reason) or ""
-    return command if command.startswith("accept-ledger ") else f"resume {pipeline} --reason …"
+    return command if command.startswith(("accept-ledger ", "adopt-topic ")) else f"resume {pipeline} --reason …"
 
 
 def error_of(text: str) -> EpochlineError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from epochline.coordinator import PlanOutcome
 from epochline.errors import (
     ChangeRefusedError,
     DataLossError,
+    KafkaBehindError,
     LedgerBehindError,
     SourceUnavailableError,
     TopicMissingError,
@@ -242,6 +244,23 @@ def test_the_cluster_of_a_source_that_was_added_later_is_guarded_as_well(two: Tw
     _moved(two)
     with pytest.raises(DataLossError, match="source crm: its offsets"):
         two.world.plan("r3")
+
+
+def test_a_cluster_that_went_back_in_time_is_found_beside_one_that_did_not_and_adopted_alone(two: Two) -> None:
+    """INV-8: each cluster's own group shows it."""
+    two.world.to_committed("r1")
+    backup = deepcopy(two.crm.__dict__)
+    two.crm.produce("t", 0, 2)
+    two.world.to_committed("r2")
+    two.crm.__dict__.update(backup)
+    two.crm.produce("t", 0, 5)
+    two.shop.produce("t", 0, 1)
+    with pytest.raises(KafkaBehindError, match="crm/t-0: offset 4 of epoch 1"):
+        two.world.plan("r3")
+
+    act(two.world, "adopt-topic", cluster=True, at="truncation")
+
+    assert ranges(two.world.to_committed("r4")) == ["crm/t-0[4, 9)", "shop/t-0[10, 11)"]
 
 
 # Changes of the declaration

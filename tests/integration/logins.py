@@ -43,7 +43,12 @@ def login(stack: Stack, postgres_dsn: str) -> Iterator[Login]:
 
 
 def superuser(stack: Stack, dsn: str) -> str:
-    return make_url(stack.postgres.superuser_dsn).set(database=parse_dsn(dsn)["dbname"]).render_as_string(False)
+    return superuser_of(stack.postgres.superuser_dsn, dsn)
+
+
+def superuser_of(admin: str, dsn: str) -> str:
+    """The superuser's URL, at the database of another URL."""
+    return make_url(admin).set(database=parse_dsn(dsn)["dbname"]).render_as_string(False)
 
 
 def user(dsn: str) -> str:

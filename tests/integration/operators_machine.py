@@ -1,8 +1,9 @@
 """Histories of what happens to a pipeline from outside, over the real use cases and a real PostgreSQL.
 
 Topics are truncated and made again, databases are put back, tables change hands, operators restore and extend back.
-After every step the target holds what the standing epochs read, and no value twice, nor does the folder of files; in the
-end every record that Kafka still has, from the origin on, is there once. Nothing runs at once here, so that hypothesis
+Some records are bad until the parse is mended; then operators requeue them. After every step the target holds what the
+standing epochs read, and no value twice, nor does the folder of files; in the end every record that Kafka still has, from
+the origin on, is there once or in the quarantine, and an audit finds nothing. Nothing runs at once here, so that hypothesis
 can make a history that fails smaller.
 """
 
@@ -13,9 +14,10 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
+import mended
+from epochline import Files, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, EpochAction, Request
 from epochline.protocol.epoch import Run
-from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.log_ends import HeldLog
+from epochline.protocol.offsets import OffsetRange, PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
 from tests.databases import copy_database, query
+from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess, epoch_of
@@ -72,6 +77,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.backup: tuple[InProcess, Any] | None = None
         self.savepoints: list[str] = []
         self.lives = 0
+        mended.MENDED = False
 
     # The world.
 
@@ -98,19 +104,23 @@ class OperatorsMachine(RuleBasedStateMachine):
         if self.files:
             sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
         source = KafkaSource(topics=self.topic, startup=self.startup)
-        pipeline = Pipeline(name=name, source=source, parse=Text(), sinks=sinks)
+        pipeline = Pipeline(
+            name=name, source=source, parse="mended:parse", record=COLUMNS, sinks=sinks,
+            bad_records="quarantine",
+        )  # fmt: skip
         self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
         self.job.create()
         self.savepoints = []
 
-    def _produce(self, partition: int, records: int) -> None:
-        self.contents[partition] += [f"value {next(_numbers)}" for _ in range(records)]
+    def _produce(self, partition: int, records: int, what: str = "value") -> None:
+        self.contents[partition] += [f"{what} {next(_numbers)}" for _ in range(records)]
         self.kafka.produce(self.topic, partition, records)
 
     def _read(self, one: PlannedRange) -> Iterator[pa.RecordBatch]:
         values = self.contents[one.tp.partition][one.range.start : one.range.until]
-        self.read_by[self.reading] += values
-        yield source_batch(one.tp, range(one.range.start, one.range.until), map(str.encode, values))
+        self.read_by[self.reading] += [value for value in values if mended.MENDED or not value.startswith("bad")]
+        offsets, times = range(one.range.start, one.range.until), [datetime.fromtimestamp(0, UTC)] * len(values)
+        yield source_batch(one.tp, offsets, map(str.encode, values), timestamp=times)
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
         return query(self.dsn, statement, options="-c search_path=public")
@@ -161,6 +171,41 @@ class OperatorsMachine(RuleBasedStateMachine):
     def produce(self, partition: int, records: int) -> None:
         self._produce(partition, records)
 
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def produce_bad(self, partition: int) -> None:
+        self._produce(partition, 1, "bad")
+
+    @rule()
+    def the_parse_is_mended(self) -> None:
+        mended.MENDED = True
+        self.met["mended"] += 1
+
+    @rule()
+    def requeue(self) -> None:
+        """Before the parse is mended they are bad again."""
+        self._go_on()
+        run = Run(dag_id=self.name, run_id=f"again {next(_numbers)}", host="here")
+        known = ACTIONS["requeue"]
+        assert isinstance(known, EpochAction)
+        oldest = "SELECT min(generation) FROM epochline.quarantine WHERE requeued_by IS NULL"
+        ((generation,),) = self._sql(f"{oldest} AND pipeline = '{self.name}'")
+        asked = {"everything": True, "generation": generation}
+        try:
+            planned = known.plan(self.job.subject, known.parse(asked), ORDER, run)
+        except ActionRefusedError:
+            return
+        quarantined = self._sql(
+            "SELECT convert_from(value, 'UTF8') FROM epochline.quarantined_record q JOIN epochline.requeue_claim c"
+            ' USING (pipeline, generation, topic_id, partition, "offset")'
+            f" WHERE q.pipeline = '{self.name}' AND c.epoch_id = {epoch_of(planned).epoch_id}"
+        )
+        self._staged(planned, run)
+        if mended.MENDED:
+            self.read_by[self.reading] = [value for (value,) in quarantined]
+        self.job.commit(planned)
+        self._publish()
+        self.met["requeued" if mended.MENDED else "bad again"] += 1
+
     @rule()
     def a_run_goes_through(self) -> None:
         self._go_on()
@@ -210,6 +255,20 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.read_by, self.savepoints, self.before = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
+    @rule()
+    def the_table_is_away_for_a_while(self) -> None:
+        """Migrate puts no empty table in its place, if a standing epoch left rows in it."""
+        left = self._sql(
+            "SELECT 1 FROM epochline.epochs e JOIN t ON t._epoch = e.epoch_id WHERE e.state = 'COMMITTED'"
+            f" AND e.undone_by IS NULL AND e.pipeline = '{self.name}' LIMIT 1"
+        )
+        self._sql("ALTER TABLE t RENAME TO away")
+        if left:
+            with pytest.raises(TargetError, match="target t is gone: it is named public.away now"):
+                self.job.create()
+            self.met["table away"] += 1
+        self._sql("ALTER TABLE away RENAME TO t")
+
     @property
     def _database(self) -> str:
         return self.dsn.rpartition("/")[2]
@@ -227,8 +286,11 @@ class OperatorsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.savepoints)
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
+        self.restore_to(data.draw(st.sampled_from(self.savepoints)))
+
+    def restore_to(self, savepoint: str) -> None:
         self._go_on()
-        self._refusable("restore", name=data.draw(st.sampled_from(self.savepoints)))
+        self._refusable("restore", name=savepoint)
 
     def _refusable(self, action: str, **asked: Any) -> None:
         try:
@@ -319,10 +381,50 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.nothing_is_there_twice()
         heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
         origins = dict(heads)
+        aside = "SELECT convert_from(value, 'UTF8') FROM epochline.quarantine WHERE requeued_by IS NULL"
+        quarantined = {value for (value,) in self._sql(f"{aside} AND pipeline = '{self.name}'")}
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
+        held = [value for value in held if value not in quarantined]
         assert set(held) <= set(self._rows())
         if self.files:
-            assert set(held) <= set(self._shown())
+            # A folder that showed a range before the parse was mended is not given it again.
+            assert {value for value in held if not value.startswith("bad")} <= set(self._shown())
+        assert self.audited() == []
+
+    def audited(self) -> list[str]:
+        """What an audit finds in a history of healthy data: nothing that a later step explains."""
+        epochs = "SELECT 1 FROM epochline.epochs WHERE state = 'COMMITTED' AND undone_by IS NULL AND kind <> 'restore'"
+        if not self._sql(f"{epochs} AND pipeline = '{self.name}'"):
+            return []
+        self.met["audit"] += 1
+        return auditing.audited(self.dsn, self.name, _Held(self))
+
+
+class _Held:
+    """What the topic holds now, as an audit reads it."""
+
+    def __init__(self, machine: OperatorsMachine) -> None:
+        self._machine = machine
+
+    @contextmanager
+    def session(self) -> Iterator[_Held]:
+        yield self
+
+    def held(self, topics: Sequence[str]) -> dict[tuple[str, int], HeldLog]:
+        views = self._machine.kafka.views
+        return {
+            place: HeldLog(identity=view.tp.topic_id, start=view.log_start, end=view.last_stable)
+            for place, view in views.items()
+            if place[0] in topics
+        }
+
+    def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Any]:
+        values = self._machine.contents[partition][wanted.start : wanted.until]
+        nothing = [None] * len(values)
+        yield {
+            "offset": list(range(wanted.start, wanted.until)), "value": [value.encode() for value in values],
+            "key": nothing, "headers": nothing, "timestamp": [0] * len(values), "timestamp_type": [0] * len(values),
+        }  # fmt: skip
 
 
 def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:

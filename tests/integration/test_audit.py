@@ -302,7 +302,6 @@ def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests(aud
     )
     one.produce(0, [person(1), person(1, name="y"), person(3, name=None)])
     one.world.epoch()
-    one.sql("DELETE FROM newest")
 
     code, differences, (epoch,) = one.audit()
 
@@ -314,6 +313,32 @@ def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests(aud
         ("people", None),
     ]
     assert epoch["partitions"][0]["found"]["quarantined"] == 1
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("DELETE FROM newest WHERE id = 1", "has 2 rows, and its epochs left at least 3"),
+        ("DELETE FROM newest", "is empty, although epochs up to 1 left rows there"),
+        ("ALTER TABLE newest RENAME TO away", "is gone: it is named public.away now"),
+        ("CREATE TABLE other (LIKE newest INCLUDING ALL); DROP TABLE newest; ALTER TABLE other RENAME TO newest",
+         "is another table than the one that epochs wrote: it has no row of epoch 1"),
+    ],
+    ids=["a key", "every row", "renamed", "made again"],
+)  # fmt: skip
+def test_rows_that_an_upsert_target_lacks_are_found(audited: NewAudited, loss: str, said: str) -> None:
+    """INV-9: no row is compared by value there, but the epochs say how many rows they left."""
+    one = audited(PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS))
+    one.produce(0, [person(1), person(2), person(3), person(1, name="y")])
+    one.world.epoch()
+    assert one.audit()[:2] == (0, [])
+    one.sql(loss)
+
+    code, differences, _ = one.audit()
+
+    assert (code, differences) == (1, [("newest", "missing", None, None, said)])
+    one.world.act("accept-state", Request(actor="ada", reason="known"))
+    assert one.audit()[:2] == (0, [])
 
 
 def test_a_table_that_was_altered_is_not_judged(committed: Audited) -> None:
@@ -350,7 +375,8 @@ def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committ
         "INSERT INTO epochline.planned_target SELECT pipeline, 3, sink, columns FROM epochline.planned_target"
         " WHERE epoch_id = 2;"
         'INSERT INTO epochline.requeue_claim SELECT pipeline, 3, generation, topic_id, partition, "offset"'
-        " FROM epochline.quarantined_record"
+        " FROM epochline.quarantined_record;"
+        "UPDATE epochline.quarantined_record SET requeued_by = 3, requeued_at = now()"
     )
     assert committed.audit("--epochs", 3)[1] == [("people", "missing", 1, 29, None)]
     committed.sql(

@@ -87,3 +87,71 @@ def test_what_a_folder_shows_of_records_that_were_truncated_since_is_not_taken_f
     history._finish()
 
     assert history.met["adopt-topic"]
+
+
+def test_an_audit_finds_nothing_in_what_a_requeue_explains(history: OperatorsMachine) -> None:
+    """INV-9, I1: before the parse is mended and after, before the requeue, after it, and after it was undone."""
+    history.a_pipeline(files=False, existing=True, startup="earliest")
+    history.produce_bad(partition=0)
+    history.produce_bad(partition=1)
+    history.a_savepoint()
+    history.requeue()
+    assert history.audited() == []
+    history.the_parse_is_mended()
+    assert history.audited() == []
+
+    history.requeue()
+    holds(history)
+    assert history.audited() == []
+    history.produce_bad(partition=0)
+    history.a_run_goes_through()
+    assert history.audited() == []
+
+    history.restore_to(history.savepoints[-1])
+    assert history.audited() == []
+    history.requeue()
+    holds(history)
+    assert history.audited() == []
+    assert history.met["requeued"] >= 2, history.met
+
+
+def test_an_audit_still_finds_what_was_lost_beside_a_requeue(history: OperatorsMachine) -> None:
+    """INV-9: a requeued row that is gone, and a good record that somebody hid in the quarantine."""
+    history.a_pipeline(files=False, existing=False, startup="earliest")
+    history.produce_bad(partition=0)
+    history.a_run_goes_through()
+    history.the_parse_is_mended()
+    history.requeue()
+    undo = "CREATE TABLE gone AS SELECT * FROM t WHERE {0}; DELETE FROM t WHERE {0}"
+
+    history._sql(undo.format("value LIKE 'bad%'") + " RETURNING 1")
+
+    (found,) = history.audited()
+    assert found.startswith("t: missing: orders-1-0 offset 2")
+    history._sql("INSERT INTO t SELECT * FROM gone RETURNING 1")
+    history._sql(
+        "INSERT INTO epochline.quarantined_record SELECT pipeline, generation, epoch_id, topic, topic_id, 1, 0, NULL, NULL,"
+        " convert_to((SELECT value FROM t WHERE _partition = 1 AND _offset = 0), 'UTF8'), NULL, 'hidden'"
+        " FROM epochline.quarantined_record;"
+        "DELETE FROM t WHERE _partition = 1 AND _offset = 0 RETURNING 1"
+    )
+    (found,) = history.audited()
+    assert "passed 2 in the ledger, 1 now; quarantined 0 in the ledger, 1 now" in found
+    history.contents.clear()  # nothing is right any more
+
+
+def test_an_audit_does_not_judge_what_a_truncation_replaced(history: OperatorsMachine) -> None:
+    """The log has grown again beyond the cut: other records lie at the old offsets."""
+    history.a_pipeline(files=False, existing=False, startup="earliest")
+    history.produce(partition=0, records=3)
+    history.a_run_goes_through()
+    history.a_log_is_truncated(partition=0, lost=2, records=6)
+    history.a_run_goes_through()
+    assert history.met["adopt-topic"]
+    holds(history)
+
+    assert history.audited() == []
+
+    history._sql("UPDATE t SET value = value || '!' WHERE _partition = 0 AND _offset = 0 RETURNING 1")
+    assert len(history.audited()) == 1, "what lies before the cut is judged"
+    history.contents.clear()

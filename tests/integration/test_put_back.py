@@ -115,12 +115,7 @@ def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: N
     refuses(it, "public.child has rows that refer to them")
     replay = plan_replay(subject(it), 2, run("replay"))
     assert replay.epoch is not None
-    staged = it.stage(replay, kv("c", 2))
-    with pytest.raises(SealRefusedError, match=r"public\.child has rows that refer to them"):
-        seal(it.ledger, it.kafka, staged, replay.epoch.run)
-    it.sql("DELETE FROM child")
-    seal(it.ledger, it.kafka, staged, replay.epoch.run)
-    it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
+    seal(it.ledger, it.kafka, it.stage(replay, kv("c", 2)), replay.epoch.run)
     with pytest.raises(TargetError, match=r"public\.child has rows that refer to them"):
         promote(subject(it), replay.epoch, ORDER)
 
@@ -322,8 +317,8 @@ def test_without_the_second_look_what_a_trigger_does_to_a_sum_is_silent(
     """The mutation of F41: every statement counts the right number of rows."""
     it = bench(existing="CREATE TABLE t (k text PRIMARY KEY, v int)", **ADD)
     it.sql(
-        "CREATE FUNCTION frozen() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
-        " CREATE TRIGGER frozen BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION frozen()"
+        "CREATE FUNCTION freeze() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
+        " CREATE TRIGGER freeze BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION freeze()"
     )
     it.epoch(kv("a", 1))
     with pytest.raises(SealRefusedError, match="1 keys have another sum than is due"):

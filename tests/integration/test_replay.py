@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from epochline import KafkaSource
 from epochline.coordinator import Plan, PlanOutcome, seal
 from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
-from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations import ACTIONS, DirectAction, EpochAction, Request, Subject
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
@@ -167,3 +168,36 @@ def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back
         act(it, "restore", name="before")
 
     assert it.rows() == [("a", 1), ("b", 9), ("d", 1)]
+
+
+def test_a_replay_reads_no_other_records_than_its_epoch_did(bench: NewBench) -> None:
+    """INV-9, I1: its promotion would take away the rows of records that nobody can read any more."""
+    it = bench()
+    it.epoch(*FIRST)
+    it.kafka.change_leader("orders", 0, truncate_to=2)
+    it.kafka.produce("orders", 0, 4)
+
+    with pytest.raises(
+        ActionRefusedError, match=r"no longer holds orders-0.0, 3. as it was read: its log was truncated at offset 2"
+    ):
+        planned(it)
+
+
+def test_a_savepoint_from_before_an_extension_keeps_the_rows_of_its_replay(bench: NewBench) -> None:
+    """I1, INV-1: what was extended back lies before every head, also after a replay took its place."""
+    it = bench()
+    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
+    it.kafka.produce("orders", 0, 2)
+    it.plan()
+    it.epoch({"k": "c", "v": 1})
+    act(it, "savepoint", name="before")
+    back = ACTIONS["extend-back"]
+    assert isinstance(back, EpochAction)
+    extended = back.plan(subject(it), back.parse({"to": "earliest"}), ORDER, run("back"))
+    it.commit_staged(extended, {"k": "a", "v": 1}, {"k": "b", "v": 1})
+    promote(subject(it), replayed(it, {"k": "a", "v": 1}, {"k": "b", "v": 9}, epoch_id=2), ORDER)
+
+    with pytest.raises(ActionRefusedError, match=r"orders-0.0, 2. lies before the head of the savepoint"):
+        act(it, "restore", name="before")
+
+    assert it.rows() == [("a", 1), ("b", 9), ("c", 1)]

@@ -12,33 +12,20 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline
-from epochline.coordinator import Plan, PlanOutcome, abort, plan, seal
+from epochline.coordinator import PlanOutcome, abort, plan
 from epochline.errors import ActionRefusedError, EpochlineError, EpochNotFoundError, SavepointFileError, TargetError
-from epochline.operations import ACTIONS, DirectAction, Done, EpochAction, Request, Subject
 from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
 from tests.integration.bench import KV, Bench, NewBench, Row
 from tests.integration.guarantee import broken
+from tests.integration.operating import FIRST, act, again, commit, extend_back, with_savepoint
 
-ORDER = Request(actor="ada", reason="the transform was wrong")
 CHAIN = (
     "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
     " ORDER BY generation, partition, until_offset"
 )
-FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "d", "v": 1, "_partition": 1}]
 SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "c", "v": 2}]
 THIRD: list[Row] = [{"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1}]
-
-
-def subject_of(it: Bench, declared: Pipeline | None = None) -> Subject:
-    declared = declared or it.pipeline
-    return Subject(name=declared.name, ledger=it.ledger, declared=declared, source=it.kafka)
-
-
-def act(it: Bench, what: str, *, declared: Pipeline | None = None, **asked: Any) -> Done:
-    action = ACTIONS[what]
-    assert isinstance(action, DirectAction)
-    return action.act(subject_of(it, declared), action.parse(asked), ORDER)
 
 
 @contextmanager
@@ -48,34 +35,6 @@ def refused(it: Bench, said: str, error: type[EpochlineError] = ActionRefusedErr
     with pytest.raises(error, match=said):
         yield
     assert (it.rows(), heads(it)) == (rows, stood)
-
-
-def with_savepoint(bench: NewBench, **sink: Any) -> Bench:
-    """A pipeline with a savepoint `before` after its first epoch."""
-    it = bench(**sink)
-    it.epoch(*FIRST)
-    act(it, "savepoint", name="before")
-    return it
-
-
-def again(it: Bench, *rows: Row) -> None:
-    """An epoch over records that are in Kafka already."""
-    commit(it, it.plan(), *rows)
-
-
-def commit(it: Bench, planned: Plan, *rows: Row) -> None:
-    assert planned.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(planned, *rows), planned.epoch.run)
-    it.commit(planned)
-
-
-def extend_back(it: Bench, *values: str) -> list[str]:
-    """Back to the earliest record, with one row for each value of `k`; the ranges that were read."""
-    back = ACTIONS["extend-back"]
-    assert isinstance(back, EpochAction)
-    planned = back.plan(subject_of(it), back.parse({"to": "earliest"}), ORDER, run("back to earliest"))
-    commit(it, planned, *({"k": k, "v": v} for v, k in enumerate(values)))
-    return [str(one) for one in planned.ranges]
 
 
 def heads(it: Bench) -> dict[int, int]:
@@ -227,6 +186,18 @@ OTHER_LOG = TopicPartition(topic="orders", partition=0, topic_id="another")
         pytest.param(
             {}, lambda it: it.kafka.change("orders", 0, tp=OTHER_LOG), "the source no longer has orders-0 as it was then",
             id="a topic made again",
+        ),
+        pytest.param(
+            {}, lambda it: setattr(it.kafka, "cluster_id", "another"),
+            "belong to Kafka cluster fake, and the connection leads to another", id="a connection that leads elsewhere",
+        ),
+        pytest.param(
+            {}, lambda it: it.kafka.change_leader("orders", 0, truncate_to=3),
+            r"no longer holds orders-0.2, 4.: its log is .0, 3. now", id="truncation",
+        ),
+        pytest.param(
+            {}, lambda it: (it.kafka.change_leader("orders", 0, truncate_to=3), it.kafka.produce("orders", 0, 5)),
+            r"orders-0.2, 4. as it was read: its log was truncated at offset 3", id="truncation behind other records",
         ),
         # Its targets were given free.
         pytest.param({}, lambda it: act(it, "drop"), "orders was dropped", id="a dropped pipeline"),
@@ -462,16 +433,6 @@ def test_after_a_restore_a_pipeline_is_extended_back_as_before_it(late: Bench) -
     assert late.sql(CHAIN)[-3:-1] == [(3, 0, None, 0, "savepoint whole"), (3, 0, 0, 6, "carried over")]
     assert len(late.rows()) == 6
     assert broken(late.sql, "orders", "t") == {}
-
-
-def test_what_a_restore_undid_does_not_count_as_committed(late: Bench) -> None:
-    """INV-1: behind a log that was truncated and begun at its end, what was undone can be read; what stands cannot."""
-    act(late, "restore", name="before")
-    late.kafka.change_leader("orders", 0, truncate_to=4)
-    late.kafka.produce("orders", 0, 4)
-    act(late, "adopt-topic", topic="orders", at="latest")
-
-    assert extend_back(late, "new 0", "new 1", "new 2") == ["orders-0[5, 8)"]
 
 
 def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: Bench) -> None:

@@ -75,7 +75,7 @@ def test_a_name_that_only_looks_like_one_of_those_is_a_name(table: str) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["text); DROP TABLE t; --", "text DEFAULT pg_sleep(9)", "integer[]", 'text COLLATE "C"', "regclass", "text\0"],
+    ["text); DROP TABLE t; --", "text DEFAULT pg_sleep(9)", "integer[", 'text COLLATE "C"', "regclass", "text\0"],
 )
 def test_a_type_is_one_of_a_list_and_never_a_piece_of_sql(kind: str) -> None:
     with pytest.raises(DeclarationError, match="unsupported type"):

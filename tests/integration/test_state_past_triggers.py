@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import psycopg2
@@ -11,7 +9,6 @@ import pytest
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.audit import Difference, audit
 from epochline.coordinator import Plan, begin, preview
 from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError, StateError
@@ -24,6 +21,7 @@ from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, inse
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 from tests.contract.worlds import WRITE_ID, seen_in
+from tests.integration.auditing import NothingLeft, audited
 from tests.integration.bench import IN_PUBLIC, Bench, Row
 from tests.integration.in_process import epoch_of
 from tests.integration.logins import superuser
@@ -73,30 +71,10 @@ class Counting(Bench):
 
     def audited(self) -> list[str]:
         """What an audit finds of the state."""
-        found: list[str] = []
-
-        class Heard:
-            begin = advance = epoch = staticmethod(lambda *_: None)
-
-            @staticmethod
-            def difference(one: Difference) -> None:
-                found.append(str(one))
-
-        audit(self.dsn, _NothingLeft(), "orders", Heard())  # type: ignore[arg-type]
-        return found
+        return audited(self.dsn, "orders", NothingLeft())
 
     def counts(self) -> list[tuple[Any, ...]]:
         return self.sql("SELECT word, count FROM words ORDER BY 1")  # type: ignore[no-any-return]
-
-
-class _NothingLeft:
-    """A source that holds no record any more."""
-
-    def session(self) -> Any:
-        return nullcontext()
-
-    def held(self, _: Sequence[str]) -> dict[Any, Any]:
-        return {}
 
 
 @pytest.fixture

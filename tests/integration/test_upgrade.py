@@ -20,6 +20,13 @@ RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
 ROWS = "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3"
 EPOCHS = "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1"
 
+WITHOUT_IDENTITY = """
+    SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname IN ('epochline', 'epochline_outbox') AND c.relkind = 'r' AND c.relreplident <> 'f'
+      AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid
+                      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)
+"""
+
 
 @pytest.fixture
 def old(postgres_dsn: str) -> str:
@@ -91,6 +98,16 @@ def test_a_ledger_that_was_not_upgraded_is_refused_until_it_is(old: str) -> None
     upgrade(sqlalchemy_url(old))
     world.to_committed("too early")
     assert world.epoch(4).state is EpochState.COMMITTED
+
+
+@pytest.mark.fault("F35")
+def test_an_upgrade_gives_every_table_of_the_ledger_a_replica_identity(old: str) -> None:
+    """A publication of all tables then stops no operation; an outbox of the old release is included."""
+    query(old, "CREATE SCHEMA IF NOT EXISTS epochline_outbox; CREATE TABLE epochline_outbox.of_before (key bytea)")
+
+    upgrade(sqlalchemy_url(old))
+
+    assert query(old, WITHOUT_IDENTITY) == []
 
 
 @pytest.mark.fault("F35")

@@ -12,6 +12,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
+from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging_tables import staged_tables
 
 COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
@@ -31,8 +32,8 @@ def records(*values: bytes | None, keys: list[bytes | None] | None = None, **mor
     return pa.record_batch(columns | more)
 
 
-def flow(*sinks: PostgresTable | KafkaTopic, **declared: Any) -> BatchFlow:
+def flow(*sinks: PostgresTable | KafkaTopic, refused: Refused = NONE_REFUSED, **declared: Any) -> BatchFlow:
     declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
     targets = {table.table: table.columns or COLUMNS for table in pipeline.tables}
-    return BatchFlow(pipeline.spec, staged_tables(pipeline, targets, 1, 1))
+    return BatchFlow(pipeline.spec, staged_tables(pipeline, targets, 1, 1), refused)

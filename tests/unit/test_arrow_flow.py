@@ -218,9 +218,10 @@ def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Fu
 
 def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_said(functions: Functions) -> None:
     functions(parse=returning(id=[1, 2], _skip=[True, False]))
-    made = flow(SMALL, parse="user_code:parse", record={"id": "bigint"})
+    refused = {("t", 0): {100: "refused", 101: "refused"}}
+    made = flow(SMALL, parse="user_code:parse", record={"id": "bigint"}, refused=refused)
 
-    counts = made.with_refused({("t", 0): {100: "refused", 101: "refused"}}).process(records(b"", b"")).counts["t", 0]
+    counts = made.process(records(b"", b"")).counts["t", 0]
 
     assert (counts.skipped, counts.quarantined, counts.passed) == (1, 1, 0)
 

@@ -138,7 +138,7 @@ def test_nothing_is_overwritten_and_no_name_is_taken_twice(init: Call, project: 
     ("arguments", "said"),
     [
         (("orders",), "name the columns, as in: id bigint"),
-        (("orders", "--columns", "id money"), "unsupported type 'money'"),
+        (("orders", "--columns", "id cash"), "unsupported type 'cash'"),
         (("orders", "--columns", "id"), "'id' has no type"),
         (("orders", "--columns", "_offset bigint"), "is a name that epochline uses for a column itself"),
         (("or/ders", "--topic", "t", "--columns", "id bigint"), "'or/ders': up to 100 letters"),

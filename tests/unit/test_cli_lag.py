@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,11 @@ OVERVIEW = NOTHING_DECIDED | dict.fromkeys(("epoch_id", "state", "approval", "la
 KNOWN = {"cluster_id": "c", "last_epoch_id": 1, "aborted_epoch": 7, "aborted_error": "Spark failed: no space left."}
 
 
+MIRROR = {
+    "number": 3, "generation": 1, "epoch_id": 9, "topics": ["second"], "age": timedelta(hours=1), "after": []
+}  # fmt: skip
+
+
 class Servers:
     """A ledger and a Kafka that count how often they are opened and closed, and fail where a test wants it."""
 
@@ -59,6 +65,8 @@ class Servers:
         self.ends: int | None = 9
         self.aborts = 0
         self.group: dict[tuple[str, int], MirroredOffset] = {}
+        self.known = False
+        """Whether the ledger knows what the group of the second pipeline shows, and that it mirrored more since."""
 
     @contextmanager
     def open(self, server: str, _where: str) -> Iterator[Servers]:
@@ -76,7 +84,9 @@ class Servers:
         if name == "aborts":
             return [{"in_a_row": self.aborts if pipeline == "second" else 0, "ever": 9}]
         if name == "knows_token":
-            return [{"known": False}]
+            return [{"known": self.known}]
+        if name == "last_mirror":
+            return [MIRROR] if pipeline == "second" and self.known else []
         head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4}
         return [head | {"epoch_id": 1, "leader_epoch": 3, "seconds": 2.0} | self.heads.get(pipeline, {})]
 
@@ -94,6 +104,9 @@ class Servers:
 
     def mirrored(self, group: str) -> dict[tuple[str, int], MirroredOffset]:
         return self.group if group.endswith("second") else {}
+
+    def group_retention(self) -> timedelta | None:
+        return timedelta(days=7)
 
 
 @pytest.fixture
@@ -210,9 +223,35 @@ STALE = MirroredOffset(offset=4, generation=1, epoch_id=8, token="a token")
             dict.fromkeys((("second", 0), ("second", 1)), "ledger behind"),
             "accept-ledger second --reason …",
         ),
+        (
+            {"group": {("second", 0): STALE}, "known": True},
+            dict.fromkeys((("second", 0), ("second", 1)), "Kafka behind"),
+            "adopt-topic second --cluster --at truncation --reason …",
+        ),
+        # The group shows more than the log's end does: other topics may be other ones, too.
+        (
+            {"group": {("second", 0): STALE}, "known": True, "leader_epoch": 4, "ends": 2},
+            dict.fromkeys((("second", 0), ("second", 1)), "Kafka behind"),
+            "adopt-topic second --cluster --at truncation --reason …",
+        ),
+        (
+            {"known": True},
+            dict.fromkeys((("second", 0), ("second", 1)), "Kafka behind"),
+            "adopt-topic second --cluster --at head --reason …",
+        ),
         ({"aborts": 3}, dict.fromkeys((("second", 0), ("second", 1)), "keeps aborting"), "run second"),
     ],
-    ids=["another cluster", "topic gone", "truncated and grown", "a log of other leaders", "ledger behind", "aborting"],
+    ids=[
+        "another cluster",
+        "topic gone",
+        "truncated and grown",
+        "a log of other leaders",
+        "ledger behind",
+        "Kafka behind",
+        "Kafka behind and truncated",
+        "group gone",
+        "aborting",
+    ],
 )
 def test_a_pipeline_that_its_next_plan_would_refuse_stands_and_names_the_command_that_goes_on(
     servers: Servers, kafka: dict[str, Any], states: dict[tuple[str, int], str], goes_on: str

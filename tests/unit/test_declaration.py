@@ -96,7 +96,7 @@ WRONG_TABLE = {
     "no columns": ({"columns": {}}, "columns: name at least one column, or leave columns out for a table that exists"),
     "own column": ({"columns": {"_epoch": "bigint"}}, "columns: '_epoch' is a name that epochline uses for a column itself"),
     "column of 64 bytes": ({"columns": {"x" * 64: "text"}}, "columns: .* longer than PostgreSQL's 63 bytes"),
-    "unknown type": ({"columns": {"a": "money"}}, "columns: unsupported type 'money'; use one of"),
+    "unknown type": ({"columns": {"a": "cash"}}, "columns: unsupported type 'cash'; use one of"),
     "upsert without key": ({"mode": "upsert"}, "key: mode 'upsert' needs it"),
     "insert time that is a column": ({"insert_time": "client"}, "insert_time: give a column that is not among columns"),
     "insert time of sums": (ADD | {"insert_time": "at"}, "insert_time: .* mode 'add' has none"),
@@ -144,7 +144,18 @@ WRONG_PIPELINE = {
     "parse of no module": ({"parse": "nowhere:f", "record": RECORD}, "there is no module 'nowhere'; put the function"),
     "function without record": ({"parse": PARSE}, "record: name the columns and types that the function parse returns"),
     "parser with record": ({"record": RECORD}, "record: a ready-made parser brings its own columns; take it out"),
-    "record of unknown type": ({"parse": PARSE, "record": {"a": "xml"}}, "record: unsupported type 'xml'"),
+    "record that Spark cannot hold": (
+        {"transform": PARSE, "parse": PARSE, "record": {"a": "numeric(39,2)"}}, "record: a is numeric.39,2.; with a transform",
+    ),
+    "record with a scale that Spark cannot hold": (
+        {"transform": PARSE, "parse": PARSE, "record": {"a": "numeric(3,5)"}}, "Declare numeric, which a transform gets as text",
+    ),
+    "order by what only PostgreSQL compares": (
+        {"parse": PARSE, "record": {"a": "tstzrange"}, "sinks": [
+            PostgresTable(table="t", columns={"a": "tstzrange"}, mode="upsert", key="a", order_by="a"),
+        ]}, "order_by: a is tstzrange, which cannot order rows",
+    ),
+    "record of unknown type": ({"parse": PARSE, "record": {"a": "html"}}, "record: unsupported type 'html'"),
     "sink column that the record lacks":
         ({"sinks": table(columns={"nope": "text"})},
          r"sinks.clients.columns: the record has no nope; it has client, hits, seen. Rename them in parse, or"),
@@ -189,7 +200,7 @@ WRONG_JSON = {
     "true for a number": ({"columns": {"a": "numeric"}, "defaults": {"a": True}}, "defaults: a is numeric, which True does not"),
     "null as a default": ({"columns": {"a": "jsonb"}, "defaults": {"a": None}}, "defaults: a is jsonb, which None does not"),
     "no columns": ({"columns": {}}, "columns: "),
-    "unknown type": ({"columns": {"a": "xml"}}, "columns: unsupported type 'xml'"),
+    "unknown type": ({"columns": {"a": "html"}}, "columns: unsupported type 'html'"),
     "path of no column": ({"columns": {"a": "text"}, "paths": {"b": "$.b"}}, "paths: b is not among the columns"),
     "path without a beginning": ({"columns": {"a": "text"}, "paths": {"a": "b.c"}}, r"paths: 'b.c': a path begins with \$"),
     "path to nothing": ({"columns": {"a": "text"}, "paths": {"a": "$"}}, r"paths: '\$' names no member"),
@@ -218,7 +229,7 @@ WRONG_REGEX = {
     "that takes characters apart": ({"pattern": r"(?P<a>\C)"}, r"pattern: \\C matches one byte"),
     "without groups": ({"pattern": "a(b)"}, "pattern: has no named group"),
     "with a stranger": ({"pattern": "(?P<a>x)", "columns": {"b": "int"}}, "columns: b name no group"),
-    "unknown type": ({"pattern": "(?P<a>x)", "columns": {"a": "xml"}}, "unsupported type 'xml'"),
+    "unknown type": ({"pattern": "(?P<a>x)", "columns": {"a": "html"}}, "unsupported type 'html'"),
 }
 WRONG_TEXT = {"unknown field": ({"encoding": "latin1"}, "encoding: Extra inputs are not permitted")}
 WRONG_TOPIC = {

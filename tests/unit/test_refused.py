@@ -15,7 +15,7 @@ VALUES = [b'{"id": 1}', b'{"id": 2}', b"{poison", b'{"id": 4}']
 
 def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_sink() -> None:
     """INV-9: also where other records of the batch are bad for reasons of their own."""
-    done = flow(PEOPLE).with_refused(REFUSED).process(records(*VALUES))
+    done = flow(PEOPLE, refused=REFUSED).process(records(*VALUES))
 
     assert done.rows["people"].column("id").to_pylist() == [1, 4]
     found: dict[Any, Any] = dict(
@@ -25,14 +25,6 @@ def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_s
     assert sorted(found) == [101, 102]
     counts = done.counts["t", 0]
     assert (counts.received, counts.passed, counts.quarantined) == (4, 2, 2)
-
-
-def test_a_flow_for_one_epochs_refused_records_leaves_the_flow_it_came_from_alone() -> None:
-    plain = flow(PEOPLE)
-
-    plain.with_refused(REFUSED)
-
-    assert plain.process(records(*VALUES)).counts["t", 0].quarantined == 1
 
 
 def test_many_refused_rows_are_said_by_the_first_five_once_each() -> None:

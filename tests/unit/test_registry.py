@@ -185,7 +185,7 @@ A_TEXT = {"name": "a", "type": "string"}
     ("declared", "message"),
     [
         ({"columns": {"a-b": "text"}}, "no field named 'a-b'"),
-        ({"columns": {"a": "money"}}, "unsupported type"),
+        ({"columns": {"a": "cash"}}, "unsupported type"),
         ({"columns": {"a": "text"}, "schema_": {"type": "unheard of"}}, "not an Avro schema"),
         ({"columns": {"a": "text"}, "schema_": {"type": "array", "items": "int"}}, "must be a record"),
         ({"columns": {"a": "text"}, "schema_": of({"name": "b", "type": "int"})}, "no field a"),

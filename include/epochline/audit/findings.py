@@ -21,8 +21,8 @@ class Difference:
     epoch_id: int | None
     where: str
     kind: str
-    topic: str | None
-    partition: int | None
+    topic: str | None = None
+    partition: int | None = None
     offset: int | None = None
     row: int | None = None
     said: str | None = None
@@ -32,8 +32,9 @@ class Difference:
         row = f" row {self.row}" if self.row else ""
         epoch = "no committed epoch" if self.epoch_id is None else f"epoch {self.epoch_id}"
         said = f": {self.said}" if self.said else ""
-        place = "" if self.topic is None else f" {self.topic}-{self.partition}{at}{row}"
-        return f"{self.where}: {self.kind}:{place} ({epoch}){said}"
+        if self.topic is None:  # of no partition
+            return f"{self.where}: {self.kind}{'' if self.epoch_id is None else f' ({epoch})'}{said}"
+        return f"{self.where}: {self.kind}: {self.topic}-{self.partition}{at}{row} ({epoch}){said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

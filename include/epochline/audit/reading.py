@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.flow import BatchFlow
-from epochline.audit.recorded import RecordedEpoch, RecordedRange
+from epochline.arrow.stage.quarantine import quarantine_batch
+from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
 from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
 from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
-from epochline.protocol.refused import Refused
 from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
 
@@ -44,7 +45,8 @@ class RangeReader:
         session: reads from the source.
         flow: the declaration's flow from records to rows; None if it cannot be built any more.
         expected: takes the rows.
-        refused: by epoch, the records that it set aside because a target refused them.
+        set_aside: by epoch, the records that it set aside. Today's parse may take them, and a later epoch may have
+            requeued them: of this epoch they are expected in the quarantine.
     """
 
     def __init__(
@@ -52,10 +54,10 @@ class RangeReader:
         session: ReadSession | SourceReading,
         flow: BatchFlow | None,
         expected: ExpectedRows,
-        refused: Mapping[int, Refused],
+        set_aside: Mapping[int, SetAside],
     ) -> None:
         self._session = session
-        self._refused = refused
+        self._set_aside = set_aside
         self._flow = flow
         self._expected = expected
         self.broken: dict[int, str] = {}
@@ -64,6 +66,8 @@ class RangeReader:
     def read(self, epoch: RecordedEpoch, one: RecordedRange, log: HeldLog | None) -> ReadAgain:
         """Read what the source still has of a range; missing offsets are left out of every comparison."""
         held, not_judged = _held(one, log)
+        if held is not None and one.replaced_from is not None and one.replaced_from < held.until:
+            held, not_judged = _before_the_cut(held, one.replaced_from, not_judged)
         found: PartitionCounts | None = None
         if held is not None:
             try:
@@ -106,8 +110,13 @@ class RangeReader:
         """Add the rows of a batch to the expected rows; return its counts, or None if its parse fails."""
         if self._flow is None or epoch_id in self.broken:
             return None
+        aside = NOTHING_SEEN
+        if not claimed and self._set_aside[epoch_id]:
+            batch, aside = self._without_set_aside(epoch_id, batch)
+            if not batch.num_rows:
+                return aside
         try:
-            flow = self._flow.with_refused(self._refused[epoch_id])
+            flow = self._flow
             if flow.transformed:
                 rows: Mapping[str, pa.RecordBatch] = {}
                 _, quarantine, counts = flow.parse_only(batch)
@@ -121,7 +130,15 @@ class RangeReader:
             self._expected.add(sink, epoch_id, rows[sink])
         if not claimed:
             self._expected.set_aside(epoch_id, quarantine)
-        return next(iter(counts.values()))
+        return sum(counts.values(), aside)
+
+    def _without_set_aside(self, epoch_id: int, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, PartitionCounts]:
+        """The records that the epoch did not set aside, and the counts of the others, which are in the quarantine."""
+        places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        bad = [row for row, place in enumerate(places) if place in self._set_aside[epoch_id]]
+        self._expected.set_aside(epoch_id, quarantine_batch(batch, dict.fromkeys(bad, "set aside")))
+        counts = replace(_only_counted(batch.take(pa.array(bad, pa.int64()))), quarantined=len(bad))
+        return batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), bad))), counts
 
 
 def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlow | None, str | None]:
@@ -145,6 +162,13 @@ def _held(one: RecordedRange, log: HeldLog | None) -> tuple[OffsetRange | None, 
         return None, [f"not retained: offsets {one.range}"]
     held = OffsetRange(start=start, until=until)
     return held, [f"not retained: offsets {gap}" for gap in _gaps(one.range, held)]
+
+
+def _before_the_cut(held: OffsetRange, cut: int, not_judged: list[str]) -> tuple[OffsetRange | None, list[str]]:
+    """The part of a range whose records are still those that the epoch read, before the topic was adopted again."""
+    other = OffsetRange(start=max(held.start, cut), until=held.until)
+    said = [*not_judged, f"not judged: offsets {other}: the log was truncated, and another generation adopted it"]
+    return (OffsetRange(start=held.start, until=cut) if held.start < cut else None), said
 
 
 def _gaps(whole: OffsetRange, held: OffsetRange | None) -> list[OffsetRange]:

@@ -17,6 +17,9 @@ from epochline.postgres.targets.state_triggers import state_content
 from epochline.protocol.offsets import OffsetRange, PartitionCounts
 
 _AT_ONCE = 1_000_000
+SetAside = frozenset[tuple[str, int, int]]
+"""Places of records: topic, partition, offset."""
+
 _FEW = 100  # a record may have many megabytes
 
 
@@ -42,6 +45,8 @@ class RecordedRange:
     partition: int
     range: OffsetRange
     counts: PartitionCounts
+    replaced_from: int | None = None
+    """The offset from which a truncated log may hold other records than the epoch read; None if it was not adopted."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}{self.range}"
@@ -95,9 +100,15 @@ class Recorded:
                     last_offset=None,
                     digest=int(row.source_digest or 0),
                 ),
+                replaced_from=row.replaced_from,
             )
             for row in rows
         ]
+
+    def set_aside(self, epoch: RecordedEpoch) -> SetAside:
+        """The records that an epoch put into the quarantine, requeued ones included."""
+        rows = execute(self._connection, "audited_quarantine", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return frozenset((row.topic, row.partition, row.offset) for row in rows)
 
     def claims(self, epoch: RecordedEpoch) -> int:
         """How many quarantined records a requeue epoch claimed."""

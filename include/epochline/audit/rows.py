@@ -20,6 +20,7 @@ from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
 _POSITION = ("_epoch", "_topic", "_partition", "_offset", "_row")
 _COPY = "_copy"
@@ -56,6 +57,8 @@ class ExpectedRows:
         self._connection = connection
         self._columns = {sink: {**columns, "_epoch": LINEAGE["_epoch"]} for sink, columns in sinks.items()}
         self._tables = {sink: f"audited_{number}" for number, sink in enumerate(sinks)}
+        self._judged: dict[str, dict[str, ColumnShape]] = {}
+        """By target, the columns that a writer fills in another type than the target's."""
 
     @property
     def sinks(self) -> frozenset[str]:
@@ -74,9 +77,17 @@ class ExpectedRows:
                 )
             )
             for sink, columns in self._columns.items():
+                shapes = table_shapes(self._connection, sink)
+                self._judged[sink] = {name: shapes[name] for name in columns if shapes[name].is_judged}
+                given = sql.SQL(", ").join(
+                    sql.SQL("NULL::{} AS {}").format(sql.SQL(shapes[name].staged), sql.Identifier(name))
+                    if name in self._judged[sink]
+                    else sql.Identifier(name)
+                    for name in columns
+                )
                 self._run(
                     sql.SQL("CREATE TEMP TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                        sql.Identifier(self._tables[sink]), _names(columns), _target(sink)
+                        sql.Identifier(self._tables[sink]), given, _target(sink)
                     )
                 )
         return self
@@ -128,7 +139,7 @@ class ExpectedRows:
             "WITH t AS (SELECT {columns}, row_number() OVER (PARTITION BY {position} ORDER BY ctid) AS {copy}"
             " FROM {target} t WHERE _epoch = ANY ({epochs}) AND NOT EXISTS (SELECT FROM {gap} g WHERE"
             " g.topic = t._topic AND g.partition = t._partition AND t._offset >= g.first AND t._offset < g.until)),"
-            " e AS (SELECT *, 1::bigint AS {copy} FROM {expected} WHERE _epoch = ANY ({epochs}))"
+            " e AS (SELECT {columns}, 1::bigint AS {copy} FROM {expected} WHERE _epoch = ANY ({epochs}))"
             " SELECT {both}, CASE WHEN t.{copy} > 1 THEN 'doubled' WHEN e.{copy} IS NULL THEN 'extra'"
             " WHEN t.{copy} IS NULL THEN 'missing' ELSE 'changed' END,"
             " CASE WHEN e.{copy} = t.{copy} THEN array_remove(ARRAY[{each}], NULL) ELSE '{{}}' END"
@@ -136,7 +147,7 @@ class ExpectedRows:
             " WHERE (e.{copy} IS NULL OR t.{copy} IS NULL OR {e_row} *<> {t_row})"
             " AND NOT (t.{copy} IS NULL AND {skipped}) ORDER BY 1, 2, 3, 4, 5"
         ).format(
-            columns=_names([*own, *_POSITION]),
+            columns=self._comparable(sink, [*own, *_POSITION]),
             position=_names(_POSITION),
             copy=sql.Identifier(_COPY),
             target=_target(sink),
@@ -163,6 +174,16 @@ class ExpectedRows:
         with self._connection.begin(), closing(self._cursor("audited")) as cursor:
             cursor.execute(statement)
             yield from map(RowDifference._make, cursor)
+
+    def _comparable(self, sink: str, columns: Sequence[str]) -> sql.Composed:
+        """The columns of either side in one type, which is the target's without domains."""
+        bases = {name: shape.base for name, shape in self._judged[sink].items()}
+        return sql.SQL(", ").join(
+            sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(name), sql.SQL(bases[name]))
+            if name in bases
+            else sql.Identifier(name)
+            for name in columns
+        )
 
     def _was_skipped(self, sink: str) -> sql.Composable:
         """The condition that an expected row ``e`` is a repeat of a key that the target has."""

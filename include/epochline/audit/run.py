@@ -26,10 +26,10 @@ from epochline.kafka.topic_logs import TopicLogs
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.postgres.targets.identity import missing_rows
+from epochline.postgres.targets.rules import with_rules
 from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import PartitionCounts
-from epochline.protocol.refused import Refused
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
@@ -153,6 +153,7 @@ class _Audit:
             for group in together(epochs):
                 self._audit(group, session)
         if first is None and last is None:
+            self._find_lost(epochs[-1])
             self._find_strays(epochs[-1])
         if last is None:
             self._compare_states(epochs[-1])
@@ -162,7 +163,7 @@ class _Audit:
         with self._connection.begin():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
-            refused = {epoch.epoch_id: self._refused(epoch) for epoch in group}
+            set_aside = {epoch.epoch_id: self._recorded.set_aside(epoch) for epoch in group}
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
@@ -173,7 +174,7 @@ class _Audit:
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         with ExpectedRows(self._connection, columns, skipped) as expected:
-            reader = RangeReader(session, flow, expected, refused)
+            reader = RangeReader(session, flow, expected, set_aside)
             for epoch_id, state in states.items():
                 for one in ranges[epoch_id]:
                     state.partitions.append(self._read(state, one, reader, logs.get((one.topic, one.partition))))
@@ -191,11 +192,6 @@ class _Audit:
         driver: Any = self._connection.connection.dbapi_connection
         with closing(driver.cursor()) as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
-
-    def _refused(self, epoch: RecordedEpoch) -> Refused:
-        driver: Any = self._connection.connection.dbapi_connection
-        with closing(driver.cursor()) as cursor:
-            return refused_records(cursor, self._pipeline, epoch.epoch_id, epoch.generation)
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
@@ -321,6 +317,15 @@ class _Audit:
                     said = f"{was} rows were sealed, {now} are there"
                     self._differs(states[one], where=sink.table, kind="count", at=None, said=said)
 
+    def _find_lost(self, newest: RecordedEpoch) -> None:
+        """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
+        with self._connection.begin():
+            declared = self._recorded.declaration(newest)
+            for sink in declared.targets:
+                why = missing_rows(self._connection, declared, sink)
+                if why is not None:
+                    self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
+
     def _find_strays(self, newest: RecordedEpoch) -> None:
         with self._connection.begin():
             declared = self._recorded.declaration(newest)
@@ -332,8 +337,15 @@ class _Audit:
                 and set(sink.added_columns) <= set(target.columns)
             ]  # fmt: skip
         for sink in sinks:
+            without = 0
             for found in strays(self._connection, sink, self._pipeline):
-                self._row_differs({}, sink, found._replace(epoch_id=None))
+                if found.epoch_id is None:
+                    without += 1
+                else:
+                    self._row_differs({}, sink, found._replace(epoch_id=None))
+            if without:
+                said = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
+                self._summary.notes += (said,)
 
     def _compare_states(self, newest: RecordedEpoch) -> None:
         """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""

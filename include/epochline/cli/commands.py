@@ -93,8 +93,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             " it back. Heads do not move. Only for targets of mode append and add."
         ),
         "accept-state": (
-            "Go on with the state of PIPELINE as it is now, although it is not what the last committed epoch left. What"
-            " it held then is not brought back."
+            "Go on with the state and the targets of PIPELINE as they are now, although they are not what the last"
+            " committed epoch left. What they held then is not brought back."
         ),
         "accept-ledger": (
             "Go on with the ledger of PIPELINE although it went back in time, as from a backup, and the newer one is"

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from epochline.errors import DataLossError, LedgerBehindError, PipelineStandsError, TopicMissingError, way_on
+from epochline.errors import (
+    DataLossError,
+    KafkaBehindError,
+    LedgerBehindError,
+    PipelineStandsError,
+    TopicMissingError,
+    way_on,
+)
 from epochline.protocol.standing import word_of_aborts
 
 if TYPE_CHECKING:
@@ -101,6 +108,27 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
         refuse_unknown(pipeline.name, last, unknown)
     except LedgerBehindError as error:
         return Fault(word="ledger behind", reason=_said(pipeline.name, error))
+    return None
+
+
+def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost: Fault | None) -> Fault | None:
+    """Whether the consumer group shows less than was written to it (INV-8), where the log's own fault is not all."""
+    from epochline.cli import database
+    from epochline.coordinator.evidence import check_group_is_there, check_kafka_is_not_older, mirrored_offsets
+    from epochline.protocol.mirror import LastMirror
+
+    rows = database.ask(ledger, "last_mirror", pipeline=pipeline.name)
+    if not rows or (lost is not None and lost.word == OTHER_CLUSTER):
+        return None
+    last = LastMirror(**rows[0])
+    last = replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
+    mirrored = mirrored_offsets(source, pipeline)
+    try:
+        check_kafka_is_not_older(pipeline, last, mirrored)
+        if lost is None and last.missing(mirrored):
+            check_group_is_there(pipeline, last, mirrored, source.group_retention())
+    except KafkaBehindError as error:
+        return Fault(word="Kafka behind", reason=_said(pipeline.name, error))
     return None
 
 

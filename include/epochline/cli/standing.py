@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epochline.cli.faults import OTHER_CLUSTER, aborting_fault, going_on, ledger_fault, log_fault, topic_fault
+from epochline.cli.faults import (
+    OTHER_CLUSTER,
+    aborting_fault,
+    going_on,
+    kafka_fault,
+    ledger_fault,
+    log_fault,
+    topic_fault,
+)
 from epochline.errors import TopicMissingError, way_on, way_out_of_pause
 from epochline.protocol.standing import StandingWord, word_of_pipeline
 
@@ -92,7 +100,8 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     read = [head for head in heads if is_read(pipeline, head)]
     lost = log_fault(pipeline, row, read, view, source)
     fault = (
-        lost
+        kafka_fault(pipeline, ledger, source, lost)
+        or lost
         or topic_fault(pipeline.name, missing)
         or ledger_fault(pipeline, row, ledger, source)
         or aborting_fault(pipeline.name, row)

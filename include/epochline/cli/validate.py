@@ -1,8 +1,9 @@
-"""`epochline validate`: check declarations without any server."""
+"""`epochline validate`: check declarations, without any server; and with targets where the database is at hand."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,9 +29,10 @@ def validate(
     """Check the declarations, their functions and their tables without any server. Changes nothing.
 
     Imports every DAG file and every function that a declaration names, and reports each problem with file and line: an
-    invalid declaration, a function that cannot be imported, a name or a table that two pipelines share. With NAME, a
-    broken declaration of another file is only a warning. Exit code 0: every declaration, or that of NAME, is valid; 1:
-    there are problems, or there is no such pipeline; 2: wrong use.
+    invalid declaration, a function that cannot be imported, a name or a table that two pipelines share. Where the
+    target database has a ledger and answers, tables that exist are compared as well. With NAME, a broken declaration of
+    another file is only a warning. Exit code 0: every declaration, or that of NAME, is valid; 1: there are problems, or
+    there is no such pipeline; 2: wrong use.
     """
     from epochline.config import discovery
 
@@ -81,4 +83,22 @@ def _problems(declared: Declared, name: str | None) -> list[str]:
         for one in asked
         for why in unimportable(declared.pipelines[one])
     ]
-    return said
+    return said + [
+        f"{declared.places[one]}: pipeline {one!r}: {why}" for one in asked for why in _misfits(declared, one)
+    ]
+
+
+def _misfits(declared: Declared, name: str) -> Sequence[str]:
+    """Why the tables that exist do not fit a declaration; nothing where no database can be asked. Prints the notes."""
+    from epochline.cli.connections import ledger_of
+    from epochline.errors import ConfigurationError, LedgerError
+
+    pipeline = declared.pipelines[name]
+    try:
+        with ledger_of(pipeline).transaction() as tx:
+            fit = tx.targets.compare(pipeline)
+    except (ConfigurationError, LedgerError):
+        return ()
+    for note in fit.notes:
+        printing.progress(note)
+    return fit.problems

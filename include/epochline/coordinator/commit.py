@@ -15,9 +15,9 @@ from epochline.coordinator.evidence import (
     Evidence,
     check_known,
     collect_for_commit,
-    mirrored_evidence,
     pausing_where_behind,
 )
+from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
 from epochline.declare.names import QUARANTINE
@@ -28,9 +28,7 @@ from epochline.errors import (
     EpochlineError,
     EpochStateError,
     HeadMovedError,
-    LedgerError,
     LedgerUnavailableError,
-    SourceError,
     StagingLostError,
     TargetError,
     recorded,
@@ -80,7 +78,7 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
         declared, receipt, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
-    mirror(ledger, source, declared, known=True)
+    mirror(ledger, source, declared)
     leave_file(ledger, pipeline, settings)
     if receipt.shown_before:
         sweep(ledger, pipeline)
@@ -291,39 +289,3 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
         tx.epochs.mark_aborted(epoch, reason)
     if attempt is not None:
         discard(ledger, attempt)
-
-
-def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: bool = False) -> None:
-    """Write the *current* heads to the consumer group. The group is for monitors; losing it loses nothing (INV-8).
-
-    An epoch that the ledger does not know is never overwritten: it is evidence that the ledger went back in time.
-
-    After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
-    leaves an older epoch behind. No transaction is open while Kafka is asked.
-    Does nothing if the declaration has ``mirror=False``.
-
-    Args:
-        ledger: has the heads.
-        source: has the group.
-        pipeline: the declaration.
-        known: whether the caller has compared the group with the ledger.
-    """
-    if not pipeline.source.mirror:
-        return
-    name, group, written = pipeline.name, pipeline.consumer_group, None
-    try:
-        evidence = [] if known else mirrored_evidence(source, pipeline)
-        while True:
-            with ledger.transaction() as tx:
-                row = tx.epochs.lock_pipeline(name)
-                check_known(tx, name, evidence)
-                heads = tx.chain.heads(name, row.generation)
-                newest = max((head.epoch_id or 0 for head in heads), default=0)
-                token = tx.attempts.committed_token(name, newest)
-            if heads == written:
-                return
-            source.mirror(group, heads, row.generation, newest, token)
-            written = heads
-    except (LedgerError, SourceError) as error:
-        # The epoch is committed, so the task must not fail. The next commit mirrors again.
-        log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)

@@ -3,13 +3,17 @@
 A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
 and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
 Its epoch numbers prove nothing: a ledger that went back uses them again.
+
+The same group shows whether Kafka went back, as from a backup: the ledger knows which write to it Kafka took last.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from typing import cast
 
 from epochline.coordinator.checks import check_admitted
@@ -17,13 +21,16 @@ from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
+from epochline.errors import KafkaBehindError, LedgerBehindError, SinkError, SinkUnavailableError
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
-from epochline.protocol.mirror import MirroredOffset
+from epochline.protocol.mirror import LastMirror, Mirrored
 from epochline.protocol.offsets import reached_of
 from epochline.protocol.sink import Inspectable, ShownEpoch
 
 log = logging.getLogger(__name__)
+
+_SHOWN = 10
+"""Most partitions or topics that a message names."""
 
 Evidence = Sequence[Accepted]
 """The newest epoch of the pipeline that each consumer group and sink shows."""
@@ -86,11 +93,16 @@ def mirrored_evidence(source: OffsetSource, pipeline: Pipeline) -> Evidence:
     Raises:
         SourceUnavailableError: Kafka does not answer.
     """
-    shown = newest_mirrored(mirrored_offsets(source, pipeline))
+    return evidence_of_group(pipeline, mirrored_offsets(source, pipeline))
+
+
+def evidence_of_group(pipeline: Pipeline, mirrored: Mirrored) -> Evidence:
+    """The newest epoch of the offsets that the consumer group holds."""
+    shown = newest_mirrored(mirrored)
     return [] if shown is None else [Accepted(shown_by=pipeline.consumer_group, shown=shown)]
 
 
-def mirrored_offsets(source: OffsetSource, pipeline: Pipeline) -> Mapping[tuple[str, int], MirroredOffset]:
+def mirrored_offsets(source: OffsetSource, pipeline: Pipeline) -> Mirrored:
     """What the consumer group holds, by topic and partition; empty if the declaration has ``mirror=False``.
 
     Raises:
@@ -112,7 +124,7 @@ def _has_no_markers(sink: object) -> bool:
     return isinstance(sink, KafkaTopic) and sink.semantics == "at_least_once"
 
 
-def newest_mirrored(mirrored: Mapping[tuple[str, int], MirroredOffset]) -> ShownEpoch | None:
+def newest_mirrored(mirrored: Mirrored) -> ShownEpoch | None:
     """The newest epoch that mirrored its heads to a consumer group; None if none did."""
     written = [
         ShownEpoch(generation=one.generation, epoch_id=one.epoch_id, token=one.token)
@@ -182,14 +194,86 @@ def refuse_behind(ledger: Ledger, pipeline: str, evidence: Evidence) -> None:
 
 @contextmanager
 def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
-    """Pause the pipeline if the block finds that the ledger went back in time."""
+    """Pause the pipeline if the block finds that the ledger or Kafka went back in time."""
     try:
         yield
-    except LedgerBehindError as error:
+    except (LedgerBehindError, KafkaBehindError) as error:
         with ledger.transaction() as tx:
             tx.epochs.lock_pipeline(pipeline)
             pause(tx, pipeline, PAUSE_BEHIND, str(error))
         raise
+
+
+def last_mirror(tx: Transaction, pipeline: Pipeline) -> LastMirror | None:
+    """The newest write to the consumer group that Kafka took, for the topics that the declaration mirrors now.
+
+    Read it before the group: a write between the two would make the group look older.
+    """
+    last = tx.receipts.last_mirror(pipeline.name)
+    return None if last is None else replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
+
+
+def check_kafka_is_not_older(pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored) -> None:
+    """Refuse a Kafka whose consumer group shows an earlier write than the ledger knows it to have taken.
+
+    Raises:
+        KafkaBehindError: Kafka went back in time. Its logs would not show it, if other records have taken the offsets.
+    """
+    older = last.older(mirrored) if last is not None else {}
+    if last is not None and older:
+        shown = "; ".join(
+            f"{topic}-{partition}: offset {one.offset} of epoch {one.epoch_id}"
+            for (topic, partition), one in sorted(older.items())[:_SHOWN]
+        )
+        raise KafkaBehindError(
+            f"{pipeline.name}: consumer group {pipeline.consumer_group} shows an older mirror ({shown}) than the one of"
+            f" epoch {last.epoch_id}, which Kafka took after it. Kafka went back in time, as from a backup, and other"
+            " records may have the offsets that were read. Nothing was planned. The command goes on where the group"
+            f" stands. --at head goes on at the heads, if `epochline audit {pipeline.name}` finds the log to be the one"
+            " that was read.",
+            f"adopt-topic {pipeline.name} --cluster --at truncation --reason …",
+        )
+
+
+def check_group_is_there(
+    pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored, retention: timedelta | None
+) -> str | None:
+    """Refuse a Kafka whose consumer group is gone, unless it has expired; a note if it has.
+
+    Raises:
+        KafkaBehindError: somebody deleted the group, or Kafka went back in time to before the group's first mirror.
+    """
+    missing = last.missing(mirrored) if last is not None else []
+    if last is None or not missing:
+        return None
+    gone = f"consumer group {pipeline.consumer_group} holds no offset of {', '.join(missing[:_SHOWN])} any more"
+    if last.may_have_expired(retention):
+        return f"{gone}: Kafka deletes the offsets of a group that nobody writes; the next commit writes them again"
+    raise KafkaBehindError(
+        f"{pipeline.name}: {gone}, although the mirror of epoch {last.epoch_id} was written {_rounded(last.age)} ago"
+        f" and Kafka keeps it for {_rounded(retention)}. Somebody deleted the group, or Kafka went back in time, as"
+        " from a backup, and other records may have the offsets that were read. Nothing was planned. The command goes"
+        f" on at the heads, if `epochline audit {pipeline.name}` finds the log to be the one that was read; --at"
+        " earliest reads what Kafka has now.",
+        f"adopt-topic {pipeline.name} --cluster --at head --reason …",
+    )
+
+
+def _rounded(time: timedelta | None) -> str:
+    return "an unknown time" if time is None else str(timedelta(seconds=int(time.total_seconds())))
+
+
+def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> None:
+    """Refuse a Kafka that went back in time, and pause the pipeline once.
+
+    Raises:
+        KafkaBehindError: as `check_kafka_is_not_older`.
+        SourceUnavailableError: Kafka does not answer.
+    """
+    with ledger.transaction() as tx:
+        last = last_mirror(tx, pipeline)
+    with pausing_where_behind(ledger, pipeline.name):
+        check_kafka_is_not_older(pipeline, last, mirrored_offsets(source, pipeline))
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from epochline.config.resolve import ResolvedSettings
 from epochline.coordinator.checks import check_admitted, check_changes, check_connections, check_states
-from epochline.coordinator.commit import mirror
 from epochline.coordinator.evidence import collect_evidence, guarded_by_sinks_alone, refuse_behind
+from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.recover import Recovered, recover
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
@@ -149,7 +149,7 @@ def settle(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, l
     refuse_behind(ledger, pipeline.name, evidence)
     recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
     if recovered.notes:
-        mirror(ledger, source, pipeline, known=True)
+        mirror(ledger, source, pipeline)
     return replace(recovered, notes=(*recovered.notes, *guarded_by_sinks_alone(pipeline)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
@@ -12,7 +12,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource, PipelineRow
 from epochline.protocol.backfill import IntervalOffsets
-from epochline.protocol.data_loss import CutOff, check_same_log
+from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView
@@ -107,3 +107,16 @@ def former_leaders_ends(
         if place.leader_epoch is not None and now.get(place.tp, place.leader_epoch) != place.leader_epoch
     }
     return source.leader_epoch_ends(former) if former else {}
+
+
+def ends_of_leader_epochs(source: OffsetSource, ranges: Iterable[PlannedRange], view: SourceView) -> LeaderEpochEnds:
+    """As `former_leaders_ends`, for ranges that epochs read under several leaders of one partition."""
+    by_epoch: dict[int, list[PlannedRange]] = {}
+    for planned in ranges:
+        if planned.leader_epoch is not None:
+            by_epoch.setdefault(planned.leader_epoch, []).append(planned)
+    return {
+        (tp, epoch): end
+        for epoch, read in sorted(by_epoch.items())
+        for tp, end in former_leaders_ends(source, read, view).items()
+    }

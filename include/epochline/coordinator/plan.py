@@ -17,7 +17,13 @@ from epochline.coordinator.checks import (
     open_transactions,
 )
 from epochline.coordinator.epoch_file import leave_file
-from epochline.coordinator.evidence import mirrored_offsets
+from epochline.coordinator.evidence import (
+    check_group_is_there,
+    check_kafka_is_not_older,
+    last_mirror,
+    mirrored_offsets,
+    pausing_where_behind,
+)
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.intent import (
     EpochDraft,
@@ -44,6 +50,7 @@ from epochline.protocol.data_loss import check_not_truncated, check_same_log, ch
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.log_ends import log_ends_of
+from epochline.protocol.mirror import LastMirror, Mirrored
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.origins import missing_origins
 from epochline.protocol.planning import SourceView, left_unread, next_boundary, next_ranges
@@ -62,6 +69,15 @@ class _Seen:
     """What is still due in sinks that the declaration no longer has."""
     shown: Sequence[tuple[str, Sequence[Head]]] = ()
     """Sinks, each with the places beyond the heads up to which it shows every record."""
+    mirror: LastMirror | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What the consumer group holds; if that is nothing, how long Kafka keeps the offsets of a group."""
+
+    mirrored: Mirrored
+    retention: timedelta | None
 
 
 def plan(
@@ -91,6 +107,7 @@ def plan(
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
         LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
+        KafkaBehindError: the consumer group shows less than was written to it; the pipeline is paused.
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
@@ -112,14 +129,17 @@ def plan(
         soon = wait_for_interval(ledger, pipeline.name, settings.interval, sleep=sleep)
     began = time.monotonic()
     for _ in range(_TRIES):
-        mirrored = mirrored_offsets(source, pipeline)
         seen = _look_at_ledger(ledger, pipeline)
+        mirrored = mirrored_offsets(source, pipeline)
         observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
         notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
-            seen = _with_origins(ledger, pipeline, seen, observed)
-            intent = _NextRanges(pipeline, seen, observed, request.record_limit, settings, began)
-            return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
+            with pausing_where_behind(ledger, pipeline.name):
+                check_kafka_is_not_older(pipeline, seen.mirror, mirrored)
+                group = _Group(mirrored, source.group_retention() if _is_gone(seen, mirrored) else None)
+                seen = _with_origins(ledger, pipeline, seen, observed)
+                intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)
+                return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
         except PlanChangedError as error:
             last = error
     raise last
@@ -132,7 +152,11 @@ def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
         left = left_due(pipeline, tx.receipts.unpublished(pipeline.name))
-        return _Seen(row=row, heads=heads, left=left, shown=shown)
+        return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=last_mirror(tx, pipeline))
+
+
+def _is_gone(seen: _Seen, mirrored: Mirrored) -> bool:
+    return seen.mirror is not None and bool(seen.mirror.missing(mirrored))
 
 
 def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: SourceObservation) -> _Seen:
@@ -155,6 +179,7 @@ class _NextRanges(Intent):
     pipeline: Pipeline
     seen: _Seen
     observed: SourceObservation
+    group: _Group
     record_limit: int | None
     settings: ResolvedSettings
     began: float
@@ -169,6 +194,16 @@ class _NextRanges(Intent):
         """Refuse a ledger or a log that changed."""
         _still_as_seen(tx, self.pipeline, row, self.seen)
         check_log(self.pipeline, self.watched, self.observed)
+        self._expired(tx)
+
+    def _expired(self, tx: Transaction) -> list[str]:
+        """A note if the consumer group has expired: the next commit makes it, and is evidence from then on."""
+        group = self.group
+        note = check_group_is_there(self.pipeline, self.seen.mirror, group.mirrored, group.retention)
+        if note is None:
+            return []
+        tx.receipts.forget_mirrors(self.pipeline.name)
+        return [note]
 
     def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
         """Say which range no longer starts at its head, or which sink shows a part of the epoch."""
@@ -192,7 +227,7 @@ class _NextRanges(Intent):
             bounds = dict(shown) if bounds is None else {tp: min(end, shown.get(tp, 0)) for tp, end in bounds.items()}
             notes.append("reads again what the ledger lost when it went back in time, up to where a sink shows it")
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
-        notes += open_transactions(view)
+        notes += [*open_transactions(view), *self._expired(tx)]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
             report = report_interval(tx, self.pipeline, row, backfill.interval, parts, ranges)

@@ -49,6 +49,7 @@ def preview(
         unfinished = tx.epochs.unfinished(pipeline.name)
         tx.targets.inspect(pipeline)
         tx.targets.refuse_foreign(pipeline)
+        unfilled = tx.targets.compare(pipeline).notes
         check_states(tx, pipeline)
         idle = closes_windows(tx, pipeline)
     full = full_sinks(ledger, pipeline)
@@ -63,7 +64,7 @@ def preview(
         ranges=ranges,
         idle=idle and not ranges and not left_unread(watched, view.partitions, ranges),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=(*guarded_by_sinks_alone(pipeline), *open_transactions(view), *full),
+        notes=(*guarded_by_sinks_alone(pipeline), *open_transactions(view), *full, *unfilled),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,14 +26,26 @@ class ColumnType:
     precision: int | None = None
     scale: int | None = None
     length: int | None = None
+    digits: int | None = None
+    """Digits of a second that a time or timestamp keeps, if it is declared with fewer than six."""
     labels: tuple[str, ...] = ()
     """Labels of an enum; empty if they are unknown."""
+    element: ColumnType | None = None
+    """The type of an array's elements. An array travels as the text of a JSON array."""
+    by_text: bool = False
+    """Whether only PostgreSQL knows the type: its values travel as texts, and the seal lets PostgreSQL judge them."""
 
     def __str__(self) -> str:
+        if self.element is not None:
+            return f"{self.element}[]"
         if self.name == "numeric" and self.precision is not None:
             return f"numeric({self.precision},{self.scale or 0})"
-        if self.length is not None:
-            return f"{self.name}({self.length})"
+        modifier = self.length if self.digits is None else self.digits
+        if modifier is not None and " with" in self.name:
+            word, _, zone = self.name.partition(" ")
+            return f"{word}({modifier}) {zone}"
+        if modifier is not None:
+            return f"{self.name}({modifier})"
         return self.name
 
 
@@ -49,47 +62,88 @@ _ALIASES = {
     "bool": "boolean", "int2": "smallint", "int": "integer", "int4": "integer", "int8": "bigint", "float4": "real",
     "float8": "double precision", "float": "double precision", "varchar": "character varying",
     "timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "decimal": "numeric",
-    "time": "time without time zone", "string": "text",
+    "time": "time without time zone", "string": "text", "timetz": "time with time zone", "char": "character",
+    "varbit": "bit varying",
 }  # fmt: skip
 
+_TIMES = {
+    "timestamp without time zone", "timestamp with time zone", "time without time zone", "time with time zone",
+    "interval",
+}  # fmt: skip
+_LENGTHS = {"character varying", "character", "bit", "bit varying"}
+
 SUPPORTED = tuple(sorted(_BINARY | _TEXT))
-"""Canonical names of every supported type, apart from enums of an existing table."""
+"""Canonical names of every type whose values this package checks, apart from arrays and enums of an existing table."""
 
-_SPELLING = re.compile(r"^\s*([a-z0-9 ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*$")
+BY_TEXT = (
+    "bit", "bit varying", "box", "character", "circle", "citext", "datemultirange", "daterange",
+    "hstore", "int4multirange", "int4range", "int8multirange", "int8range", "jsonpath", "line", "lquery", "lseg",
+    "ltree", "ltxtquery", "macaddr8", "money", "nummultirange", "numrange", "oid", "path", "pg_lsn", "point", "polygon",
+    "time with time zone", "tsmultirange", "tsquery", "tsrange", "tstzmultirange", "tstzrange", "tsvector", "xml",
+)  # fmt: skip
+"""Types that a declaration may name and whose texts PostgreSQL judges. An existing table may have any other type."""
+
+_SPELLING = re.compile(
+    r"\s*([a-z0-9_ ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(with(?:out)? time zone)?\s*((?:\[\d*\]\s*)*)"
+)
 
 
-def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
+def parse_type(text: str) -> ColumnType:
     """Parse a type as PostgreSQL spells it, aliases included.
 
     Args:
-        text: ``bigint``, ``int8``, ``varchar(20)``, ``numeric(12,2)``, …
-        enums: names of enum types that exist in the target database.
+        text: ``bigint``, ``int8``, ``varchar(20)``, ``numeric(12,2)``, ``timestamp(3)``, ``text[]``, …
 
     Raises:
         ValueError: the type is unsupported; the message lists the supported ones.
     """
-    if text in enums:
-        return enum_type(text)
-    match = _SPELLING.match(text.lower())
-    name = _ALIASES.get(match[1], match[1]) if match else ""
-    if match is None or name not in _BINARY | _TEXT:
-        raise ValueError(f"unsupported type {text!r}; use one of: {', '.join(SUPPORTED)}")
-    first, second = match[2], match[3]
-    carrier = Carrier.BINARY if name in _BINARY else Carrier.TEXT
-    if name == "numeric":
-        if first is not None and not 1 <= int(first) <= 76:
-            raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
-        return ColumnType(
-            name=name,
-            carrier=Carrier.BINARY if first is not None and int(first) <= BINARY_DIGITS else Carrier.TEXT,
-            precision=None if first is None else int(first),
-            scale=None if second is None else int(second),
+    match = _SPELLING.fullmatch(text.lower())
+    spelled = " ".join(filter(None, (match[1], match[4]))) if match else ""
+    name = _ALIASES.get(spelled, spelled)
+    if match is not None and match[4] and match[1] in ("timestamptz", "timetz"):
+        name = ""
+    if match is None or name not in {*_BINARY, *_TEXT, *BY_TEXT}:
+        raise ValueError(
+            f"unsupported type {text!r}; use one of: {', '.join(SUPPORTED)}; an array of one; or, as texts,"
+            f" {', '.join(BY_TEXT)}. A table that exists may have any type: leave out the sink's columns, and declare"
+            " the record's column as text"
         )
-    if name == "character varying" and first is not None and second is None:
-        return ColumnType(name=name, carrier=carrier, length=int(first))
-    if first is not None:
+    first, second = (None if one is None else int(one) for one in match.group(2, 3))
+    kind = _scalar(text, name, first, second)
+    return ColumnType(name="array", carrier=Carrier.TEXT, element=kind) if match[5] else kind
+
+
+def _scalar(text: str, name: str, first: int | None, second: int | None) -> ColumnType:
+    carrier = Carrier.TEXT if name in _TEXT else Carrier.BINARY
+    by_text = name in BY_TEXT
+    if name == "numeric":
+        if first is not None and not 1 <= first <= 76:
+            raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
+        binary = first is not None and first <= BINARY_DIGITS
+        carrier = Carrier.BINARY if binary else Carrier.TEXT
+        return ColumnType(name=name, carrier=carrier, precision=first, scale=second)
+    if second is not None or (first is not None and name not in _LENGTHS | _TIMES):
         raise ValueError(f"type {text!r}: {name} takes no modifier here")
-    return ColumnType(name=name, carrier=carrier)
+    if name in ("character", "bit"):
+        first = 1 if first is None else first
+    if first is None or name in _LENGTHS:
+        if first == 0:
+            raise ValueError(f"type {text!r}: the length must be at least 1")
+        return ColumnType(name=name, carrier=carrier, length=first, by_text=by_text)
+    if first > 6:
+        raise ValueError(f"type {text!r}: at most 6 digits of a second")
+    return ColumnType(name=name, carrier=carrier, digits=first, by_text=by_text)
+
+
+def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
+    """Raise ``ValueError`` for a column that Spark cannot carry through a transform or windows."""
+    for name, text in columns.items():
+        kind = parse_type(text)
+        if kind.precision is not None and (kind.precision > BINARY_DIGITS or (kind.scale or 0) > kind.precision):
+            raise ValueError(
+                f"{field}: {name} is {kind}; with a transform, numeric(p,s) has at most {BINARY_DIGITS} digits, and s"
+                " is at most p. Declare numeric, which a transform gets as text"
+            )
 
 
 def enum_type(name: str) -> ColumnType:

@@ -134,6 +134,11 @@ class Sources(DeclarationModel):
         """Whether a commit writes the heads of any source to a consumer group."""
         return any(one.source.mirror for one in self.inputs.values())
 
+    def mirrors(self, topic: str) -> bool:
+        """Whether a commit writes the heads of a topic in the ledger to a consumer group."""
+        found = self._of(topic)
+        return found is not None and found[0].mirrors(found[1])
+
     def reads(self, topic: str) -> bool:
         """Whether a topic in the ledger is declared, by name or by a pattern."""
         found = self._of(topic)

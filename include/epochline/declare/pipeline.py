@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, mo
 
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import DeclarationModel, check_columns, check_reference, reading_back
+from epochline.declare.columns import check_spark_holds
 from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.inputs import AnySource, Input, Sources
 from epochline.declare.names import OUTBOX, consumer_group, split_table
@@ -28,7 +29,7 @@ from epochline.declare.source import CustomSource, KafkaSource
 from epochline.declare.specs import PipelineSpec
 from epochline.declare.startup import FromGroup
 from epochline.declare.state import StateTable
-from epochline.declare.table import PostgresTable
+from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import KafkaTopic, Outbox
 from epochline.declare.windowed_query import AnyWindows, WindowedQuery
 
@@ -196,6 +197,12 @@ class Pipeline(DeclarationModel):
         if len(set(sent_to)) != len(sent_to):
             raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
         self._check_state()
+        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
+        if self.is_transformed and not reading_back.get():
+            for name, one in self.inputs.items():
+                check_spark_holds(f"{f'source.inputs.{name}.' if name else ''}record", one.parsed_columns)
+            for state in self.states:
+                check_spark_holds(f"state.{state}.columns", state.columns or {})
         for sink in (*self.targets, *self.states):
             if split_table(sink.table)[0] == OUTBOX:
                 raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is reserved")
@@ -241,6 +248,7 @@ class Pipeline(DeclarationModel):
                 )
 
     def _check_sink(self, sink: PostgresTable) -> None:
+        order_columns(sink, self.parsed_columns)
         if self.is_transformed:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each table's rows")

@@ -73,6 +73,10 @@ class KafkaSource(DeclarationModel):
         """What is asked for offsets: the connection."""
         return self.connection
 
+    def mirrors(self, topic: str) -> bool:
+        """Whether a commit writes the topic's heads to the consumer group."""
+        return self.mirror and self.reads(topic)
+
     def reads(self, topic: str) -> bool:
         """Whether a topic is declared, by name or by the pattern."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
@@ -131,6 +135,10 @@ class CustomSource(DeclarationModel):
 
     @property
     def mirror(self) -> bool:
+        """False, because only Kafka has consumer groups."""
+        return False
+
+    def mirrors(self, topic: str) -> bool:
         """False, because only Kafka has consumer groups."""
         return False
 

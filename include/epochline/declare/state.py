@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from epochline.declare.base import Reference
+from epochline.declare.columns import parse_type
 from epochline.declare.table import PostgresTable
 from epochline.errors import StateError
 
@@ -41,8 +42,10 @@ class StateTable(PostgresTable):
             if getattr(self, field):
                 raise ValueError(f"{field}: not supported for state; remove it")
         for name, kind in self.columns.items():
-            if kind == "json":
-                raise ValueError(f"columns: {name} is json, whose values PostgreSQL cannot compare; use jsonb")
+            if kind in ("json", "json[]"):
+                raise ValueError(f"columns: {name} is {kind}, whose values PostgreSQL cannot compare; use jsonb")
+            if parse_type(kind).by_text or (name in self.key and parse_type(kind).element):
+                raise ValueError(f"columns: {name} is {kind}, which is not supported for state; use text")
         return self
 
     def __str__(self) -> str:

@@ -190,6 +190,13 @@ class PostgresTable(DeclarationModel):
 
 
 def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
-    """Types of the ``_order_…`` columns of an upsert sink, by name; empty without ``order_by``."""
-    kinds = {**(sink.columns or {}), **record}
-    return {order_column(name): parse_type(kinds[name]) for name in sink.order_by if name in kinds}
+    """Types of the ``_order_…`` columns of an upsert sink, by name; empty without ``order_by``.
+
+    Raises:
+        ValueError: a column has a type that staging holds as text, so that it would be ordered as text.
+    """
+    kinds = {name: parse_type(kind) for name, kind in {**(sink.columns or {}), **record}.items()}
+    for name in sink.order_by:
+        if name in kinds and (kinds[name].by_text or kinds[name].element):
+            raise ValueError(f"order_by: {name} is {kinds[name]}, which cannot order rows; use a number, time or text")
+    return {order_column(name): kinds[name] for name in sink.order_by if name in kinds}

@@ -24,7 +24,7 @@ from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin, new_admin
 from epochline.kafka.client_log import shorten_log
 from epochline.kafka.refusals import detect_refusals
-from epochline.kafka.topics import matching, offsets, readable, retention, with_gaps
+from epochline.kafka.topics import group_retention, matching, offsets, readable, retention, with_gaps
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.protocol.log_ends import LogEnd
@@ -38,7 +38,7 @@ T = TypeVar("T")
 shorten_log()
 
 _PATIENCE_SECONDS = 15
-_MIRROR = re.compile(r"^epochline (\d+):(\d+)(?: ([0-9a-f-]{36}))?$")
+_MIRROR = re.compile(r"^epochline (\d+):(\d+)(?: ([0-9a-f-]{36}))?(?: #(\d+))?$")
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -203,13 +203,16 @@ class KafkaOffsets:
                 generation=int(match[1]) if match else None,
                 epoch_id=int(match[2]) if match else None,
                 token=match[3] if match else None,
+                number=int(match[4]) if match and match[4] else None,
             )
         return mirrored
 
     def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
-        metadata = f"epochline {generation}:{epoch_id}{f' {token}' if token else ''}"
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
+        written_by = [f"epochline {generation}:{epoch_id}", token, f"#{number}" if number else None]
+        metadata = " ".join(filter(None, written_by))
         offsets = {
             KafkaPartition(head.tp.topic, head.tp.partition): OffsetAndMetadata(head.next_offset, metadata, -1)
             for head in heads
@@ -234,6 +237,10 @@ class KafkaOffsets:
                 f" ({key.topic}-{key.partition}: {error.__name__}). The group is reserved for epochline's mirror."
                 " Stop any consumer that uses it."
             )
+
+    def group_retention(self) -> timedelta | None:
+        with self._client() as call:
+            return group_retention(call)
 
     def forget(self, group: str) -> None:
         def delete() -> str:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 
 from epochline.declare.source import KafkaSource, OneSource
@@ -75,6 +77,17 @@ def retention(topics: Sequence[str], call: Callable[..., Any]) -> dict[str, Rete
         for topic, config in configs.items()
         if config  # kafka-python leaves it empty if Kafka refuses.
     }  # fmt: skip
+
+
+def group_retention(call: Callable[..., Any]) -> timedelta | None:
+    """How long the cluster keeps the offsets of groups without members; None if it does not tell this login."""
+    setting, broker = "offsets.retention.minutes", call("describe_cluster")["brokers"][0]["broker_id"]
+    try:
+        asked = [ConfigResource(ConfigResourceType.BROKER, str(broker), [setting])]
+        config = call("describe_configs", asked, config_filter="all")["broker"][str(broker)]
+        return timedelta(minutes=int(config[setting]["value"]))
+    except (KafkaError, KeyError, TypeError):  # kafka-python leaves it empty if Kafka refuses.
+        return None
 
 
 def with_gaps(topics: set[str], keys: Sequence[KafkaPartition], call: Callable[..., Any]) -> set[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epochline.coordinator.commit import mirror
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.evidence import Evidence, collect_evidence, mirrored_offsets, shown_by_group, unknown_to
+from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.observe import cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import last_mirror, mirrored_offsets
+from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
@@ -27,12 +28,16 @@ class AdoptTopicParameters(Parameters):
         None, description="The topic that was made again or truncated.", json_schema_extra={"argument": True}
     )
     cluster: bool = Field(
-        False, description="Instead of one topic: a connection leads to another cluster; take all of its topics."
+        False,
+        description="Instead of one topic: a connection leads to another cluster, or Kafka went back in time; take all"
+        " topics.",
     )
-    at: Literal["earliest", "latest", "truncation"] = Field(
+    at: Literal["earliest", "latest", "truncation", "head"] = Field(
         "earliest",
         description="Where each partition begins: at its log start, at its end, or (truncation) where it was cut off."
-        " truncation reads every record that replaced a lost one, and reads no record twice.",
+        " truncation reads every record that replaced a lost one, and reads no record twice. After Kafka went back in"
+        " time, truncation begins where the consumer group stands, and head goes on at the heads, if the log is the"
+        " same.",
     )
 
 
@@ -50,6 +55,10 @@ class Logs:
 
     None if the log is another one.
     """
+    back: frozenset[str]
+    """Sources whose Kafka went back in time, by the evidence of the consumer group."""
+    group: Mapping[tuple[str, int], int]
+    """By topic and partition, the offset of the consumer group, which a commit wrote."""
     cut_off: Sequence[CutOff]
     """After `accept-ledger`: offsets that a sink shows, that the restored tables lack, and that Kafka has truncated."""
 
@@ -71,6 +80,9 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             row = tx.epochs.pipeline(subject.name)
             heads = tx.chain.heads(subject.name, row.generation) if row else ()
             shown = shown_ahead(tx.receipts.accepted(subject.name), heads)
+            last = last_mirror(tx, declared)
+        mirrored = mirrored_offsets(source, declared)
+        back = [] if last is None else [*(topic for topic, _ in last.older(mirrored)), *last.missing(mirrored)]
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
@@ -81,6 +93,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             moved=moved_clusters(row.cluster_id if row else None, view.cluster_id),
             partitions=view.partitions,
             ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
+            back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
+            group={key: one.offset for key, one in mirrored.items() if one.epoch_id is not None},
             cut_off=cut_off(source, shown, view),
         )
 
@@ -133,7 +147,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         heads = tx.chain.heads(subject.name, row.generation)
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
         for head in _adopted(parameters, seen, heads):
-            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}")
+            cut = _same_log_until(parameters, seen, head.tp)
+            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}", cut)
         for head in _carried(parameters, seen, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
@@ -146,8 +161,14 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 left = cut_reached(one.shown.reached, cuts)
                 tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
 
+        paused = tx.operators.standing(subject.name).paused
+        if seen.back and parameters.cluster:
+            tx.receipts.forget_mirrors(subject.name)
+            if paused is not None and paused.by == "epochline":
+                tx.operators.resume(subject.name)
+
         def mirror_heads() -> Sequence[str]:
-            mirror(subject.ledger, source, declared)
+            mirror(subject.ledger, source, declared, known=bool(seen.back))
             return [f"{subject.name} goes on in generation {begun.generation}"]
 
         return mirror_heads
@@ -161,10 +182,14 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         if (parameters.topic is None) is not parameters.cluster:
             return "name the topic, or say --cluster for all of them, and not both."
         if parameters.cluster:
-            if parameters.at == "truncation":
-                return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
-            same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
-            return None if seen.moved else same
+            return _obstacle_of_cluster(subject.name, parameters, seen)
+        if parameters.at == "head":
+            return "--at head goes with --cluster: it is for a Kafka that went back in time to the same log."
+        if any(belongs_to(name, parameters.topic or "") for name in seen.back):
+            return (
+                "the consumer group shows less than was written to it: Kafka went back in time, so that every topic may"
+                " be another one than was read; say --cluster for all of them."
+            )
         for name, (_, now) in sorted(seen.moved.items()):
             return (
                 f"the connection{f' of {name}' if name else ''} leads to Kafka cluster {now}, so every topic is another"
@@ -194,6 +219,23 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         return None
 
 
+def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: Logs) -> str | None:
+    if not seen.moved and not seen.back:
+        return f"{pipeline} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
+    if parameters.at in ("truncation", "head") and seen.moved:
+        return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
+    adopted = [one for one in seen.partitions if _is_adopted(parameters, seen, one.tp.topic)]
+    if parameters.at == "truncation" and not any((one.tp.topic, one.tp.partition) in seen.group for one in adopted):
+        return (
+            "the consumer group shows nothing, so nobody knows where the logs were cut off. Say --at earliest,"
+            " --at latest or --at head."
+        )
+    cut = next((one.tp for one in adopted if one.tp in seen.ends_below_head), None)
+    if parameters.at == "head" and cut is not None:
+        return f"the log of {cut} was truncated below its head, so it is not the log that was read."
+    return None
+
+
 def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
     if parameters.at == "earliest":
         return one.log_start
@@ -201,12 +243,24 @@ def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs,
         return one.last_stable
     committed = {head.tp: head.next_offset for head in heads}
     cut = seen.ends_below_head.get(one.tp)
+    if parameters.cluster and parameters.at == "truncation":
+        origins = {head.tp: head.origin for head in heads}
+        cut = min(seen.group.get((one.tp.topic, one.tp.partition), origins.get(one.tp, 0)), one.last_stable)
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
+
+
+def _same_log_until(parameters: AdoptTopicParameters, seen: Logs, tp: TopicPartition) -> int | None:
+    """Up to where the adopted log is the one that was read; None if it was not cut off."""
+    if parameters.cluster:
+        if parameters.at == "head":
+            return None
+        return 0 if seen.moved else seen.group.get((tp.topic, tp.partition), 0)
+    return (seen.ends_below_head[tp] or 0) if tp in seen.ends_below_head else None
 
 
 def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
     """Heads in the new log. In a truncated log, offsets before the cut stay committed."""
-    origins = {head.tp: head.origin for head in heads} if parameters.at == "truncation" else {}
+    origins = {head.tp: head.origin for head in heads} if parameters.at in ("truncation", "head") else {}
     adopted = []
     for one in sorted(seen.partitions, key=lambda one: one.tp):
         if _is_adopted(parameters, seen, one.tp.topic):
@@ -223,7 +277,7 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
 
 def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:
     if parameters.cluster:
-        return any(belongs_to(name, topic) for name in seen.moved)
+        return any(belongs_to(name, topic) for name in {*seen.moved, *seen.back})
     return topic == parameters.topic
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochline.coordinator.checks import is_read
-from epochline.coordinator.commit import mirror
+from epochline.coordinator.mirroring import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction

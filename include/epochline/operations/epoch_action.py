@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from epochline.coordinator.evidence import refuse_older_kafka
 from epochline.coordinator.intent import (
     LEASE,
     EpochDraft,
@@ -53,6 +54,7 @@ class EpochAction(Action[P, Seen]):
         resumed = resume(subject.ledger, recovered)
         if resumed is not None:
             return resumed
+        refuse_older_kafka(subject.ledger, source, declared)
         return write_epoch(
             subject.ledger,
             declared,

@@ -16,7 +16,7 @@ from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.epoch import Epoch, EpochKind
-from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out
 from epochline.protocol.planning import SourceView, share_limit
 
 EARLIEST = "earliest"
@@ -94,29 +94,37 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         row = tx.epochs.pipeline(subject.name)
         if row is None or moved_clusters(row.cluster_id, seen.view.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster.")
-        begins = self._begins(tx, subject, parameters, seen, row)
-        gone = [
-            f"{head.tp} begins at {log_start}"
-            for head, x, log_start in begins
-            if x < log_start and parameters.to.isdigit()
-        ]
-        if gone:
+        pasts = _pasts(tx, subject, parameters, seen, row)
+        gone = [f"{one.head.tp} begins at {one.log_start}" for one in pasts if one.asked < one.log_start]
+        if gone and parameters.to.isdigit():
             return refused(f"{subject.name}: the source no longer holds offset {parameters.to}: {', '.join(gone)}.")
-        back = [(head, max(x, log_start)) for head, x, log_start in begins if max(x, log_start) < head.origin]
-        if not back:
+        unknown = next((one.head for one in pasts if one.committed is None and one.begins < one.head.origin), None)
+        if unknown is not None:
             return refused(
-                f"{subject.name}: nothing lies between {parameters.to} and its origins; they are back there."
+                f"{unknown.tp}: an older version adopted its log at the end and did not write down where it was cut"
+                f" off, so it is unknown which offsets before {unknown.origin} are committed. Read the past with"
+                " another pipeline."
             )
-        total = sum(head.origin - x for head, x in back)
+        left = {one.head: one.left for one in pasts if one.left}
+        if not left:
+            return refused(
+                f"{subject.name}: nothing that is not committed lies between {parameters.to} and its origins; they are"
+                " back there."
+            )
+        total = sum(len(one) for ranges in left.values() for one in ranges)
         epochs = -(-total // (parameters.step or declared.source.records_per_epoch))
         return ActionPreview(
             epochs=epochs,
             lines=(
-                *(f"{head.tp}: offsets [{x}, {head.origin}) are committed, the newest first" for head, x in back),
+                *(
+                    f"{head.tp}: offsets {', '.join(map(str, ranges))} are committed, the newest first"
+                    + ("; the others are already" if sum(map(len, ranges)) < head.origin - ranges[0].start else "")
+                    for head, ranges in left.items()
+                ),
                 f"{total} offsets in {epochs} epoch{'' if epochs == 1 else 's'}; heads do not move",
             ),
-            before={"origins": {str(head.tp): head.origin for head, _ in back}},
-            after={"origins": {str(head.tp): x for head, x in back}},
+            before={"origins": {str(head.tp): head.origin for head in left}},
+            after={"origins": {str(head.tp): ranges[0].start for head, ranges in left.items()}},
         )
 
     def draft(
@@ -125,8 +133,17 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         declared, _ = subject.declaration()
         step = parameters.step or declared.source.records_per_epoch
         place = "step of the action" if parameters.step else limit_place(declared)
-        begins = self._begins(tx, subject, parameters, seen, row)
-        back = [(head, max(x, log_start)) for head, x, log_start in begins]
+        back = []
+        for one in _pasts(tx, subject, parameters, seen, row):
+            if not one.left:
+                continue
+            head, newest = one.head, one.left[-1]
+            if newest.until < head.origin:
+                committed = OffsetRange(start=newest.until, until=head.origin)
+                link = PlannedRange(tp=head.tp, range=committed, leader_epoch=head.leader_epoch)
+                tx.chain.step_over(subject.name, row.generation, link)
+                head = replace(head, origin=newest.until)
+            back.append((head, newest.start))
         shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
             # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
@@ -148,28 +165,58 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 return f"the source no longer holds {planned}, or its leader changed"
         return None
 
-    def _begins(
-        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
-    ) -> list[tuple[Head, int, int]]:
-        """Per partition its head, the requested beginning, and the first offset that may be committed."""
-        declared, _ = subject.declaration()
-        views = {one.tp: one for one in seen.view.partitions}
-        begins = []
-        for head in tx.chain.heads(subject.name, row.generation):
-            view = views.get(head.tp)
-            if view is None or not is_read(declared, head):
-                continue
-            # What an earlier generation committed of the same log is not committed a second time.
-            first = max(view.log_start, tx.chain.superseded_until(subject.name, row.generation, head.tp))
-            if parameters.to == EARLIEST:
-                x = first
-            elif parameters.moment is None:
-                x = int(parameters.to)
-            else:
-                found = seen.at.get(head.tp)
-                x = head.origin if found is None else found
-            begins.append((replace(head, leader_epoch=view.leader_epoch), x, first))
-        return begins
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartitionPast:
+    """What lies before the origin of a partition.
+
+    ``asked`` is where the partition is to begin. ``committed`` is what earlier generations committed of the log that it
+    has now; None if that is unknown.
+    """
+
+    head: Head
+    asked: int
+    log_start: int
+    committed: Sequence[OffsetRange] | None
+
+    @property
+    def begins(self) -> int:
+        """The first offset that may be committed."""
+        return max(self.asked, self.log_start)
+
+    @property
+    def left(self) -> list[OffsetRange]:
+        """The offsets to commit."""
+        if self.begins >= self.head.origin:
+            return []
+        return left_out(OffsetRange(start=self.begins, until=self.head.origin), self.committed or ())
+
+
+def _pasts(
+    tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
+) -> list[_PartitionPast]:
+    declared, _ = subject.declaration()
+    views = {one.tp: one for one in seen.view.partitions}
+    pasts = []
+    for head in tx.chain.heads(subject.name, row.generation):
+        view = views.get(head.tp)
+        if view is None or not is_read(declared, head):
+            continue
+        if parameters.to == EARLIEST:
+            asked = view.log_start
+        elif parameters.moment is None:
+            asked = int(parameters.to)
+        else:
+            found = seen.at.get(head.tp)
+            asked = head.origin if found is None else found
+        pasts.append(
+            _PartitionPast(
+                head=replace(head, leader_epoch=view.leader_epoch), asked=asked, log_start=view.log_start,
+                # What an earlier generation committed of the same log is not committed a second time.
+                committed=tx.chain.superseded(subject.name, row.generation, head.tp),
+            )
+        )  # fmt: skip
+    return pasts
 
 
 def last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:

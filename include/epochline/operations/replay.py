@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
-from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
+from epochline.coordinator.evidence import collect_evidence, pausing_where_behind, refuse_older_kafka
 from epochline.coordinator.intent import (
     LEASE,
     EpochDraft,
@@ -20,12 +20,14 @@ from epochline.coordinator.intent import (
     settle,
     write_epoch,
 )
+from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
 from epochline.operations.epoch_action import refuse_unfinished
-from epochline.operations.restorable import not_declared, shown_for_good
+from epochline.operations.restorable import cut_off_since, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
+from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run
 from epochline.protocol.planning import SourceView
 
@@ -45,8 +47,13 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     """
     declared, source = subject.declaration()
     settle(subject.ledger, source, declared, run, LEASE)
+    refuse_older_kafka(subject.ledger, source, declared)
     request = PlanRequest(writers=writers, note=f"replay of epoch {epoch_id}")
-    intent = _ReplayIntent(subject.name, declared, epoch_id, source.look(declared.source))
+    view = source.look(declared.source)
+    with subject.ledger.transaction() as tx:
+        ranges = tx.epochs.ranges(tx.epochs.lock(subject.name, epoch_id))
+    ends = ends_of_leader_epochs(source, ranges, view)
+    intent = _ReplayIntent(subject.name, declared, epoch_id, view, ends)
     return write_epoch(subject.ledger, declared, run, request, intent, own=None, notes=())
 
 
@@ -58,13 +65,14 @@ class _ReplayIntent(Intent):
     declared: Pipeline
     epoch_id: int
     view: SourceView
+    ends: LeaderEpochEnds
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         refuse_unfinished(tx, self.name)
 
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
         replayed = tx.epochs.lock(self.name, self.epoch_id)
-        obstacle = _obstacle(tx, self.declared, replayed, self.view)
+        obstacle = _obstacle(tx, self.declared, replayed, self.view, self.ends)
         if obstacle is not None:
             raise ActionRefusedError(f"{obstacle} Nothing was changed.")
         return EpochDraft(kind=EpochKind.REPLAY, ranges=tx.epochs.ranges(replayed), replays=self.epoch_id)
@@ -102,7 +110,9 @@ def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
     return receipt
 
 
-def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: SourceView) -> str | None:
+def _obstacle(
+    tx: Transaction, declared: Pipeline, replayed: Epoch, view: SourceView, ends: LeaderEpochEnds
+) -> str | None:
     if replayed.state is not EpochState.COMMITTED:
         return f"{replayed} is {replayed.state}; only what is committed can be replayed."
     if tx.epochs.is_undone(replayed):
@@ -128,9 +138,8 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: Source
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
-    logs = {one.tp: one for one in view.partitions}
-    for planned in tx.epochs.ranges(replayed):
-        now = logs.get(planned.tp)
-        if now is None or not now.holds(planned.range):
-            return f"The source no longer holds {planned}."
-    return None
+    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view.partitions, ends)
+    if lost is not None:
+        return f"{lost[0].upper()}{lost[1:]}."
+    cut = cut_off_since(tx, replayed)
+    return None if cut is None else f"{cut}; its records are gone."

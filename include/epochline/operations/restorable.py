@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from epochline.coordinator.checks import check_changes
 from epochline.declare.names import QUARANTINE
@@ -11,10 +12,37 @@ from epochline.declare.pipeline import Pipeline
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, changes
 from epochline.protocol.clusters import moved_clusters
-from epochline.protocol.epoch import EpochKind
-from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
+from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.offsets import PlannedRange, Reached, TopicPartition
 from epochline.protocol.planning import SourceView
 from epochline.protocol.savepoint import Savepoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """What Kafka holds now.
+
+    ``ranges`` is what the epochs to undo read. ``ends`` says how far the logs of their former leaders go.
+    """
+
+    view: SourceView
+    ranges: Sequence[PlannedRange] = ()
+    ends: LeaderEpochEnds = field(default_factory=dict)
+
+
+def ranges_read(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[PlannedRange]:
+    """What these epochs read. The records of a requeue come from the quarantine, which gets them back."""
+    return [planned for one in epochs for planned in tx.epochs.ranges(tx.epochs.lock(pipeline, one))]
+
+
+def cut_off_since(tx: Transaction, epoch: Epoch) -> str | None:
+    """Which range of an epoch a later generation knows to be cut off; None if none is."""
+    for planned in tx.epochs.ranges(epoch):
+        cut = tx.chain.cut_since(epoch.pipeline, epoch.generation, planned.tp)
+        if cut is not None and cut < planned.range.until:
+            return f"{planned} is of a log that was cut off at offset {cut} when its topic was adopted"
+    return None
 
 
 def obstacle(
@@ -23,7 +51,7 @@ def obstacle(
     found: Savepoint,
     row: PipelineRow,
     undone: Sequence[int] | None,
-    view: SourceView,
+    seen: Logs,
 ) -> str | None:
     """The first reason against going back; None if going back is allowed.
 
@@ -33,13 +61,13 @@ def obstacle(
         found: the savepoint.
         row: the pipeline's row.
         undone: the epochs that would be undone; None for a new pipeline.
-        view: what Kafka holds now.
+        seen: what Kafka holds now.
 
     Raises:
         DeclarationError: the declaration changed a field that must not change.
         TargetError: a target is not as declared.
     """
-    return next(_obstacles(tx, declared, found, row, undone, view), None)
+    return next(_obstacles(tx, declared, found, row, undone, seen), None)
 
 
 def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int]:
@@ -87,7 +115,7 @@ def _obstacles(
     found: Savepoint,
     row: PipelineRow,
     undone: Sequence[int] | None,
-    view: SourceView,
+    seen: Logs,
 ) -> Iterator[str]:
     dropped = tx.operators.standing(declared.name).dropped
     if dropped is not None:
@@ -106,7 +134,7 @@ def _obstacles(
         reason = tx.targets.cannot_undo(declared, sink, wrote) if wrote else None
         if reason is not None:
             yield reason
-    yield from _unreadable(tx, declared, found, row, undone, view)
+    yield from _unreadable(tx, declared, found, row, undone, seen)
 
 
 def _of_its_own(
@@ -157,15 +185,24 @@ def _unreadable(
     found: Savepoint,
     row: PipelineRow,
     undone: Sequence[int] | None,
-    view: SourceView,
+    seen: Logs,
 ) -> Iterator[str]:
-    """Partitions that Kafka no longer holds from their restored head on: undone records would be lost."""
-    logs = {one.tp: one for one in view.partitions}
-    places = [(head.tp, head.next_offset) for head in found.heads]
+    """Partitions that Kafka no longer holds from their restored head on, and undone records that it no longer holds."""
+    known = found.cluster_id if undone is None else row.cluster_id
+    for _, (before, now) in sorted(moved_clusters(known, seen.view.cluster_id).items()):
+        yield f"the offsets of {found} belong to Kafka cluster {before}, and the connection leads to {now}."
+    begins = {head.tp: head.next_offset for head in found.heads}
     if undone is not None:
-        saved = {head.tp for head in found.heads}
-        places += [(tp, at) for tp, at in origins(tx, found, row).items() if tp not in saved]
-    for tp, offset in places:
+        begins = {**origins(tx, found, row), **begins}
+    logs = {one.tp: one for one in seen.view.partitions}
+    for head in found.heads if undone is not None else ():
+        cut = tx.chain.cut_since(declared.name, found.generation, head.tp)
+        if cut is not None and cut < head.next_offset and declared.source.keeps(head.tp.topic):
+            yield (
+                f"{head.tp} would go on at offset {head.next_offset}, but its log was cut off at offset {cut} when its"
+                " topic was adopted; what came in the place of the lost records would not be read."
+            )
+    for tp, offset in begins.items():
         if not declared.source.keeps(tp.topic):
             continue
         log = logs.get(tp)
@@ -179,3 +216,33 @@ def _unreadable(
                 f"{tp} would go on at offset {offset}, but its log holds [{log.log_start}, {log.high_watermark}) now;"
                 " what is undone could not be read again."
             )
+    if undone is not None:
+        yield from _lost_if_undone(tx, declared, begins, undone, seen)
+
+
+def _lost_if_undone(
+    tx: Transaction, declared: Pipeline, begins: Reached, undone: Sequence[int], seen: Logs
+) -> Iterator[str]:
+    """What undone epochs read and no later run would read: the rows would leave the targets for good (INV-9).
+
+    What today's declaration names does not matter: the epochs read what was declared then.
+    """
+    ranges = ranges_read(tx, declared.name, undone)
+    if not set(ranges) <= set(seen.ranges):
+        yield f"another run of {declared.name} committed meanwhile; try again."
+        return
+    for planned in ranges:
+        topic = planned.tp.topic
+        if not declared.source.keeps(topic):
+            yield (
+                f"{declared.name} no longer reads {topic}, of which undone epochs read {planned}; declare it again"
+                " until this is done. If it is gone, its records cannot be read again: go back to a savepoint from"
+                " after they were read."
+            )
+    cut = (cut_off_since(tx, tx.epochs.lock(declared.name, one)) for one in undone)
+    reason = cannot_be_read_again(ranges, seen.view.partitions, seen.ends) or next(filter(None, cut), None)
+    if reason is not None:
+        yield f"{reason}; what is undone could not be read again."
+    for planned in ranges:
+        if planned.range.start < begins.get(planned.tp, planned.range.until):
+            yield f"{planned} lies before the head of the savepoint, so that no run would read it again."

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import refuse_older_kafka
+from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.coordinator.undo import undo
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
-from epochline.operations.restorable import obstacle, origins, with_rows
+from epochline.operations.restorable import Logs, obstacle, origins, ranges_read, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.clusters import with_clusters
 from epochline.protocol.epoch import Run
-from epochline.protocol.planning import SourceView
 from epochline.protocol.savepoint import Savepoint
 
 
@@ -26,7 +27,7 @@ class RestoreParameters(NamedSavepoint):
     of: str | None = Field(None, description="The pipeline that has the savepoint; a new PIPELINE begins from it.")
 
 
-class Restore(DirectAction[RestoreParameters, SourceView]):
+class Restore(DirectAction[RestoreParameters, Logs]):
     """Undo every epoch after a savepoint, or begin a new pipeline from one."""
 
     name = "restore"
@@ -42,13 +43,19 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         if parameters.of is None:
             known(tx, subject.name)
 
-    def look(self, subject: Subject, parameters: RestoreParameters) -> SourceView:
+    def look(self, subject: Subject, parameters: RestoreParameters) -> Logs:
         declared, source = subject.declaration()
-        return source.look(declared.source)
+        view = source.look(declared.source)
+        if parameters.of is not None:
+            return Logs(view=view)
+        refuse_older_kafka(subject.ledger, source, declared)
+        with subject.ledger.transaction() as tx:
+            found = tx.savepoints.find(subject.name, parameters.name)
+            undone = [] if found is None else tx.savepoints.later(subject.name, found.epoch_id)
+            ranges = ranges_read(tx, subject.name, undone)
+        return Logs(view=view, ranges=ranges, ends=ends_of_leader_epochs(source, ranges, view))
 
-    def describe(
-        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: SourceView
-    ) -> ActionPreview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs) -> ActionPreview:
         declared, _ = subject.declaration()
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
@@ -76,7 +83,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: SourceView, request: Request
+        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
         found = tx.savepoints.find(parameters.of or subject.name, parameters.name)

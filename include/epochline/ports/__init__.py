@@ -23,7 +23,7 @@ from epochline.ports.receipts import Accepted, AnnouncedReceipt, DueReceipt, Rec
 from epochline.ports.savepoints import Savepoints
 from epochline.ports.source import OffsetSource
 from epochline.ports.states import States
-from epochline.ports.targets import Applied, Prepared, RowDifference, TableDifference, Targets, Upserted
+from epochline.ports.targets import Applied, Fit, Prepared, RowDifference, TableDifference, Targets, Upserted
 from epochline.ports.times import Times
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Decision",
     "DueReceipt",
     "EpochRows",
+    "Fit",
     "History",
     "Ledger",
     "Manifest",

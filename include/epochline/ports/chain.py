@@ -28,10 +28,13 @@ class Chain(Protocol):
         Rows of partitions that Kafka no longer has stay. Nothing is stored for a pipeline that has never planned.
         """
 
-    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+    def carry_over(
+        self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
+    ) -> None:
         """Begin a new generation's partition with what earlier ones committed: its origin and one link to its head.
 
-        If origin and head are equal, nothing was committed, and only the origin is written.
+        If origin and head are equal, nothing was committed, and only the origin is written. ``same_log_until`` is as in
+        `epochline.protocol.offsets.Origin`.
         """
 
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
@@ -43,10 +46,23 @@ class Chain(Protocol):
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
         """Compare-and-swap: move the origin back over the range if it ends there. Returns whether it did."""
 
-    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
-        """How far earlier generations committed the same log before its origin in this one; 0 if they did not.
+    def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
+        """What earlier generations committed of today's log before its origin in this one; sorted, and joined.
 
-        Ranges that a restore undid do not count.
+        Ranges that a restore undid do not count, nor do offsets that the log lost since. None if it is unknown where
+        the log was cut off, because an older version adopted it.
+        """
+
+    def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
+        """Where the log was cut off, as the adoptions of later generations recorded it; None if nowhere.
+
+        What the generation knows of offsets beyond is of another log, whatever Kafka's leader epochs show.
+        """
+
+    def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
+        """Compare-and-swap: move the origin back over a range of `superseded` that ends there, as a carried link.
+
+        Returns whether it did.
         """
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:

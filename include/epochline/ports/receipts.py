@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from epochline.declare.pipeline import Pipeline
 from epochline.ports.targets import Upserted
 from epochline.protocol.epoch import Attempt, Epoch, Run
+from epochline.protocol.mirror import LastMirror
 from epochline.protocol.sink import Committable, ShownEpoch
 
 
@@ -82,6 +83,18 @@ class Receipts(Protocol):
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
         """Accepted epochs in the order of their acceptance; the latest entry if an epoch was accepted again."""
+
+    def begin_mirror(self, pipeline: str, generation: int, epoch_id: int, topics: Sequence[str]) -> int:
+        """Give a number to a write of the heads to the consumer group. The pipeline's row is locked."""
+
+    def confirm_mirror(self, pipeline: str, number: int) -> None:
+        """Record that Kafka took the write. The pipeline's row is locked."""
+
+    def last_mirror(self, pipeline: str) -> LastMirror | None:
+        """The newest confirmed write; None if there is none, or if it is no evidence any more."""
+
+    def forget_mirrors(self, pipeline: str) -> None:
+        """From now on no earlier write is evidence."""
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         """Receipts that no sink shows yet, in the order of their epochs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from epochline.declare.inputs import DeclaredSource
@@ -74,9 +74,20 @@ class OffsetSource(Protocol):
         """The consumer group's offsets, per topic and partition."""
 
     def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
-        """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token."""
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
+        """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token.
+
+        ``number`` is what `epochline.ports.Receipts.begin_mirror` gave.
+        """
+
+    def group_retention(self) -> timedelta | None:
+        """How long Kafka keeps the offsets of a group without members; None if it does not say.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+        """
 
     def forget(self, group: str) -> None:
         """Delete the consumer group of a dropped pipeline. Does nothing if there is none.

@@ -30,6 +30,19 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How the targets that exist fit a declaration.
+
+    Args:
+        problems: why a plan would refuse a target.
+        notes: columns of the record that go nowhere while a table has columns that nothing fills.
+    """
+
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowDifference:
     """One row that differs between a replay and what was committed.
 
@@ -101,24 +114,34 @@ class Targets(Protocol):
         """Per sink, the names and types of the target's columns that it fills, in order.
 
         Raises:
-            TargetError: a table is missing or does not fit the declaration, or foreign keys between the tables fit no
-                order of writing.
+            TargetError: a table is missing, is not the one that epochs wrote, or does not fit the declaration, or
+                foreign keys between the tables fit no order of writing.
         """
+
+    def compare(self, pipeline: Pipeline) -> Fit:
+        """Compare the targets that exist with the declaration. Changes nothing."""
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         """Refuse targets that another pipeline or another program writes. Changes nothing.
 
         Raises:
-            TargetError: another pipeline writes one of them, or an append target whose columns are declared has an
-                owner or a unique key that `create` gives no table.
+            TargetError: another pipeline writes one of them or a table that shares rows with it, or an append target
+                whose columns are declared has an owner or a unique key that `create` gives no table.
         """
 
     def claim(self, pipeline: Pipeline) -> None:
-        """Record that this pipeline writes its targets.
+        """Record that this pipeline writes its targets, and which tables they are.
 
         Raises:
-            TargetError: another pipeline writes one of them.
+            TargetError: another pipeline writes one of them, or a table that shares rows with it; or a target is not
+                the table that epochs wrote.
         """
+
+    def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
+        """Per target that lacks rows of epochs, what shows it, as the end of a sentence that begins with its name."""
+
+    def accept(self, pipeline: Pipeline, epoch_id: int) -> None:
+        """Take each target that is `lost` as it is for what the epochs up to this one left in it."""
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         """The tables that the pipeline writes, as ``schema.table``, sorted."""
@@ -133,7 +156,8 @@ class Targets(Protocol):
         """Create the declared tables that do not exist. Returns their names.
 
         Raises:
-            TargetError: an append target exists, but not as it would be created. No table of the pipeline is created.
+            TargetError: an append target exists, but not as it would be created, or a target lacks what epochs wrote.
+                No table of the pipeline is created.
         """
 
     def free_connections(self) -> int:

@@ -151,6 +151,37 @@ def check_read(
         )
 
 
+LeaderEpochEnds = Mapping[tuple[TopicPartition, int | None], int | None]
+"""By partition and former leader epoch, up to where the log goes back to that epoch; None if it knows none so late."""
+
+
+def cannot_be_read_again(
+    ranges: Iterable[PlannedRange], partitions: Iterable[PartitionView], ends: LeaderEpochEnds
+) -> str | None:
+    """Why one of these ranges does not hold the records any more that were read from it; None if all do.
+
+    Args:
+        ranges: what epochs read, each with the leader epoch of its plan.
+        partitions: the logs as they are.
+        ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
+    """
+    views = {view.tp: view for view in partitions}
+    for planned in ranges:
+        view = views.get(planned.tp)
+        if view is None:
+            return f"the source no longer has {planned.tp} as it was then (topic id {planned.tp.topic_id})"
+        if not view.holds(planned.range):
+            return f"the source no longer holds {planned}: its log is [{view.log_start}, {view.known_end}) now"
+        end = ends.get((planned.tp, planned.leader_epoch), planned.range.until)
+        if end is None or end < planned.range.until:
+            where = "" if end is None else f" at offset {end}"
+            return (
+                f"the source no longer holds {planned} as it was read: its log was truncated{where}, and other records"
+                " may have taken the offsets"
+            )
+    return None
+
+
 def committed_offsets(heads: Iterable[Head]) -> int:
     """Count the offsets between origins and heads."""
     return sum(head.next_offset - head.origin for head in heads)

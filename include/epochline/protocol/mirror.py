@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +16,62 @@ class MirroredOffset:
     epoch_id: int | None = None
     token: str | None = None
     """Of the attempt that committed the epoch; None from versions that kept no token."""
+    number: int | None = None
+    """Of the write, as the ledger gave it; None from versions that gave none."""
+
+
+Mirrored = Mapping[tuple[str, int], MirroredOffset]
+"""By topic and partition, what a consumer group holds."""
+
+_EXPIRY_SLACK = 0.9
+"""Part of a group's retention after which its offsets may be gone: two clocks measure it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMirror:
+    """The newest write of the heads to the consumer group that Kafka has confirmed.
+
+    ``age`` is the time since then. ``after`` has the numbers of other writes that may have reached Kafka later: they
+    were at work at the same time, or nobody knows whether they ended.
+    """
+
+    number: int
+    generation: int
+    epoch_id: int
+    topics: Collection[str]
+    age: timedelta
+    after: Collection[int] = ()
+
+    def older(self, mirrored: Mirrored) -> dict[tuple[str, int], MirroredOffset]:
+        """What the group shows of an earlier write: Kafka went back in time, as from a backup.
+
+        An offset that a person moved has no epoch, and shows nothing.
+        """
+        return {
+            key: one
+            for key, one in mirrored.items()
+            if key[0] in self.topics and one.epoch_id is not None and self._is_older(one)
+        }
+
+    def _is_older(self, one: MirroredOffset) -> bool:
+        if one.number is None:
+            return (one.generation or 0, one.epoch_id or 0) < (self.generation, self.epoch_id)
+        return one.number < self.number and one.number not in self.after
+
+    def missing(self, mirrored: Mirrored) -> list[str]:
+        """The topics of the inputs of which the group shows nothing any more.
+
+        One topic alone may be missing, because Kafka deletes its offsets with the topic.
+        """
+        shown = {_input_of(topic) for topic, _ in mirrored}
+        return sorted(topic for topic in self.topics if _input_of(topic) not in shown)
+
+    def may_have_expired(self, retention: timedelta | None) -> bool:
+        """Whether Kafka deletes the offsets of a group after this time. If Kafka does not say how long, it may."""
+        return retention is None or self.age >= _EXPIRY_SLACK * retention
+
+
+def _input_of(topic: str) -> str:
+    """The input of a topic in the ledger; a single source has none."""
+    name, slash, _ = topic.partition("/")
+    return name if slash else ""

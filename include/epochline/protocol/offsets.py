@@ -45,6 +45,27 @@ class OffsetRange:
         return f"[{self.start}, {self.until})"
 
 
+def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The same offsets in as few ranges as possible, sorted."""
+    found: list[OffsetRange] = []
+    for one in sorted(ranges, key=lambda one: one.start):
+        if found and one.start <= found[-1].until:
+            found[-1] = OffsetRange(start=found[-1].start, until=max(found[-1].until, one.until))
+        else:
+            found.append(one)
+    return found
+
+
+def left_out(of: OffsetRange, taken: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The offsets of a range that none of the others has, sorted."""
+    left, start = [], of.start
+    for one in joined(taken):
+        if start < min(one.start, of.until):
+            left.append(OffsetRange(start=start, until=min(one.start, of.until)))
+        start = max(start, one.until)
+    return [*left, OffsetRange(start=start, until=of.until)] if start < of.until else left
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
     """The range that one epoch reads from one partition, and the partition's leader epoch at the plan."""
@@ -147,6 +168,8 @@ class Origin:
     offset: int
     chosen_by: str
     leader_epoch: int | None = None
+    same_log_until: int | None = None
+    """Of an adopted log: up to where it is the log that earlier generations read; None if nothing was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from epochline.protocol.sink import SinkAttempt
 class StagedTable:
     """One staging table of one attempt: its sink and its columns, in order, with PostgreSQL types.
 
-    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as they are known.
+    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as they are known. ``generated`` names its
+    columns that take no value, if the sink takes its columns from the table.
     """
 
     sink: str
@@ -21,6 +22,8 @@ class StagedTable:
     columns: Mapping[str, str]
     not_null: frozenset[str] = frozenset()
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    generated: frozenset[str] = frozenset()
+    by_catalog: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

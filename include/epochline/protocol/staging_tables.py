@@ -51,6 +51,7 @@ def staged_tables(
             sink=sink.table,
             table=staging_table(pipeline.name, sink.table, epoch_id, attempt),
             columns=staged_columns(pipeline, sink, targets[sink.table]),
+            by_catalog=sink.columns is None,
         )
         for sink in pipeline.tables
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from epochline.config.connections import Connection
@@ -87,9 +87,13 @@ class SourcePositions:
         return {}
 
     def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
         pass
+
+    def group_retention(self) -> timedelta | None:
+        return None
 
     def forget(self, group: str) -> None:
         pass

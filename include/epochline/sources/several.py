@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from epochline.declare.inputs import DeclaredSource, Sources
@@ -130,8 +130,9 @@ class SeveralOffsets:
         return found
 
     def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
         """Write the heads to the group in each cluster. A cluster that does not answer keeps no other from it."""
         failed: list[SourceError] = []
         for name, one in self._declared.inputs.items():
@@ -139,11 +140,21 @@ class SeveralOffsets:
             if one.source.mirror and own:
                 try:
                     with _naming(name, one.source):
-                        self._asked[name].mirror(group, own, generation, epoch_id, token)
+                        self._asked[name].mirror(group, own, generation, epoch_id, token, number)
                 except SourceError as error:
                     failed.append(error)
         if failed:
             raise failed[0]
+
+    def group_retention(self) -> timedelta | None:
+        """The shortest of the clusters; None if one of them does not say."""
+        kept = []
+        for name, one in self._declared.inputs.items():
+            if one.source.mirror:
+                with self._naming(name):
+                    kept.append(self._asked[name].group_retention())
+        known = [one for one in kept if one is not None]
+        return min(known, default=None) if len(known) == len(kept) else None
 
     def forget(self, group: str) -> None:
         for name, asked in self._asked.items():

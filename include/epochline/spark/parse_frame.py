@@ -27,10 +27,9 @@ from epochline.arrow.cast.types import record_schema
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.config.registry import Registries
-from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE, parse_type
+from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import PipelineSpec
-from epochline.errors import DeclarationError
 from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.staging import StagedTable, StagingTicket
@@ -41,8 +40,6 @@ from epochline.spark.whole_input import require_whole_input
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
 IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
-
-_WIDEST_DECIMAL = 38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +91,17 @@ class ParseTask:
 
 
 def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
-    """The Arrow schema of the frame.
-
-    Raises:
-        DeclarationError: the record has a type that Spark does not support.
-    """
-    for name, text in pipeline.parsed_columns.items():
-        precision = parse_type(text).precision
-        if precision is not None and precision > _WIDEST_DECIMAL:
-            raise DeclarationError(
-                f"{pipeline.name}: record.{name} is {text}; with a transform at most {_WIDEST_DECIMAL} digits are"
-                " supported"
-            )
-    record = record_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
+    """The Arrow schema of the frame."""
+    record = spark_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
     refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
     return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])
+
+
+def spark_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """The Arrow schema in which Spark carries columns: a time of day is text, because Spark refuses Arrow's times."""
+    return pa.schema(
+        [field.with_type(pa.string()) if pa.types.is_time(field.type) else field for field in record_schema(columns)]
+    )
 
 
 def parse(records: RecordSource, task: ParseTask) -> DataFrame:
@@ -171,8 +164,24 @@ def quoted(name: str) -> str:
 
 def _widened(schema: pa.Schema, rows: int, kind: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
     columns = {KIND: pa.repeat(pa.scalar(kind, pa.int16()), rows)} | dict(given)
-    arrays = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema]
+    arrays = [
+        _carried(columns[one.name], one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _carried(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_time(column.type):
+        return column.cast(kind)
+    # Always with six digits, so that equal times are equal texts.
+    ticks = column.cast(pa.int64()).to_pylist()
+    return pa.array([None if tick is None else _time_text(tick) for tick in ticks], pa.string())
+
+
+def _time_text(tick: int) -> str:
+    """Microseconds since midnight as ``HH:MM:SS.ffffff``."""
+    minutes, micros = divmod(tick, 60_000_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{micros // 1_000_000:02d}.{micros % 1_000_000:06d}"
 
 
 def _as_struct(schema: pa.Schema, refused: pa.RecordBatch) -> pa.StructArray:

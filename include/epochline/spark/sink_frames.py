@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from epochline.arrow.cast.contract import refuse_generated
 from epochline.arrow.stage.rows import TOMBSTONE, cast_rows
 from epochline.arrow.stage.topic_rows import TopicRows, needed_columns
 from epochline.config.registry import Registries
@@ -117,8 +118,10 @@ def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataF
 
     Raises:
         DeclarationError: the frame lacks a column.
+        ColumnMismatchError: it has a column that the table generates.
     """
     have = frame.columns
+    refuse_generated(f"sink {sink}: the transform's DataFrame", have, staged.generated)
     if isinstance(sink, OutboxSpec):
         needed, may_delete = needed_columns(sink), True
     else:

@@ -15,15 +15,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.types import record_schema
-from epochline.declare.columns import parse_type
+from epochline.declare.columns import ColumnType, parse_type
 from epochline.declare.functions import load_function
 from epochline.declare.names import split_table
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
-from epochline.spark.parse_frame import quoted
+from epochline.spark.parse_frame import quoted, spark_schema
 
 _KEYS_AT_ONCE = 1000
 _NOTHING = sql.SQL("true")
@@ -42,13 +41,13 @@ class StateReader:
     @property
     def schema(self) -> pa.Schema:
         """Schema of the declared columns, which the transform receives."""
-        return record_schema(self.columns)
+        return spark_schema(self.columns)
 
     @property
     def selected(self) -> sql.Composable:
         """SQL for the declared columns of a table ``t`` and the epoch that last wrote the row."""
         columns = [
-            sql.SQL("t.{}::text" if pa.types.is_string(one.type) else "t.{}").format(sql.Identifier(one.name))
+            sql.SQL(_selected(parse_type(self.columns[one.name]), one.type)).format(sql.Identifier("t", one.name))
             for one in self.schema
         ]
         return sql.SQL(", ").join([*columns, sql.SQL("t._epoch")])
@@ -131,7 +130,7 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
     else:
         given = records.values() if isinstance(records, Mapping) else [records]
         frames = [frame for frame in given if set(reader.key) <= set(frame.columns)]
-    key_types = from_arrow_schema(record_schema({name: reader.columns[name] for name in reader.key}))
+    key_types = from_arrow_schema(spark_schema({name: reader.columns[name] for name in reader.key}))
     met = [
         frame.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
         for frame in frames
@@ -146,6 +145,22 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         .distinct()
         .mapInArrow(run, from_arrow_schema(reader.schema))
     )
+
+
+def _selected(kind: ColumnType, carried: pa.DataType) -> str:
+    """SQL for a column as the values of its Arrow type. The driver's dates end in the year 9999."""
+    if kind.element is not None:
+        return "to_json({})::text"
+    if pa.types.is_timestamp(carried):
+        # Not the epoch of the whole: PostgreSQL rounds it in the years after 294247.
+        local = "({0} AT TIME ZONE 'UTC')" if carried.tz else "{0}"
+        day, time = f"({local}::date - DATE '1970-01-01')", f"extract(epoch FROM {local}::time)"
+        return f"{day}::bigint * 86400000000 + ({time} * 1000000)::bigint"
+    if pa.types.is_date(carried):
+        return "{} - DATE '1970-01-01'"
+    if kind.name == "time without time zone":
+        return "to_char({}, 'HH24:MI:SS.US')"
+    return "{}::text" if pa.types.is_string(carried) else "{}"
 
 
 def _plain(value: Any) -> Any:

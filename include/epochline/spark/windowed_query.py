@@ -8,12 +8,11 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from epochline.arrow.cast.types import record_schema
 from epochline.declare.columns import DELETED, END, START
 from epochline.declare.windowed_query import QueryWindows
 from epochline.declare.windows import Session
 from epochline.errors import DeclarationError
-from epochline.spark.parse_frame import quoted
+from epochline.spark.parse_frame import quoted, spark_schema
 
 
 def query_rows(rows: DataFrame, query: QueryWindows) -> DataFrame:
@@ -33,7 +32,7 @@ def query_results(results: DataFrame, query: QueryWindows, *, before: Column) ->
         before: watermark of the previous epoch, or NULL.
     """
     # A sum of partial sums is wider than the sum itself.
-    types = from_arrow_schema(record_schema(query.types))
+    types = from_arrow_schema(spark_schema(query.types))
     results = results.withColumns({one.name: F.col(quoted(one.name)).cast(one.dataType) for one in types})
     if query.having is not None:
         refused = ~F.coalesce(F.expr(query.having), F.lit(False)) & ~F.col(DELETED)
@@ -90,7 +89,7 @@ def _partials(rows: DataFrame, query: QueryWindows) -> DataFrame:
     made = rows.groupBy(*(quoted(name) for name in query.key)).agg(
         *(aggregate.alias(name) for name, aggregate in aggregates.items())
     )
-    types = {one.name: one.dataType for one in from_arrow_schema(record_schema(query.types))}
+    types = {one.name: one.dataType for one in from_arrow_schema(spark_schema(query.types))}
     wrong = [one.name for one in made.schema if one.name in types and one.dataType != types[one.name]]
     if wrong:
         raise DeclarationError(f"windows.query: Spark gives {wrong[0]} another type than {query.types[wrong[0]]}")

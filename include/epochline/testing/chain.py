@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.log_ends import LogEnd
-from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
 from epochline.testing.side import Side
 
 
@@ -44,11 +44,14 @@ class FakeChain(Side):
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
         """Nothing of the protocol reads them."""
 
-    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+    def carry_over(
+        self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
+    ) -> None:
         begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
         self.write_origin(pipeline, generation, begun)
         if head.next_offset > head.origin:
             self.rows.chains[pipeline, generation, head.tp].append((head.origin, head.next_offset, None))
+        self.rows.cuts[pipeline, generation, head.tp] = same_log_until
 
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
         return [
@@ -66,23 +69,43 @@ class FakeChain(Side):
         return True
 
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        links = self.rows.chains[epoch.pipeline, epoch.generation, planned.tp]
+        return self._move_origin_back(epoch.pipeline, epoch.generation, planned, epoch.epoch_id)
+
+    def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
+        return self._move_origin_back(pipeline, generation, committed, None)
+
+    def _move_origin_back(self, pipeline: str, generation: int, planned: PlannedRange, epoch_id: int | None) -> bool:
+        links = self.rows.chains[pipeline, generation, planned.tp]
         if links[0][1] != planned.range.until:
             return False
         links[0] = (None, planned.range.start, None)
-        links.append((planned.range.start, planned.range.until, epoch.epoch_id))
+        links.append((planned.range.start, planned.range.until, epoch_id))
         return True
 
-    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+    def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
         origin = self.rows.chains[pipeline, generation, tp][0][1]
-        earlier = [
-            min(until, origin)
-            for (name, number, of), links in self.rows.chains.items()
-            if (name, of) == (pipeline, tp) and number < generation
-            for start, until, _ in links
-            if start is not None and start < origin
+        cuts = {
+            number: cut
+            for (name, number, of), cut in self.rows.cuts.items()
+            if (name, of) == (pipeline, tp) and number <= generation and cut is not None
+        }
+        found = []
+        for (name, of_generation, of), links in self.rows.chains.items():
+            if (name, of) != (pipeline, tp) or of_generation >= generation:
+                continue
+            end = min((cut for number, cut in cuts.items() if number > of_generation), default=origin)
+            for start, until, epoch_id in links:
+                if start is not None and epoch_id is not None and start < min(end, origin):
+                    found.append(OffsetRange(start=start, until=min(until, end, origin)))
+        return joined(found)
+
+    def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
+        found = [
+            cut
+            for (name, number, of), cut in self.rows.cuts.items()
+            if (name, of) == (pipeline, tp) and number > generation and cut is not None
         ]
-        return max(earlier, default=0)
+        return min(found, default=None)
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         links = self.rows.chains[pipeline, generation, lost.tp]

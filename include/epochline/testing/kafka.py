@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochline.declare.inputs import DeclaredSource, one_source
@@ -34,6 +34,7 @@ class FakeKafka:
     """By topic; no retention is known of the others."""
     gaps: set[str] = field(default_factory=set)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
+    groups_kept: timedelta | None = timedelta(days=7)
 
     def produce(
         self, topic: str, partition: int, records: int, *, topic_id: str | None = None, at: datetime = _LONG_AGO
@@ -112,17 +113,23 @@ class FakeKafka:
         return found
 
     def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
-        return self.groups.get(group, {})
+        return dict(self.groups.get(group, {}))
 
     def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
-        self.groups[group] = {
-            (head.tp.topic, head.tp.partition): MirroredOffset(
-                offset=head.next_offset, generation=generation, epoch_id=epoch_id, token=token
-            )
-            for head in heads
-        }
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
+        number: int | None = None,
+    ) -> None:  # fmt: skip
+        self.groups.setdefault(group, {}).update(
+            {
+                (head.tp.topic, head.tp.partition): MirroredOffset(
+                    offset=head.next_offset, generation=generation, epoch_id=epoch_id, token=token, number=number
+                )
+                for head in heads
+            }
+        )
+
+    def group_retention(self) -> timedelta | None:
+        return self.groups_kept
 
     def forget(self, group: str) -> None:
         self.groups.pop(group, None)

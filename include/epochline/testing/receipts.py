@@ -10,9 +10,10 @@ from typing import Any
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.protocol.epoch import Attempt, Epoch, EpochState, Run
+from epochline.protocol.mirror import LastMirror
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt
-from epochline.testing.rows import ReceiptRow
+from epochline.testing.rows import MirrorRow, ReceiptRow
 from epochline.testing.side import Side
 
 
@@ -68,6 +69,35 @@ class FakeReceipts(Side):
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
         return list({(one.shown_by, one.shown.token): one for one in self.rows.accepted.get(pipeline, [])}.values())
+
+    def begin_mirror(self, pipeline: str, generation: int, epoch_id: int, topics: Sequence[str]) -> int:
+        mirrors = self.rows.mirrors.setdefault(pipeline, {})
+        number = max(mirrors, default=0) + 1
+        mirrors[number] = MirrorRow(generation=generation, epoch_id=epoch_id, topics=tuple(topics))
+        return number
+
+    def confirm_mirror(self, pipeline: str, number: int) -> None:
+        mirrors = self.rows.mirrors[pipeline]
+        mirrors[number].confirmed_at, mirrors[number].latest_then = self._now(), max(mirrors)
+        newest = max(one for one, row in mirrors.items() if row.confirmed_at)
+        for one in [one for one, row in mirrors.items() if row.confirmed_at and row.latest_then < newest]:
+            del mirrors[one]
+
+    def last_mirror(self, pipeline: str) -> LastMirror | None:
+        mirrors = self.rows.mirrors.get(pipeline, {})
+        confirmed = {number: row.confirmed_at for number, row in mirrors.items() if row.confirmed_at}
+        if not confirmed:
+            return None
+        number = max(confirmed)
+        row = mirrors[number]
+        return LastMirror(
+            number=number, generation=row.generation, epoch_id=row.epoch_id, topics=row.topics,
+            age=self._now() - confirmed[number], after=mirrors.keys() - {number},
+        )  # fmt: skip
+
+    def forget_mirrors(self, pipeline: str) -> None:
+        for row in self.rows.mirrors.get(pipeline, {}).values():
+            row.confirmed_at, row.latest_then = None, 0
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         return [

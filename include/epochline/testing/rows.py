@@ -43,6 +43,17 @@ class ReceiptRow:
 
 
 @dataclass
+class MirrorRow:
+    """A write of the heads to the consumer group."""
+
+    generation: int
+    epoch_id: int
+    topics: tuple[str, ...]
+    confirmed_at: datetime | None = None
+    latest_then: int = 0
+
+
+@dataclass
 class Rows:
     """All tables. Most are keyed by pipeline and epoch id."""
 
@@ -56,6 +67,8 @@ class Rows:
     chains: dict[tuple[str, int, TopicPartition], list[tuple[int | None, int, int | None]]] = field(
         default_factory=dict
     )
+    cuts: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
+    """By pipeline, generation and partition: up to where an adopted log is the one that was read before."""
     attempts: dict[int, AttemptRow] = field(default_factory=dict)
     staging: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -71,3 +84,5 @@ class Rows:
     undone: set[tuple[str, int]] = field(default_factory=set)
     receipts: dict[tuple[str, int, str], ReceiptRow] = field(default_factory=dict)
     accepted: dict[str, list[Accepted]] = field(default_factory=dict)
+    mirrors: dict[str, dict[int, MirrorRow]] = field(default_factory=dict)
+    """By pipeline and number."""

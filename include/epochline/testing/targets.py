@@ -9,7 +9,7 @@ from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.ports import Applied, Prepared, TableDifference
+from epochline.ports import Applied, Fit, Prepared, TableDifference
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable
@@ -24,6 +24,9 @@ class FakeTargets(Side):
         if missing:
             raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.", "migrate")
         return {sink.table: dict(sink.columns or {}) for sink in pipeline.tables}
+
+    def compare(self, pipeline: Pipeline) -> Fit:
+        return Fit()
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
         for sink in pipeline.tables:
@@ -46,6 +49,12 @@ class FakeTargets(Side):
                 raise TargetError(
                     f"{pipeline.name}: target {place} belongs to pipeline {owner}.", f"plan {pipeline.name}"
                 )
+
+    def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
+        return {}
+
+    def accept(self, pipeline: Pipeline, epoch_id: int) -> None:
+        pass
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         mine = [place for place, owner in self.rows.claims.items() if owner == pipeline]

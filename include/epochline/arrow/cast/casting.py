@@ -6,24 +6,26 @@ rounded, and COPY accepts every value that is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast import textual
+from epochline.arrow.cast import arrays, textual
 from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
 from epochline.arrow.cast.reasons import marked
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.cast.temporal import to_date, to_time, to_timestamp
 from epochline.arrow.cast.types import arrow_type
-from epochline.declare.columns import INTEGERS, ColumnType
+from epochline.declare.columns import INTEGERS, ColumnType, parse_type
 
 Convert = Callable[[pa.Array, ColumnType], pa.Array]
 
 _SHOWN = 40
+_TEXT = parse_type("text")
 
 
 @dataclass(slots=True)
@@ -49,6 +51,10 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
     target = arrow_type(kind)
     if pa.types.is_null(plain.type):
         return Cast(pa.array([None] * len(plain), target))
+    if kind.element is not None and arrays.is_list(plain.type):
+        return cast_elements(name, *arrays.from_lists(plain), kind.element)
+    if kind.element is not None and (pa.types.is_string(plain.type) or pa.types.is_binary(plain.type)):
+        return _cast_json_arrays(name, plain, kind)
     convert = _converter(kind)
     try:
         return _cast_pieces(name, plain, kind, convert)
@@ -56,6 +62,51 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
         raise ColumnMismatchError(
             f"column {name}: Arrow's {array.type} cannot be cast to {kind} ({target}); convert it in your function"
         ) from error
+
+
+def cast_elements(name: str, trees: Sequence[arrays.Tree], elements: pa.Array, kind: ColumnType) -> Cast:
+    """Cast the elements of arrays, and write each array as JSON.
+
+    Args:
+        name: of the column, for the reasons.
+        trees: one per row.
+        elements: of all rows.
+        kind: the type of an element.
+
+    Raises:
+        ColumnMismatchError: the elements' type cannot be cast to ``kind``.
+    """
+    cast = cast_column(name, elements, kind)
+    in_json = arrays.in_json(cast.array, kind)
+    texts: list[str | None] = []
+    problems: dict[int, str] = {}
+    for row, tree in enumerate(trees):
+        try:
+            arrays.check_shape(tree)
+        except DoesNotFitError as error:
+            problems[row] = f"{name}: the value does not fit {kind}[] ({error})"
+        bad = next((one for one in arrays.leaves(tree) if one in cast.problems), None) if cast.problems else None
+        if bad is not None:
+            problems.setdefault(row, cast.problems[bad])
+        texts.append(None if tree is None or row in problems else arrays.joined(tree, in_json))
+    return Cast(pa.array(texts, pa.string()), problems)
+
+
+def _cast_json_arrays(name: str, array: pa.Array, kind: ColumnType) -> Cast:
+    element = kind.element or kind
+    given = cast_column(name, array, _TEXT)
+    trees: list[arrays.Tree] = []
+    elements: list[Any] = []
+    problems = dict(given.problems)
+    for row, text in enumerate(given.array.to_pylist()):
+        try:
+            trees.append(None if text is None else arrays.read_array(text, elements, element))
+        except DoesNotFitError as error:
+            problems[row] = _reason(name, array.slice(row, 1), kind, error)
+            trees.append(None)
+    carried = pa.binary() if element.name == "bytea" else pa.string()
+    cast = cast_elements(name, trees, pa.array(elements, carried), element)
+    return Cast(cast.array, cast.problems | problems)
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -83,6 +134,8 @@ def _converter(kind: ColumnType) -> Convert:
         return to_bare_numeric if kind.precision is None else to_numeric
     if kind.name == "bytea":
         return _to_bytes
+    if kind.element is not None:
+        return _no_array
     if kind.name == "date":
         return to_date
     if kind.name.startswith("timestamp"):
@@ -96,6 +149,10 @@ def _to_bytes(array: pa.Array, kind: ColumnType) -> pa.Array:
     if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
         raise pa.ArrowTypeError("no bytes")
     return array.cast(pa.binary())
+
+
+def _no_array(array: pa.Array, kind: ColumnType) -> pa.Array:
+    raise pa.ArrowTypeError("no array")
 
 
 def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert) -> Cast:

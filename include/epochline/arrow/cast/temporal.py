@@ -28,15 +28,16 @@ def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
         raise pa.ArrowTypeError("no timestamp")
     if pa.types.is_string(given):
         try:
-            return array.cast(target)
+            return _keeping(array.cast(target), kind)
         except pa.ArrowInvalid:
-            return read_texts(array, target, partial(read_moment, has_zone=kind.name == "timestamp with time zone"))
+            has_zone = kind.name == "timestamp with time zone"
+            return _keeping(read_texts(array, target, partial(read_moment, has_zone=has_zone)), kind)
     if pa.types.is_date(given):
         days = array.cast(pa.date32()).cast(pa.int32())
         require(pc.less(pc.abs_checked(days.cast(pa.int64())), _DAYS_IN_64_BITS), "out of range")
     cast = array.cast(target)
     require(are_ticks(cast.cast(pa.int64())), "before 4713 BC")
-    return cast
+    return _keeping(cast, kind)
 
 
 def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
@@ -62,13 +63,23 @@ def to_time(array: pa.Array, kind: ColumnType) -> pa.Array:
     if pa.types.is_string(array.type):
         plain = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?$"
         if not pc.all(pc.match_substring_regex(array, plain), min_count=0).as_py():
-            return read_texts(array, pa.time64("us"), read_time)
+            return _keeping(read_texts(array, pa.time64("us"), read_time), kind)
         # Arrow casts texts to timestamps, but not to times.
         moment = pc.binary_join_element_wise("1970-01-01T", array, "", null_handling="emit_null")
-        return moment.cast(pa.timestamp("us")).cast(pa.time64("us"))
+        return _keeping(moment.cast(pa.timestamp("us")).cast(pa.time64("us")), kind)
     if not pa.types.is_time(array.type):
         raise pa.ArrowTypeError("no time")
     cast = array.cast(pa.time64("us"))
     ticks = cast.cast(pa.int64())
     require(pc.and_(pc.greater_equal(ticks, 0), pc.less_equal(ticks, DAY)), "not within a day")
+    return _keeping(cast, kind)
+
+
+def _keeping(cast: pa.Array, kind: ColumnType) -> pa.Array:
+    """Refuse more digits of a second than the type keeps: PostgreSQL would round them."""
+    if kind.digits is not None:
+        unit = 10 ** (6 - kind.digits)
+        ticks = cast.cast(pa.int64())
+        whole = pc.multiply(pc.divide(ticks, unit), unit)
+        require(pc.equal(ticks, whole), f"more than {kind.digits} digits of a second")
     return cast

@@ -44,8 +44,16 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
         return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
     check = _CHECKS.get(kind.name)
     if check is not None:
-        return lambda array, kind: _checked(to_text(_stringlike(array), kind), check)
+        return lambda array, kind: _keeping(_checked(to_text(_stringlike(array), kind), check), kind)
     return to_text
+
+
+def _keeping(texts: pa.Array, kind: ColumnType) -> pa.Array:
+    """Refuse more digits of a second than the type keeps: PostgreSQL would round them."""
+    if kind.digits is not None:
+        rounded = pc.match_substring_regex(texts, rf"\.[0-9]{{{kind.digits}}}[0-9]*[1-9]")
+        require(pc.invert(rounded), f"more than {kind.digits} digits of a second")
+    return texts
 
 
 def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:

@@ -14,7 +14,9 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.arrays import planted
 from epochline.arrow.cast.calendar import only_postgres, outside_years
+from epochline.arrow.cast.casting import Cast, cast_elements
 from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.jsontext import MAX_DEPTH
 from epochline.arrow.cast.time_texts import read_moment
@@ -61,10 +63,14 @@ class AvroReader:
                 fields = nothing
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
-        arrays = []
-        for column, (_, kind, carried, _) in zip(columns, self._fields, strict=True):
-            array, target = pa.array(column, carried), arrow_type(kind)
-            arrays.append(array.cast(target) if pa.types.is_temporal(target) else array)
+        arrays: list[pa.Array] = []
+        for column, (name, kind, carried, read) in zip(columns, self._fields, strict=True):
+            if kind.element is None:
+                arrays.append(_carried(column, carried, kind))
+                continue
+            cast = _cast_lists(name, column, kind.element, carried, read)
+            arrays.append(cast.array)
+            problems = cast.problems | problems
         return arrays, problems
 
     def _read_key(self, key: bytes | None) -> list[Any]:
@@ -101,7 +107,9 @@ class AvroReader:
         for name, kind, _, read in self._fields:
             value = record.get(name)
             try:
-                fields.append(None if value is None else read(value))
+                if kind.element is not None and not isinstance(value, list | None):
+                    raise DoesNotFitError("not an array")
+                fields.append(value if value is None or kind.element is not None else read(value))
             except DoesNotFitError as error:
                 given = value.kind if isinstance(value, Logical) else type(value).__name__
                 raise DoesNotFitError(f"{name}: {given} of Avro does not fit {kind} ({error})") from None
@@ -112,8 +120,34 @@ _Read = Callable[[Any], Any]
 _MOMENT = pa.timestamp("us", "UTC")
 
 
+def _carried(values: list[Any], carried: pa.DataType, kind: ColumnType) -> pa.Array:
+    """Values that a reader gave, as the type that the cast begins with."""
+    array, target = pa.array(values, carried), arrow_type(kind)
+    return array.cast(target) if pa.types.is_temporal(target) else array
+
+
+def _cast_lists(name: str, rows: list[Any], element: ColumnType, carried: pa.DataType, read: _Read) -> Cast:
+    """Arrays of Avro as a cast column."""
+    trees: list[Any] = []
+    elements: list[Any] = []
+    problems: dict[int, str] = {}
+    for row, value in enumerate(rows):
+        try:
+            trees.append(None if value is None else planted(value, elements, element, read))
+        except DoesNotFitError as error:
+            problems[row] = f"{name}: an element of Avro does not fit {element} ({error})"
+            trees.append(None)
+    cast = cast_elements(name, trees, _carried(elements, carried, element), element)
+    return Cast(cast.array, cast.problems | problems)
+
+
 def _reader_of(kind: ColumnType) -> tuple[pa.DataType, _Read]:
-    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them."""
+    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them.
+
+    Of an array, those of its elements.
+    """
+    if kind.element is not None:
+        return _reader_of(kind.element)
     if kind.name in INTEGERS:
         return pa.int64(), _integer
     if kind.name in _READERS:

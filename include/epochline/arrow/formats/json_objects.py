@@ -71,11 +71,11 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
         return column.cast(pa.string())
     if kind.name == "numeric":
         return numeric_text(column)
-    if kind.name in ("json", "jsonb"):
+    if kind.name in ("json", "jsonb") or kind.element is not None:
         return _each(column, _document)
     if kind.name == "bytea":
         return _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
-    if kind.name == "date" or kind.name.startswith(("timestamp", "time ")):
+    if not kind.by_text and (kind.name == "date" or kind.name.startswith(("timestamp", "time "))):
         texts = pc.replace_substring(spelled_out(column).cast(pa.string()), " ", "T")
         return pc.binary_join_element_wise('"', texts, '"', "")
     return _texts(as_text(column, kind))

@@ -199,6 +199,12 @@ class _Member:
         elif kind.name in ("json", "jsonb"):
             self.at_once = False
             self._take = _document
+        elif kind.element is not None:
+            self.at_once = False
+            self._take = _list
+        elif kind.by_text:
+            self.at_once = False
+            self._take = _number_or_text
         elif kind.name == "bytea":
             self.at_once = False
             self.carried = self.written = pa.binary()
@@ -257,6 +263,18 @@ def _document(value: Any) -> str:
     text = write_json(value)
     require_utf8(text)
     return text
+
+
+def _list(value: Any) -> str:
+    if not isinstance(value, list):
+        raise DoesNotFitError("not an array")
+    return _document(value)
+
+
+def _number_or_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DoesNotFitError("not a text or a number")
+    return _text(str.__str__(value))
 
 
 def _text(value: Any) -> str:

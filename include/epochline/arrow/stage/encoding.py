@@ -10,6 +10,7 @@ from pgpq import ArrowToPostgresBinaryEncoder
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
+from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.buffers import hexadecimal
 from epochline.arrow.cast.calendar import since_2000, spelled_out
 from epochline.arrow.cast.types import column_type, record_schema
@@ -31,6 +32,7 @@ class CopyEncoder:
         self._schema = record_schema(columns)
         self._sent = pa.schema([(one.name, _sent_type(one.type)) for one in self._schema])
         kinds = {name: column_type(text) for name, text in columns.items()}
+        self._arrays = {name: kind for name, kind in kinds.items() if kind.element is not None}
         carriers = {kind.carrier for kind in kinds.values()}
         self._documents = {name for name, kind in kinds.items() if kind.name == "jsonb"}
         self.carrier = Carrier.BINARY if carriers <= {Carrier.BINARY} else Carrier.TEXT
@@ -70,12 +72,21 @@ class CopyEncoder:
         if batch.num_rows == 0:
             return b""
         if self.carrier is Carrier.TEXT:
-            return csv_rows(batch)
+            return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
         columns = [since_2000(one) if _is_temporal(one.type) else one for one in batch.columns]
         rows: bytes = self._binary.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._sent))
         return rows
+
+    def _with_literals(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._arrays:
+            return batch
+        columns = [
+            literals(column, self._arrays[name]) if name in self._arrays else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
     def end(self) -> bytes:
         """The bytes after the last batch."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,12 +94,6 @@ class BatchFlow:
         self._quarantines_tombstones = any(
             isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
         )
-
-    def with_refused(self, refused: Refused) -> BatchFlow:
-        """A copy of this flow with the refused records of another epoch: the audit reads many epochs with one flow."""
-        other = copy(self)
-        other._refused = refused
-        return other
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """The rows of every sink, the quarantine's rows and the counts of one source batch.

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, require_columns
+from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_types, record_schema
@@ -51,6 +51,7 @@ class RowBuilder:
         own = {*STAGED_LINEAGE, DELETED, UNAVAILABLE, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
         self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
+        self._generated = staged.generated
         self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
         self._plain_arrow = plain_arrow
 
@@ -76,6 +77,7 @@ class RowBuilder:
             what = f"select {self._sink.select} of {self._sink}"
             problems = refused_for(what, dict(zip(rows.schema.names, rows.columns, strict=True)), self._record)
             chosen = call(what, self._select, without_refused(rows, problems))
+            refuse_generated(what, chosen.schema.names, self._generated)
         require_columns(what, chosen, self._targets)
         tombstones = rows.column(TOMBSTONE)
         on_tombstone = self._sink.on_tombstone if any_true(tombstones) else None

@@ -15,8 +15,9 @@ from epochline.ports import Manifest, PartSum
 from epochline.postgres.ledger.parts import EXTERNAL, counts_of
 from epochline.postgres.queries.collations import collations_of
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.ownership import give_to_owner
+from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.shapes import staged_types, table_shapes
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, Run
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
@@ -82,7 +83,7 @@ class PostgresAttempts:
         collations = collations_of(self._connection, staged.sink)
         columns = sql.SQL(", ").join(
             sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
-            for name, kind in staged.columns.items()
+            for name, kind in staged_types(staged.columns, table_shapes(self._connection, staged.sink)).items()
         )
         # Not UNLOGGED: sealed rows must survive a crash of the server (INV-6).
         execute_sql(
@@ -95,7 +96,7 @@ class PostgresAttempts:
         table = sql.Identifier("epochline_staging", staged.table)
         if writer:
             execute_sql(self._connection, sql.SQL("GRANT INSERT ON {} TO {}").format(table, sql.Identifier(WRITER)))
-        give_to_owner(self._connection, "epochline_staging", staged.table)
+        settle_table(self._connection, "epochline_staging", staged.table)
 
     def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
         return StagingTicket(

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.log_ends import LogEnd
-from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
 
 
 class PostgresChain:
@@ -48,7 +48,7 @@ class PostgresChain:
             self._connection, "write_origin",
             pipeline=pipeline, generation=generation, topic=origin.tp.topic, topic_id=origin.tp.topic_id,
             partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
-            leader_epoch=origin.leader_epoch,
+            leader_epoch=origin.leader_epoch, same_log_until=origin.same_log_until,
         )  # fmt: skip
 
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
@@ -65,8 +65,13 @@ class PostgresChain:
             retention_bytes=[one and one.bytes for one in kept],
         )  # fmt: skip
 
-    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
-        begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
+    def carry_over(
+        self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
+    ) -> None:
+        begun = Origin(
+            tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch,
+            same_log_until=same_log_until,
+        )  # fmt: skip
         self.write_origin(pipeline, generation, begun)
         self.link(pipeline, generation, head)
 
@@ -107,8 +112,16 @@ class PostgresChain:
         return moved.rowcount == 1
 
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        return self._move_origin_back(epoch.pipeline, epoch.generation, planned, epoch.epoch_id, "extend back")
+
+    def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
+        return self._move_origin_back(pipeline, generation, committed, None, "carried over")
+
+    def _move_origin_back(
+        self, pipeline: str, generation: int, planned: PlannedRange, epoch_id: int | None, chosen_by: str
+    ) -> bool:
         where = {
-            "pipeline": epoch.pipeline, "generation": epoch.generation, "topic_id": planned.tp.topic_id,
+            "pipeline": pipeline, "generation": generation, "topic_id": planned.tp.topic_id,
             "partition": planned.tp.partition, "start_offset": planned.range.start,
             "until_offset": planned.range.until,
         }  # fmt: skip
@@ -118,14 +131,23 @@ class PostgresChain:
             return False
         execute(
             self._connection, "insert_before_origin", **where,
-            topic=planned.tp.topic, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
+            topic=planned.tp.topic, epoch_id=epoch_id, chosen_by=chosen_by, leader_epoch=planned.leader_epoch,
         )  # fmt: skip
         execute(self._connection, "check_chain")
         return True
 
-    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
-        found = execute(
-            self._connection, "superseded_until",
+    def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
+        rows = execute(
+            self._connection, "superseded",
             pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
-        )  # fmt: skip
-        return int(found.scalar_one())
+        ).all()  # fmt: skip
+        if any(row.unknown for row in rows):
+            return None
+        return joined(OffsetRange(start=row.start_offset, until=row.until) for row in rows)
+
+    def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
+        found: int | None = execute(
+            self._connection, "cut_since",
+            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
+        ).scalar_one()  # fmt: skip
+        return found

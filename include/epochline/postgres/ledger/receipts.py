@@ -15,6 +15,7 @@ from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Attempt, Epoch, Run
+from epochline.protocol.mirror import LastMirror
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt
 
 ANNOUNCED_AT_ONCE = 100
@@ -75,6 +76,24 @@ class PostgresReceipts:
             )
             for row in execute(self._connection, "accepted_epochs", pipeline=pipeline)
         ]
+
+    def begin_mirror(self, pipeline: str, generation: int, epoch_id: int, topics: Sequence[str]) -> int:
+        begun = execute(
+            self._connection, "begin_mirror",
+            pipeline=pipeline, generation=generation, epoch_id=epoch_id, topics=list(topics),
+        )  # fmt: skip
+        return int(begun.scalar_one())
+
+    def confirm_mirror(self, pipeline: str, number: int) -> None:
+        execute(self._connection, "confirm_mirror", pipeline=pipeline, number=number)
+        execute(self._connection, "delete_replaced_mirrors", pipeline=pipeline)
+
+    def last_mirror(self, pipeline: str) -> LastMirror | None:
+        row = execute(self._connection, "last_mirror", pipeline=pipeline).mappings().one_or_none()
+        return None if row is None else LastMirror(**row)
+
+    def forget_mirrors(self, pipeline: str) -> None:
+        execute(self._connection, "forget_mirrors", pipeline=pipeline)
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         return [

@@ -21,7 +21,7 @@ from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epoch_files import delete_older, file_of, is_there, new_file
 from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.ownership import give_to_owner
+from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.state_triggers import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
@@ -197,7 +197,7 @@ class PostgresSavepoints:
         for state in states:
             name = savepoint_table(savepoint.pipeline, savepoint.name, state["state"])
             read_rows(self._connection, source, state, _copy(name))
-            give_to_owner(self._connection, "epochline", name)
+            settle_table(self._connection, "epochline", name)
             execute(
                 self._connection, "import_savepoint_state",
                 pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state["state"], table_name=name,
@@ -213,7 +213,7 @@ class PostgresSavepoints:
         name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
         source = sql.Identifier(*split_table(state.table))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS TABLE {}").format(_copy(name), source))
-        give_to_owner(self._connection, "epochline", name)
+        settle_table(self._connection, "epochline", name)
         schema, table = split_table(state.table)
         execute(
             self._connection, "keep_savepoint_state",

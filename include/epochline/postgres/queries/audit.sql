@@ -14,10 +14,26 @@ WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED' AND e.undone_by IS NUL
 ORDER BY e.epoch_id
 
 -- name: audited_ranges
--- The ranges of an epoch, with counts and digests.
-SELECT topic, topic_id, partition, start_offset, until_offset, records_read, records_passed, records_skipped,
-       records_quarantined, source_digest
-FROM epochline.planned_range WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s ORDER BY topic, partition
+-- The ranges of an epoch, with counts and digests. If a later generation adopted the log after a truncation,
+-- replaced_from is the offset at which that generation began; 0 if it did not begin where the log was cut off.
+SELECT r.topic, r.topic_id, r.partition, r.start_offset, r.until_offset, r.records_read, r.records_passed,
+       r.records_skipped, r.records_quarantined, r.source_digest,
+       (SELECT min(CASE WHEN o.chosen_by = 'adopted at truncation' THEN coalesce(l.until_offset, o.until_offset)
+                   ELSE 0 END)
+        FROM epochline.committed_range o
+        LEFT JOIN epochline.committed_range l ON l.chosen_by = 'carried over'
+            AND (l.pipeline, l.generation, l.topic_id, l.partition, l.start_offset)
+              = (o.pipeline, o.generation, o.topic_id, o.partition, o.until_offset)
+        WHERE (o.pipeline, o.topic_id, o.partition) = (r.pipeline, r.topic_id, r.partition)
+          AND o.generation > e.generation AND o.start_offset IS NULL
+          AND starts_with(o.chosen_by, 'adopted at ')) AS replaced_from
+FROM epochline.planned_range r JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.topic, r.partition
+
+-- name: audited_quarantine
+-- The places of the records that an epoch set aside, whatever became of them since.
+SELECT topic, partition, "offset" FROM epochline.quarantined_record
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
 -- name: audited_rows
 -- The rows of each sink that an epoch committed. What the receipt of an append target counts as unchanged are skipped
@@ -32,11 +48,12 @@ WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.fenced_at IS
 SELECT count(*) FROM epochline.requeue_claim WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
 -- name: audited_claimed_records
--- The next page of the records that an epoch claimed.
+-- The next page of the records that an epoch requeued. Those of its claims that were bad again gave no row, whatever a
+-- later epoch made of them.
 SELECT q.topic, q.topic_id, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
 FROM epochline.requeue_claim c
 JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
-WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s
+WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND q.requeued_by = c.epoch_id
   AND (q.topic_id, q.partition, q."offset") > (%(topic_id)s, %(partition)s, %(offset)s)
 ORDER BY q.topic_id, q.partition, q."offset" LIMIT %(at_most)s
 

@@ -24,9 +24,9 @@ GROUP BY topic, topic_id, partition
 -- name: write_origin
 -- Start a chain at its origin, unless it has started.
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
-                                       chosen_by, leader_epoch)
+                                       chosen_by, leader_epoch, same_log_until)
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
-        %(leader_epoch)s)
+        %(leader_epoch)s, %(same_log_until)s)
 ON CONFLICT DO NOTHING
 
 -- name: keep_log_ends
@@ -102,7 +102,7 @@ WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(t
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
                                        epoch_id, chosen_by, leader_epoch)
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
-        %(epoch_id)s, 'extend back', %(leader_epoch)s)
+        %(epoch_id)s, %(chosen_by)s, %(leader_epoch)s)
 
 -- name: check_chain
 -- Check the foreign key of the chain now.
@@ -115,16 +115,34 @@ WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(t
   AND start_offset < %(until)s AND until_offset > %(start)s AND epoch_id IS NOT NULL
 ORDER BY until_offset
 
--- name: superseded_until
--- How far earlier generations committed a partition, up to the origin of this one. What a restore undid does not
--- count.
-SELECT coalesce(max(least(c.until_offset, origin.until_offset)), 0)
+-- name: superseded
+-- What earlier generations committed of the log that a partition has now, up to the origin of this generation. What an
+-- adopted log had lost does not count, nor does what a restore undid. A carried range is left out: its epochs are there.
+WITH RECURSIVE undone AS (
+    SELECT e.epoch_id
+    FROM epochline.epoch e JOIN epochline.epoch by ON (by.pipeline, by.epoch_id) = (e.pipeline, e.undone_by)
+    WHERE e.pipeline = %(pipeline)s AND by.kind = 'restore'
+    UNION
+    SELECT e.epoch_id FROM epochline.epoch e JOIN undone ON e.undone_by = undone.epoch_id
+    WHERE e.pipeline = %(pipeline)s
+)
+SELECT c.start_offset, least(c.until_offset, origin.until_offset, cut.until) AS until, cut.until = -1 AS unknown
 FROM epochline.committed_range origin
 JOIN epochline.committed_range c
     ON (c.pipeline, c.topic_id, c.partition) = (origin.pipeline, origin.topic_id, origin.partition)
-   AND c.generation < origin.generation AND c.start_offset < origin.until_offset
+   AND c.generation < origin.generation AND c.epoch_id IS NOT NULL
+CROSS JOIN LATERAL (
+    SELECT min(begun.same_log_until) AS until FROM epochline.committed_range begun
+    WHERE (begun.pipeline, begun.topic_id, begun.partition) = (c.pipeline, c.topic_id, c.partition)
+      AND begun.generation > c.generation AND begun.generation <= origin.generation AND begun.start_offset IS NULL) cut
 WHERE origin.pipeline = %(pipeline)s AND origin.generation = %(generation)s AND origin.topic_id = %(topic_id)s
   AND origin.partition = %(partition)s AND origin.start_offset IS NULL
-  AND NOT EXISTS (SELECT FROM epochline.epoch e
-                  JOIN epochline.epoch by ON (by.pipeline, by.epoch_id) = (e.pipeline, e.undone_by)
-                  WHERE (e.pipeline, e.epoch_id) = (c.pipeline, c.epoch_id) AND by.kind = 'restore')
+  AND (c.start_offset < least(origin.until_offset, cut.until) OR cut.until = -1)
+  AND c.epoch_id NOT IN (SELECT epoch_id FROM undone)
+ORDER BY c.start_offset, until
+
+-- name: cut_since
+-- Where the log of a partition was first cut off in the generations after this one, as adoptions recorded it.
+SELECT min(same_log_until) FROM epochline.committed_range
+WHERE pipeline = %(pipeline)s AND generation > %(generation)s AND topic_id = %(topic_id)s AND partition = %(partition)s
+  AND start_offset IS NULL AND same_log_until >= 0

@@ -1,4 +1,4 @@
-"""Tables that a use case creates belong to the owner role, so that every member can drop them."""
+"""Tables that a use case creates: their replica identity, and the role that owns them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 
 
-def give_to_owner(connection: Connection, schema: str, table: str) -> None:
-    """Give a table to the owner role, unless the role is missing or may not own tables in the schema."""
+def settle_table(connection: Connection, schema: str, table: str) -> None:
+    """Finish a new table without a key: its rows can be replicated, and every member of the owner role can drop it.
+
+    It stays with its maker if the role is missing or may not own tables in the schema.
+    """
+    identify_rows(connection, sql.Identifier(schema, table))
     if run(connection, "owner_may_own", schema=schema).scalar_one():
         statement = sql.SQL("ALTER TABLE {} OWNER TO {}")
         execute_sql(connection, statement.format(sql.Identifier(schema, table), sql.Identifier(OWNER)))
+
+
+def identify_rows(connection: Connection, table: sql.Identifier) -> None:
+    """Give a table without a key a replica identity: a publication of all tables refuses UPDATE and DELETE without."""
+    execute_sql(connection, sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(table))

@@ -85,6 +85,36 @@ SELECT shown_by, generation, epoch_id, token, reached FROM (
     WHERE pipeline = %(pipeline)s ORDER BY shown_by, token, accepted_id DESC) newest
 ORDER BY accepted_id
 
+-- name: begin_mirror
+-- Give a number to a write of the heads to the consumer group.
+INSERT INTO epochline.mirror (pipeline, number, generation, epoch_id, topics)
+SELECT %(pipeline)s, coalesce(max(number), 0) + 1, %(generation)s, %(epoch_id)s, CAST(%(topics)s AS text[])
+FROM epochline.mirror WHERE pipeline = %(pipeline)s
+RETURNING number
+
+-- name: confirm_mirror
+-- Record that Kafka took a write, and which numbers had been given by then.
+UPDATE epochline.mirror SET confirmed_at = clock_timestamp(),
+    latest_then = (SELECT max(number) FROM epochline.mirror WHERE pipeline = %(pipeline)s)
+WHERE pipeline = %(pipeline)s AND number = %(number)s
+
+-- name: delete_replaced_mirrors
+-- Delete the writes that had been confirmed before a confirmed one began.
+DELETE FROM epochline.mirror WHERE pipeline = %(pipeline)s AND latest_then < (
+    SELECT max(number) FROM epochline.mirror WHERE pipeline = %(pipeline)s AND confirmed_at IS NOT NULL)
+
+-- name: last_mirror
+-- The newest confirmed write of the heads to the consumer group, and the others that may have come after it.
+SELECT number, generation, epoch_id, topics, clock_timestamp() - confirmed_at AS age,
+       ARRAY(SELECT other.number FROM epochline.mirror other
+             WHERE other.pipeline = m.pipeline AND other.number <> m.number) AS after
+FROM epochline.mirror m WHERE pipeline = %(pipeline)s AND confirmed_at IS NOT NULL ORDER BY number DESC LIMIT 1
+
+-- name: forget_mirrors
+-- Take no earlier write for confirmed.
+UPDATE epochline.mirror SET confirmed_at = NULL, latest_then = NULL
+WHERE pipeline = %(pipeline)s AND confirmed_at IS NOT NULL
+
 -- name: unannounced_receipts
 -- Epochs that a sink shows and that no task has announced successfully.
 SELECT r.epoch_id, r.sink, r.rows, r.shown_at,

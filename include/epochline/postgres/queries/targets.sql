@@ -17,15 +17,78 @@ SELECT schema_name, table_name FROM epochline.target WHERE pipeline = %(pipeline
 -- Release the targets of a pipeline.
 DELETE FROM epochline.target WHERE pipeline = %(pipeline)s
 
+-- name: claims_that_share_rows
+-- Claims of other pipelines, and other targets that are declared with this one, on tables that share rows with it: its
+-- ancestors, its partitions and heirs, and their other ancestors. A table that no longer has the name of its claim is
+-- known by its oid.
+WITH RECURSIVE down AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid
+), related AS (
+    SELECT oid FROM down UNION SELECT i.inhparent FROM pg_inherits i JOIN related ON i.inhrelid = related.oid
+), claims AS (
+    SELECT schema_name, table_name, pipeline, relation FROM epochline.target
+    WHERE pipeline <> %(pipeline)s AND schema_name <> ''
+    UNION ALL
+    SELECT schema_name, table_name, %(pipeline)s, NULL
+    FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS declared (schema_name, table_name)
+)
+SELECT k.pipeline, k.schema_name, k.table_name FROM claims k
+LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
+       ON n.nspname = k.schema_name AND c.relname = k.table_name
+JOIN related r ON r.oid = coalesce(c.oid, k.relation)
+WHERE (k.schema_name, k.table_name) <> (%(schema)s, %(table)s)
+ORDER BY 1, 2, 3 LIMIT 1
+
+-- name: claimed_relation
+-- The table that a pipeline's claim is of and the one that has its name now; the same of its table of deleted keys.
+SELECT t.relation, c.oid AS now, t.deleted_keys, d.oid AS deleted_now,
+       coalesce(t.accepted_epoch, 0) AS accepted_epoch,
+       has_schema_privilege(n.oid, 'USAGE') AND has_any_column_privilege(c.oid, 'SELECT') AS may_read,
+       (SELECT format('%%I.%%I', m.nspname, k.relname) FROM pg_class k JOIN pg_namespace m ON m.oid = k.relnamespace
+        WHERE k.oid = t.relation AND k.relkind IN ('r', 'p')) AS moved_to
+FROM (SELECT %(schema)s::text AS schema_name, %(table)s::text AS table_name) w
+LEFT JOIN epochline.target t
+       ON (t.schema_name, t.table_name, t.pipeline) = (w.schema_name, w.table_name, %(pipeline)s)
+LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace)
+       ON n.nspname = w.schema_name AND c.relname = w.table_name AND c.relkind IN ('r', 'p')
+LEFT JOIN (pg_class d JOIN pg_namespace o ON o.oid = d.relnamespace)
+       ON o.nspname = 'epochline' AND d.relname = %(deleted_keys)s
+
+-- name: remember_relation
+-- Keep which table a claim is of.
+UPDATE epochline.target
+SET relation = %(relation)s, deleted_keys = %(deleted_keys)s, accepted_epoch = coalesce(%(accepted)s, accepted_epoch)
+WHERE (schema_name, table_name, pipeline) = (%(schema)s, %(table)s, %(pipeline)s)
+
+-- name: rows_of_epochs_in_target
+-- Per standing epoch after this one, the newest first, the rows that it wrote to a target, and how many rows of earlier
+-- epochs it replaced or deleted. Mode append replaces none.
+SELECT r.epoch_id, coalesce(r.inserted + r.updated, r.rows) AS written, coalesce(r.updated + r.deleted, 0) AS replaced
+FROM epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
+ORDER BY r.epoch_id DESC
+
+-- name: rows_due_in_target
+-- The least number of rows that the standing epochs after this one left in a target, the newest of them that wrote
+-- rows, and the number of keys that they deleted. Sums of mode add have no count of keys: one row at least.
+SELECT coalesce(sum(coalesce(r.inserted - r.deleted, (r.rows > 0)::integer)), 0)::bigint AS least,
+       max(r.epoch_id) FILTER (WHERE coalesce(r.inserted + r.updated + r.deleted, r.rows) > 0) AS epoch_id,
+       coalesce(sum(r.deleted), 0)::bigint AS deleted
+FROM epochline.receipt r JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id > %(after)s AND e.undone_by IS NULL
+
 -- name: keep_image
 -- Record a before-image.
 INSERT INTO epochline.before_image (pipeline, epoch_id, sink, table_name)
 VALUES (%(pipeline)s, %(epoch_id)s, %(sink)s, %(table_name)s)
 
 -- name: images
--- The before-images of a target, the newest first.
+-- The before-images of a target, the newest first. An image whose table is gone puts nothing back.
 SELECT epoch_id, table_name FROM epochline.before_image
-WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id DESC
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND to_regclass(format('epochline.%%I', table_name)) IS NOT NULL
+ORDER BY epoch_id DESC
 
 -- name: delete_image
 -- Delete the record of a before-image.
@@ -37,13 +100,48 @@ SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relname
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: name, type, NOT NULL, has a default, writable, generated, enum.
+-- The columns of a table: name, type, NOT NULL, has a default, writable, generated.
 SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
        a.atthasdef OR a.attidentity <> '' AS has_default,
-       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated,
-       t.typtype = 'e' AS is_enum
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated
+FROM pg_attribute a
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+
+-- name: types_of_table
+-- What the type of each column is made of. Domains are taken off until the leaf is reached: the type itself, or that of
+-- an array's elements. `arrays` is the number of arrays taken off. `plain` is the leaf without its modifier, `inner` the
+-- types within a composite, a range or a multirange, and `inner_modified` whether one of them has a modifier.
+WITH RECURSIVE step AS (
+    SELECT a.attnum AS num, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.atttypid AS type,
+           a.atttypmod AS modifier, 0 AS arrays, false AS inside
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT s.num, s.name, s.kind, below.type, below.modifier, s.arrays + below.is_element::int,
+           s.inside OR below.is_inside
+    FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type CROSS JOIN LATERAL (
+        SELECT t.typbasetype AS type, t.typtypmod AS modifier, false AS is_element, false AS is_inside
+        WHERE t.typtype = 'd'
+        UNION ALL
+        SELECT e.oid, s.modifier, NOT s.inside, false FROM pg_catalog.pg_type e WHERE e.typarray = t.oid
+        UNION ALL
+        SELECT m.atttypid, m.atttypmod, false, true FROM pg_catalog.pg_attribute m
+        WHERE t.typtype = 'c' AND m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
+        UNION ALL
+        SELECT r.rngsubtype, -1, false, true FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+    ) below
+)
+SELECT s.name, s.kind, max(s.arrays) AS arrays,
+       max(format_type(s.type, s.modifier)) FILTER (WHERE is_leaf) AS leaf,
+       max(format_type(s.type, -1)) FILTER (WHERE is_leaf) AS plain,
+       bool_or(t.typtype = 'e') FILTER (WHERE is_leaf) AS is_enum,
+       coalesce(array_agg(DISTINCT format_type(s.type, -1)) FILTER (WHERE s.inside), '{}') AS inner,
+       coalesce(bool_or(s.modifier <> -1) FILTER (WHERE s.inside), false) AS inner_modified
+FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type
+CROSS JOIN LATERAL (SELECT NOT s.inside AND t.typtype <> 'd'
+                           AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid) AS is_leaf) l
+GROUP BY s.num, s.name, s.kind ORDER BY s.num
 
 -- name: unique_keys_of_table
 -- The column sets of the unique indexes that an upsert can use.
@@ -57,8 +155,8 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
 -- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
 -- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
 -- length of each index; whether code may read other tables; whether values are exclusive beyond the plain unique keys;
--- the foreign keys from and to the table; the constraints that can be deferred.
--- Triggers whose names start with the prefix of state triggers do not count.
+-- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
+-- prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
     SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
 ), policy AS (
@@ -124,41 +222,6 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                AND c.oid IN (k.conrelid, k.confrelid) ORDER BY k.oid) AS deferrable
 FROM pg_class c WHERE c.oid = %(oid)s
 
--- name: rows_changed_by_transaction
--- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
--- PostgreSQL's own count: statements of triggers, rules and cascades are in it. The session's earlier transactions may
--- be in it too, so only the difference of two looks counts.
-WITH RECURSIVE tree AS (
-    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
-)
-SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS inserted,
-       coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
-       coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
-FROM tree
-
--- name: foreign_keys_to_table
--- The foreign keys to a table: the table that has the key, its columns and the columns that it refers to, in the same
--- order; what a DELETE and an UPDATE of the row referred to do.
-SELECT k.conname AS name, n.nspname AS schema, c.relname AS table_name, k.conrelid = k.confrelid AS is_own,
-       k.confdeltype AS on_delete, k.confupdtype AS on_update,
-       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY u (num, at)
-             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at) AS columns,
-       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
-             JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num ORDER BY u.at) AS referred
-FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE k.contype = 'f' AND k.confrelid = %(oid)s ORDER BY n.nspname, c.relname, k.conname
-
--- name: nullable_columns_of_unique_rules
--- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions
--- included.
-SELECT DISTINCT a.attname::text FROM pg_index i
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum > 0
-WHERE i.indrelid = %(oid)s AND (i.indisunique OR i.indisexclusion) AND NOT a.attnotnull AND a.attgenerated = ''
-  AND (a.attnum = ANY (i.indkey)
-       OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-                  AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum))
-ORDER BY 1
-
 -- name: exclusive_rules
 -- The unique indexes and exclusion constraints of a table and its partitions, except those on exactly these columns:
 -- for each the expressions with their operators, the condition, the columns, whether NULLs are equal.
@@ -170,7 +233,8 @@ WITH r AS (
            OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
               AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
 )
-SELECT c.relname AS name, r.indisexclusion AS excludes, r.indnullsnotdistinct AS nulls_are_equal, pg_get_expr(r.indpred, r.indrelid) AS condition,
+SELECT c.relname AS name, r.indisexclusion AS excludes, r.indnullsnotdistinct AS nulls_are_equal,
+       pg_get_expr(r.indpred, r.indrelid) AS condition,
        ARRAY(SELECT json_build_object(
                  'expression', pg_get_indexdef(r.indexrelid, n, true),
                  'collation', (SELECT json_build_array(s.nspname, l.collname) FROM pg_collation l
@@ -210,10 +274,33 @@ FROM pg_class c LEFT JOIN pg_trigger t
 WHERE c.oid = %(oid)s GROUP BY c.oid, c.relhasrules
 
 -- name: filled_by_the_database
--- The columns of a table that have a default or are generated, with the expression; identity columns have none.
-SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression, a.attgenerated <> '' AS generated
-FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped AND (d.oid IS NOT NULL OR a.attidentity <> '')
+-- The default expressions of columns, and the expressions of generated columns.
+SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
+FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE d.adrelid = %(oid)s
+
+-- name: rows_changed_by_transaction
+-- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
+-- PostgreSQL's own count: statements of triggers, rules and cascades are in it. The session's earlier transactions may
+-- be in it too, so only the difference of two looks counts.
+WITH RECURSIVE tree AS (
+    SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+)
+SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS inserted,
+       coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
+       coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
+FROM tree
+
+-- name: nullable_columns_of_unique_rules
+-- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions
+-- included.
+SELECT DISTINCT a.attname::text FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum > 0
+WHERE i.indrelid = %(oid)s AND (i.indisunique OR i.indisexclusion) AND NOT a.attnotnull AND a.attgenerated = ''
+  AND (a.attnum = ANY (i.indkey)
+       OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+                  AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum))
+ORDER BY 1
 
 -- name: provenance_of_table
 -- The owner of a table; whether Epochline creates tables as this role: the ledger's owner, this login or a role that it
@@ -281,11 +368,37 @@ UNION ALL
 SELECT format('GRANT %%s ON %%s', kind, oid::regclass) FROM unnest(%(privileges)s) AS kind, target
 WHERE NOT CASE WHEN kind = 'DELETE' THEN has_table_privilege(oid, kind) ELSE has_any_column_privilege(oid, kind) END
 UNION ALL
+-- A login that may write some columns lacks the others.
+SELECT format('GRANT %%s (%%s) ON %%s', kind, string_agg(quote_ident(name), ', ' ORDER BY a.attnum), oid::regclass)
+FROM (SELECT 'INSERT', unnest(%(inserted)s::text[]) UNION ALL SELECT 'UPDATE', unnest(%(updated)s::text[]))
+     AS wanted (kind, name), target JOIN pg_attribute a ON a.attrelid = target.oid
+WHERE kind = ANY (%(privileges)s) AND a.attname = name AND has_any_column_privilege(oid, kind)
+  AND NOT has_column_privilege(oid, a.attnum, kind)
+GROUP BY kind, oid
+UNION ALL
 SELECT format('GRANT USAGE ON SEQUENCE %%s', seqrelid::regclass)
 FROM target JOIN pg_attrdef f ON f.adrelid = target.oid
 JOIN pg_depend d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
 JOIN pg_sequence q ON q.seqrelid = d.refobjid
 WHERE NOT has_sequence_privilege(seqrelid, 'USAGE')
+
+-- name: publishes_changes
+-- Whether a publication of this database publishes changes of rows.
+SELECT EXISTS (SELECT FROM pg_publication WHERE pubupdate OR pubdelete)
+
+-- name: tables_without_identity
+-- Of a table and its partitions and heirs, those without a replica identity.
+WITH RECURSIVE down AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN down ON i.inhparent = down.oid
+)
+SELECT format('%%I.%%I', n.nspname, c.relname) FROM down JOIN pg_class c USING (oid)
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relreplident <> 'f'
+  AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+                  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)
+ORDER BY 1
 
 -- name: schema_exists
 -- Whether a schema exists.

@@ -7,7 +7,7 @@ count of the rows that the transaction changed shows whether rows were added; if
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,30 +23,37 @@ from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.fates import count_unsettled
 from epochline.postgres.targets.modes import sums_by_key
-from epochline.postgres.targets.together import apply_together
 from epochline.protocol.epoch import Epoch
 
 Check = Callable[[], None]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 
-def apply_and_watch(
-    connection: Connection, tables: Sequence[Application], epoch: Epoch
-) -> tuple[dict[str, Applied], list[Check]]:
-    """Apply staging to targets that something else may change.
+def watch(connection: Connection, what: Application, epoch: Epoch) -> Callable[[Applied], Check]:
+    """Look at a target that something else may change, before staging is applied.
 
     Returns:
-        What was done to each, by table; and the checks to make when deferred constraints were checked.
-
-    Raises:
-        psycopg2.Error, TargetError: as `epochline.postgres.targets.together.apply_together`.
+        From what was done, the check to make when all tables are applied and deferred constraints were checked.
     """
-    before = [_looked_at(connection, what) for what in tables]
-    applied = apply_together(connection, tables, epoch)
-    return applied, [
-        partial(_refuse_difference, connection, what, epoch, applied[what.sink.table], seen)
-        for what, seen in zip(tables, before, strict=True)
-    ]
+    before = _Before(
+        changed=_changed_rows(connection, what),
+        rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
+        sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
+    )
+
+    def check(applied: Applied) -> None:
+        # Row-level security that began after the first look hides rows from this one.
+        find_target(connection, what.sink.table)
+        wrong = _difference(connection, what, epoch, applied, before)
+        if wrong is not None:
+            raise TargetError(
+                f"{epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of a"
+                " foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
+                " or abort the epoch.",
+                f"run {epoch.pipeline}",
+            )
+
+    return lambda applied: partial(check, applied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,29 +63,6 @@ class _Before:
     changed: tuple[int, int, int]
     rows: int
     sums: sql.Identifier | None
-
-
-def _looked_at(connection: Connection, what: Application) -> _Before:
-    return _Before(
-        changed=_changed_rows(connection, what),
-        rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
-        sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
-    )
-
-
-def _refuse_difference(
-    connection: Connection, what: Application, epoch: Epoch, applied: Applied, before: _Before
-) -> None:
-    # Row-level security that began after the first look hides rows from this one.
-    find_target(connection, what.sink.table)
-    wrong = _difference(connection, what, epoch, applied, before)
-    if wrong is not None:
-        raise TargetError(
-            f"{epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of a"
-            " foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
-            " or abort the epoch.",
-            f"run {epoch.pipeline}",
-        )
 
 
 def _difference(

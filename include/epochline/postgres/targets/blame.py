@@ -20,7 +20,7 @@ from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.exclusive import FATES, NUMBER, broken, exclusive_rules, is_exclusive, keep_fates
 from epochline.postgres.targets.fates import winners
-from epochline.postgres.targets.modes import take_away
+from epochline.postgres.targets.modes import take_all_away
 from epochline.postgres.targets.refusals import (
     attempt,
     error_in_words,
@@ -57,8 +57,8 @@ class _Table:
     def of(cls, what: Application, at: int) -> _Table:
         """The ``at``-th target of a trial."""
         rows, newest, chunk = (
-            replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}_{part}"))
-            for part in ("rows", "newest", "chunk")
+            replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}{part}"))
+            for part in ("", "_newest", "_chunk")
         )
         if what.sink.mode == "replace":
             # The rows that are replaced go once: a chunk must not delete the rows of the chunk before it.
@@ -169,8 +169,7 @@ class Suspects:
 
     def _changes_rows(self, what: Application) -> bool:
         target = what.target
-        oid = run(self._connection, "find_relation", schema=target.schema, table=target.name).one().oid
-        return bool(run(self._connection, "code_of_table", oid=oid, state_triggers=FOLLOWED).one().changes_rows)
+        return bool(run(self._connection, "code_of_table", oid=target.oid, state_triggers=FOLLOWED).one().changes_rows)
 
     def _unfit(self, most: int) -> list[_Unfit]:
         """Records that do not fit those before them, found by halves, unless a later one makes room."""
@@ -202,7 +201,7 @@ class Suspects:
         return range(1, max(last) + 1)
 
     def _take_away(self, what: Application) -> None:
-        done = attempt(self._connection, partial(take_away, self._connection, what, self._epoch))
+        done = attempt(self._connection, partial(take_all_away, self._connection, what, self._epoch))
         if isinstance(done, psycopg2.Error):
             raise refusal_by(done)(
                 f"{self._epoch}: {what.sink} refuses that its rows are replaced: {error_in_words(done)[0]}. Nothing was"

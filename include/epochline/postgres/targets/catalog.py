@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, parse_type
+from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.reserved import is_reserved
@@ -17,7 +17,10 @@ from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.foreign_keys import ForeignKey
+from epochline.postgres.targets.identity import refuse_lost
+from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.rights import missing_rights
+from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
 _POSITION = frozenset({"_topic", "_partition", "_offset"})
 
@@ -27,10 +30,10 @@ class TargetColumn:
     """One column of a target: its type as ``format_type`` spells it, and whether it can be left out."""
 
     kind: str
+    shape: ColumnShape
     required: bool
     writable: bool
     not_null: bool
-    is_enum: bool
     has_default: bool = False
     generated: bool = False
     """PostgreSQL computes it from other columns of the row."""
@@ -80,6 +83,11 @@ class Target:
         return sql.Identifier(self.schema, self.name)
 
     @property
+    def foreign_keys_to_it(self) -> tuple[ForeignKey, ...]:
+        """The foreign keys of other tables, and of the table itself, that refer to its rows."""
+        return tuple(key for key in self.foreign_keys if key.parent == self.place)
+
+    @property
     def place(self) -> tuple[str, str]:
         """Schema and name."""
         return self.schema, self.name
@@ -103,6 +111,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
             "migrate",
         )
     columns = run(connection, "columns_of_table", oid=found.oid)
+    shapes = table_shapes(connection, table)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
     if rules.hides_rows:
@@ -120,11 +129,11 @@ def find_target(connection: Connection, table: str) -> Target | None:
         columns={
             column.name: TargetColumn(
                 kind=column.kind,
+                shape=shapes[column.name],
                 required=column.not_null and not column.has_default,
                 has_default=column.has_default,
                 writable=column.writable,
                 not_null=column.not_null,
-                is_enum=column.is_enum,
                 generated=column.generated,
             )
             for column in columns
@@ -157,6 +166,7 @@ def filled_columns(
     Raises:
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """
+    refuse_lost(connection, pipeline, sink)
     subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
         if sink.columns is None:
@@ -164,13 +174,19 @@ def filled_columns(
         raise TargetError(f"{subject} does not exist. The command makes it.", "migrate")
     try:
         filled = _declared(sink, target) if sink.columns is not None else _by_catalog(pipeline, sink, target)
-        missing = missing_rights(connection, sink)
+        missing = missing_rights(connection, sink, columns=[*filled, *sink.added_columns])
         if missing:
             raise _UnfitError(f": the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
         _check_required(sink, target, filled)
         _check_lineage(sink, target)
         if sink.key:
             _check_key(sink, target, filled)
+        published = refused_by_publication(connection, sink, changed_columns(sink, target), changes_of(sink))
+        if published is not None:
+            raise _UnfitError(f": {published}")
+    except _UnfitTypeError as unfit:
+        # The plan itself would say the same again.
+        raise TargetError(f"{subject}{unfit}", f"run {pipeline.name}") from unfit
     except _UnfitError as unfit:
         raise TargetError(f"{subject}{unfit}", f"plan {pipeline.name}") from unfit
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
@@ -178,8 +194,18 @@ def filled_columns(
     return filled
 
 
+def changed_columns(sink: PostgresTable, target: Target) -> list[str]:
+    """Columns of a target that an UPDATE of the sink may set, those outside its key first."""
+    writable = [name for name, column in target.columns.items() if column.writable]
+    return sorted(writable, key=lambda name: name in sink.key)
+
+
 class _UnfitError(Exception):
     """What is wrong with a target, as the end of a sentence that begins with its name."""
+
+
+class _UnfitTypeError(_UnfitError):
+    """A column has a type that cannot be filled; the sentence ends with the statement that alters it."""
 
 
 def check_existing(connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
@@ -266,6 +292,7 @@ def _declared(sink: PostgresTable, target: Target) -> dict[str, str]:
 
 def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
     own_rows = sink.select is not None or pipeline.is_transformed
+    _refuse_generated([] if own_rows else pipeline.parsed_columns, target)
     filled = {}
     for name, column in target.columns.items():
         if is_reserved(name) or name == sink.insert_time or not column.writable:
@@ -273,10 +300,12 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
         if sink.mode == "add" and name not in (*sink.key, *sink.measures):
             continue
         if name in pipeline.parsed_columns if not own_rows else column.required or not column.not_null:
-            try:
-                parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
-            except ValueError as error:
-                raise _UnfitError(f": column {name}: {error}.") from error
+            if column.shape.unfit is not None:
+                raise _UnfitTypeError(
+                    f": column {name} is {column.kind}, {column.shape.unfit}. Its values cannot be checked. Give the"
+                    f" column another type: ALTER TABLE {sink.table} ALTER COLUMN {name} TYPE jsonb USING"
+                    f" to_jsonb({name})."
+                )
             filled[name] = column.kind
     if not filled:
         raise _UnfitError(
@@ -288,6 +317,18 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
     if missing:
         raise _UnfitError(f" has no column {', '.join(missing)} to fill, which the declaration names.")
     return filled
+
+
+def _refuse_generated(record: Iterable[str], target: Target) -> None:
+    """Refuse a column of the record that the table generates: its own value would be stored instead (SEC-5, INV-9)."""
+    refused = [name for name in record if name in target.columns and not target.columns[name].writable]
+    if refused:
+        names = ", ".join(refused)
+        raise _UnfitError(
+            f": the record has {names}, and the table generates {names} itself, so that it would store other values."
+            f" Run ALTER TABLE {target.schema}.{target.name} ALTER COLUMN {refused[0]} SET GENERATED BY DEFAULT if it"
+            " is an identity column, or leave the column out of parse or by a `select` of the sink."
+        )
 
 
 def _check_required(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
@@ -304,7 +345,7 @@ def _check_lineage(sink: PostgresTable, target: Target) -> None:
     wrong = [
         f"{name} {kind}"
         for name, kind in sink.added_columns.items()
-        if name not in target.columns or target.columns[name].kind != kind
+        if name not in target.columns or target.columns[name].kind != kind or not target.columns[name].writable
     ]
     if wrong:
         raise _UnfitError(
@@ -327,7 +368,8 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
 
 
 def _adds_exactly(column: TargetColumn) -> bool:
-    return not column.is_enum and parse_type(column.kind).name in INTEGERS | {"numeric"}
+    shape = column.shape
+    return not shape.is_array and shape.plain in INTEGERS | {"numeric"} and shape.staged == shape.base
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:

@@ -17,7 +17,6 @@ from epochline.declare.columns import STAGED_LINEAGE
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, given_values, names, same
-from epochline.postgres.targets.catalog import Target
 from epochline.postgres.targets.fates import with_fate
 from epochline.protocol.epoch import Epoch
 
@@ -58,7 +57,7 @@ def is_exclusive(what: Application) -> bool:
 
 def exclusive_rules(connection: Connection, what: Application) -> list[ExclusiveRule]:
     """The rules of a target beyond its key."""
-    rows = run(connection, "exclusive_rules", oid=_oid(connection, what.target), key=list(what.sink.key))
+    rows = run(connection, "exclusive_rules", oid=what.target.oid, key=list(what.sink.key))
     return [
         ExclusiveRule(
             name=row.name, elements=tuple(row.elements), condition=row.condition, columns=tuple(row.columns),
@@ -204,12 +203,11 @@ def made_columns(
 ) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
     """The columns of a row that the epoch makes of ``w`` in `FATES` and its target row ``t``; the generated ones."""
     columns = given_values(what, epoch, "w")
-    oid = _oid(connection, what.target)
-    filled = {row.name: row for row in run(connection, "filled_by_the_database", oid=oid).all()}
+    expressions = {row.name: row.expression for row in run(connection, "filled_by_the_database", oid=what.target.oid)}
     generated: dict[str, sql.Composable] = {}
     for name, column in what.target.columns.items():
-        default = filled[name].expression if name in filled else None
-        if name in filled and filled[name].generated:
+        default = expressions.get(name)
+        if column.generated:
             generated[name] = sql.SQL(f"({default})")
         elif name not in columns:
             # The next value of a sequence excludes no row.
@@ -223,7 +221,3 @@ def made_columns(
 
 def _listed(columns: Mapping[str, sql.Composable]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("{} AS {}").format(one, sql.Identifier(name)) for name, one in columns.items())
-
-
-def _oid(connection: Connection, target: Target) -> int:
-    return int(run(connection, "find_relation", schema=target.schema, table=target.name).one().oid)

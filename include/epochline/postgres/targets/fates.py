@@ -1,6 +1,4 @@
-"""What becomes of each row staged for an upsert: predicted before the first statement, looked up after the last.
-
-Every staged row has one fate (INV-9, ADR 0017).
+"""What becomes of each row staged for an upsert, predicted before anything is written (INV-9, ADR 0017).
 
 ``order`` are the staging columns that order the rows of a key: the declared ones, then the record's position.
 ``kept_order`` is the part of them that the target has. Both are empty for aggregated rows without ``order_by``.
@@ -168,7 +166,7 @@ def changes(what: Application, staged: str) -> sql.Composable:
 
 
 def count_unsettled(connection: Connection, what: Application, epoch: Epoch) -> int:
-    """The number of staged keys of which the target, after the upsert, does not hold what their newest record says.
+    """The number of staged keys of which the target afterwards does not hold what their newest record says.
 
     A key is settled if its row is at least as new, if it has no row and its newest record is a tombstone, or if a newer
     tombstone is remembered. Where the target keeps no position, the row must be of this epoch, or as the record says.

@@ -127,12 +127,8 @@ def refuse_unorderable(connection: Connection, pipeline: Pipeline, targets: Coll
     for target in targets:
         keys = [
             key
-            for key in target.foreign_keys
-            if target.place in replaced
-            and key.parent == target.place
-            and key.child not in replaced
-            and not key.deletes_wait
-            and key.child in places
+            for key in target.foreign_keys_to_it
+            if target.place in replaced and key.child in places - replaced and not key.deletes_wait
         ]
         if keys:
             children = ", ".join(sorted({".".join(key.child) for key in keys}))

@@ -12,7 +12,7 @@ from epochline.declare.names import image_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.ownership import give_to_owner
+from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import Target, find_target, remembers_deleted
@@ -104,7 +104,7 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
             first=sql.Identifier("t", key[0]), existed=sql.Identifier(EXISTED), same=same(key, "k", "t"),
         ),
     )  # fmt: skip
-    give_to_owner(connection, *image.strings)
+    settle_table(connection, *image.strings)
 
 
 def kept_columns(connection: Connection, table: sql.Identifier) -> list[str]:

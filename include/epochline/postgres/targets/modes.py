@@ -30,7 +30,7 @@ def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     return Applied(rows=_append(connection, what, epoch))
 
 
-def take_away(connection: Connection, what: Application, epoch: Epoch) -> None:
+def take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
     """Delete every row of a target.
 
     Raises:

@@ -13,6 +13,8 @@ from epochline.errors import RowsRefusedError
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application
+from epochline.postgres.targets.catalog import changed_columns
+from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by, rows_where
 from epochline.postgres.targets.rights import missing_rights
 from epochline.protocol.refused import RefusedRow
@@ -32,12 +34,25 @@ def refuse_missing_rights(connection: Connection, what: Application) -> None:
     """
     tombstones = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, sql.Identifier(DELETED))
     deletes = what.sink.mode == "upsert" and bool(execute_sql(connection, tombstones)[1])
-    missing = missing_rights(connection, what.sink, deletes=deletes)
+    columns = [*what.carried, *what.sink.added_columns]
+    missing = missing_rights(connection, what.sink, columns=columns, deletes=deletes)
     if missing:
         raise RowsRefusedError(
             f"{what.pipeline.name}: {what.sink}: the ledger's login may not commit what is staged. Nothing was sealed."
             f" Missing: {'; '.join(missing)}."
         )
+
+
+def refuse_published(connection: Connection, what: Application) -> None:
+    """Refuse to seal what a publication that was made since the plan would not let the commit do.
+
+    Raises:
+        RowsRefusedError: the message names the statement that mends it.
+    """
+    columns = changed_columns(what.sink, what.target)
+    said = refused_by_publication(connection, what.sink, columns, changes_of(what.sink))
+    if said is not None:
+        raise RowsRefusedError(f"{what.pipeline.name}: {what.sink}: {said} Nothing was sealed.")
 
 
 def refuse_what_fills_the_rest(connection: Connection, what: Application) -> None:

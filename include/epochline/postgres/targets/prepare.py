@@ -13,6 +13,7 @@ from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.postgres.targets.conversion import convert, judged
 from epochline.postgres.targets.exclusive import is_exclusive
 from epochline.postgres.targets.obstacles import (
     LIMITS,
@@ -20,6 +21,7 @@ from epochline.postgres.targets.obstacles import (
     has_long_values,
     is_no_tombstone,
     refuse_missing_rights,
+    refuse_published,
     refuse_what_fills_the_rest,
 )
 from epochline.postgres.targets.refusals import rows_where
@@ -35,10 +37,15 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
         RowsRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
             sequence or a failing default would stop the commit.
     """
+    unfit = judged(connection, what)
+    if unfit:
+        return Prepared(refused=unfit, untried=False)
+    convert(connection, what)
     if what.sink.key:
         execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
     refuse_missing_rights(connection, what)
+    refuse_published(connection, what)
     refuse_what_fills_the_rest(connection, what)
     refused = _null_keys(connection, what)
     if what.sink.keep_unavailable and not refused:
@@ -54,7 +61,11 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
     broken, unknown = broken_checks(connection, what)
     return Prepared(
         refused=refused + broken,
-        untried=what.target.has_other_rules or is_exclusive(what) or unknown or has_long_values(connection, what),
+        untried=what.target.has_other_rules
+        or is_exclusive(what)
+        or unknown
+        or any(what.target.columns[name].shape.is_judged for name in what.sink.measures)
+        or has_long_values(connection, what),
         reads_others=what.target.runs_code,
     )
 
@@ -152,7 +163,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
 
 
 def _overflows(connection: Connection, what: Application, measure: str) -> list[RefusedRow]:
-    kind = parse_type(what.staged.columns[measure])
+    kind = parse_type(what.target.columns[measure].shape.base)
     if kind.name in INTEGERS:
         low, high = LIMITS[kind.name]
         limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))

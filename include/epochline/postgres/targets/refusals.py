@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 MOST = 1000
 """Most refused records that one attempt finds, because each costs several trials. The next attempt finds the rest."""
 
-_PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
+PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
 
 _CODE = ("P0", "38", "39")
@@ -54,7 +54,7 @@ def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = 
 
 def is_rule(error: psycopg2.Error) -> bool:
     """Whether an error is caused by the rows or the table, so that a repeat fails again."""
-    return error.pgcode is not None and not error.pgcode.startswith(_PASSES)
+    return error.pgcode is not None and not error.pgcode.startswith(PASSES)
 
 
 def raised_by_code(error: psycopg2.Error) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
@@ -16,17 +18,23 @@ _RIGHTS = {
 }
 
 
-def missing_rights(connection: Connection, sink: PostgresTable, *, deletes: bool = False) -> list[str]:
+def missing_rights(
+    connection: Connection, sink: PostgresTable, *, columns: Sequence[str], deletes: bool = False
+) -> list[str]:
     """The GRANTs that this login lacks to write a target, sequences of its columns included; usually empty.
 
     Args:
         connection: of the login.
         sink: whose table.
+        columns: that the commit fills. A login may have the right to some columns alone.
         deletes: the rows to apply contain tombstones, so that the right to delete rows is needed as well.
     """
     schema, table = split_table(sink.table)
     # Before the first plan, the table is searched for rows of another pipeline; and every seal searches for repeats.
     reads = ["SELECT"] if (sink.carried_lineage or sink.key) and "SELECT" not in _RIGHTS[sink.mode] else []
     wanted = [*reads, *_RIGHTS[sink.mode], *["DELETE"] * deletes]
-    found = run(connection, "missing_rights", schema=schema, table=table, privileges=wanted)
+    found = run(
+        connection, "missing_rights", schema=schema, table=table, privileges=wanted, inserted=list(columns),
+        updated=[name for name in (sink.measures or columns) if name not in sink.key],
+    )  # fmt: skip
     return list(found.scalars())

@@ -9,12 +9,13 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named 
 
 from epochline.declare.names import QUARANTINE, split_table
 from epochline.postgres.queries.named import statement
+from epochline.postgres.targets.shapes import shapes_of, staged_types
 from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagedTable
 
 
 def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTable, ...]:
-    """The staging tables with the current rules of their targets.
+    """The staging tables with the types that writers fill, and with the current rules of their targets.
 
     A value that breaks a rule sends its record to the quarantine. Otherwise COPY or the seal would fail for all.
 
@@ -27,12 +28,17 @@ def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTab
 
 def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
     schema, name = split_table(table.sink)
-    cursor.execute(statement("target_rules"), {"schema": schema, "table": name})
-    found = [row for row in cursor.fetchall() if row[0] in table.columns]
+    where = {"schema": schema, "table": name}
+    cursor.execute(statement("target_rules"), where)
+    every = cursor.fetchall()
+    found = [row for row in every if row[0] in table.columns]
+    cursor.execute(statement("types_of_table"), where)
     return replace(
         table,
-        not_null=frozenset(name for name, not_null, _ in found if not_null),
-        labels={name: tuple(labels) for name, _, labels in found if labels is not None},
+        columns=staged_types(table.columns, shapes_of(cursor.fetchall())),
+        not_null=frozenset(name for name, not_null, _, _ in found if not_null),
+        labels={name: tuple(labels) for name, _, labels, _ in found if labels is not None},
+        generated=frozenset(name for name, _, _, generated in every if generated and table.by_catalog),
     )
 
 

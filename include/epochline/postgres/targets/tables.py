@@ -10,31 +10,34 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import END, QUARANTINE_COLUMNS
-from epochline.declare.external import Files
 from epochline.declare.names import OWNER, deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.ports import Applied, Prepared, TableDifference
+from epochline.ports import Applied, Fit, Prepared, TableDifference
 from epochline.postgres.queries.collations import collations_of
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.ownership import identify_rows
 from epochline.postgres.queries.statements import run
-from epochline.postgres.targets import differences, images
-from epochline.postgres.targets.accounting import Check, apply_and_watch
+from epochline.postgres.targets import claims, differences, images
+from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, kept_order, names
 from epochline.postgres.targets.catalog import (
+    changed_columns,
     check_existing,
-    check_provenance,
     filled_columns,
     find_target,
     order_of,
     remembers_deleted,
     table_definition,
 )
+from epochline.postgres.targets.fit import compare
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
+from epochline.postgres.targets.identity import missing_rows, refuse_lost, remember
 from epochline.postgres.targets.prepare import prepare
+from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.state_triggers import follow, mend
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
@@ -62,46 +65,23 @@ class PostgresTargets:
         refuse_unorderable(self._connection, pipeline, [target for target in targets.values() if target is not None])
         return filled
 
+    def compare(self, pipeline: Pipeline) -> Fit:
+        return compare(self._connection, pipeline)
+
     def refuse_foreign(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.tables:
-            schema, table = split_table(sink.table)
-            owner = run(self._connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
-            if owner is not None and owner != pipeline.name:
-                raise TargetError(_belongs_to(pipeline.name, sink.table, owner), f"plan {pipeline.name}")
-            check_provenance(self._connection, pipeline, sink)
+        claims.refuse_foreign(self._connection, pipeline)
 
     def claim(self, pipeline: Pipeline) -> None:
-        places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
-        # The empty schema name marks a folder: no schema of a table is empty.
-        places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
-        lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
-        for schema, table, sink in places:
-            where = {"schema": schema, "table": table}
-            new = run(self._connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
-            owner = run(self._connection, "pipeline_of_target", **where).scalar_one()
-            if owner != pipeline.name:
-                raise TargetError(
-                    _belongs_to(pipeline.name, sink, owner, "table" if schema else "folder"), f"plan {pipeline.name}"
-                )
-            if new and lineage.get(sink):
-                self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
+        claims.claim(self._connection, pipeline)
 
-    def _refuse_foreign_rows(self, pipeline: str, table: str, lineage: Sequence[str]) -> None:
-        """Refuse a newly claimed table that contains rows with positions of another pipeline."""
-        where = sql.Identifier(*split_table(table))
-        if find_target(self._connection, table) is None:
-            return
-        found, _ = execute_sql(
-            self._connection, sql.SQL("SELECT 1 FROM {} WHERE _epoch IS NOT NULL LIMIT 1").format(where)
-        )
-        if found:
-            reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
-            raise TargetError(
-                f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
-                " rows would be compared with positions of other records. Nothing was changed. Declare another table,"
-                f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;",
-                f"plan {pipeline}",
-            )
+    def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
+        found = {sink.table: missing_rows(self._connection, pipeline, sink) for sink in pipeline.tables}
+        return {table: why for table, why in found.items() if why is not None}
+
+    def accept(self, pipeline: Pipeline, epoch_id: int) -> None:
+        for sink in pipeline.tables:
+            if missing_rows(self._connection, pipeline, sink) is not None:
+                remember(self._connection, pipeline, sink, epoch_id)
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         return [
@@ -143,6 +123,7 @@ class PostgresTargets:
                 if isinstance(sink, StateTable):
                     mend(self._connection, sink.table)
             elif sink.columns is not None:
+                refuse_lost(self._connection, pipeline, sink)
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
                 if isinstance(sink, StateTable):
@@ -164,6 +145,7 @@ class PostgresTargets:
         name = deleted_keys_table(pipeline.name, sink.table)
         if find_target(self._connection, f"epochline.{name}") is not None:
             return []
+        refuse_lost(self._connection, pipeline, sink)
         target = find_target(self._connection, sink.table)
         if target is None:
             return []
@@ -203,6 +185,8 @@ class PostgresTargets:
         if key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
+        if not key:
+            identify_rows(self._connection, table)
         if self._has_owner():
             rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
             execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
@@ -255,19 +239,20 @@ class PostgresTargets:
         for what in applied:
             if what.sink.before_images:
                 images.keep_image(self._connection, what, epoch)
-        if not self._is_watched(pipeline):
-            return apply_together(self._connection, applied, epoch)
-        outcome, checks = apply_and_watch(self._connection, applied, epoch)
+        # What may change one target from outside may reach every other one by it.
+        watched = any(what.target.is_changed_by_others for what in applied)
+        done, checks = apply_together(self._connection, applied, epoch, watched=watched)
         self._checks += checks
-        return outcome
-
-    def _is_watched(self, pipeline: Pipeline) -> bool:
-        """Whether something else than our statements may change a target, by which it may reach every other one."""
-        targets = (find_target(self._connection, sink.table) for sink in pipeline.tables)
-        return any(target is not None and target.is_changed_by_others for target in targets)
+        return done
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
-        return images.cannot_undo(self._connection, pipeline, sink, epochs)
+        reason = images.cannot_undo(self._connection, pipeline, sink, epochs)
+        target = find_target(self._connection, sink.table)
+        if reason is not None or target is None:
+            return reason
+        columns = changed_columns(sink, target)
+        said = refused_by_publication(self._connection, sink, columns, [*changes_of(sink), "DELETE"])
+        return None if said is None else f"{sink}: {said}"
 
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
         find_target(self._connection, sink.table)  # which refuses a table of which rows may be hidden
@@ -310,10 +295,3 @@ class PostgresTargets:
             self._connection, "limit_time",
             statement=str(int(statement.total_seconds() * 1000)), lock=str(int(lock.total_seconds() * 1000)),
         )  # fmt: skip
-
-
-def _belongs_to(pipeline: str, sink: str, owner: str, kind: str = "table") -> str:
-    return (
-        f"{pipeline}: target {sink} belongs to pipeline {owner}. A {kind} has one writer, because rows of two could not"
-        " be told apart. Nothing was changed. Declare another one."
-    )

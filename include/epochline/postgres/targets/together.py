@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from sqlalchemy import Connection
 
 from epochline.ports import Applied
+from epochline.postgres.targets.accounting import Check, watch
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.foreign_keys import defer, parents_first
-from epochline.postgres.targets.modes import insert, take_away
+from epochline.postgres.targets.modes import insert, take_all_away
 from epochline.postgres.targets.upsert import Upsert
 from epochline.protocol.epoch import Epoch
 
@@ -29,8 +30,10 @@ def apply_together(
     tables: Sequence[Application],
     epoch: Epoch,
     at: Callable[[Application | None], None] = lambda what: None,
-) -> dict[str, Applied]:
-    """Apply staging to targets; returns what happened to each, by table.
+    *,
+    watched: bool = False,
+) -> tuple[dict[str, Applied], list[Check]]:
+    """Apply staging to targets.
 
     Rows are taken away children first, and written parents first. Constraints that can be deferred are compared at the
     end.
@@ -40,17 +43,22 @@ def apply_together(
         tables: each with its staging.
         epoch: the epoch.
         at: told which table the next statements concern; None before constraints that waited are compared.
+        watched: whether something else than these statements may change a target.
+
+    Returns:
+        By table, what happened to it; and the checks of watched tables, for the end of the transaction.
 
     Raises:
         psycopg2.Error: a target refuses the rows.
-        TargetError: the counts of a target do not add up to its staged rows, or a row that is to be replaced stays.
+        TargetError: the counts of a target do not add up to its staged rows, or its rows cannot be replaced.
     """
     ordered = in_order(tables)
+    watches = {what.sink.table: watch(connection, what, epoch) for what in ordered if watched}
     defer(connection, [what.target for what in tables])
     for what in reversed(ordered):
         if what.sink.mode == "replace":
             at(what)
-            take_away(connection, what, epoch)
+            take_all_away(connection, what, epoch)
     upserts = {what.sink.table: Upsert(connection, what, epoch) for what in ordered if what.sink.mode == "upsert"}
     applied: dict[str, Applied] = {}
     for number, what in enumerate(ordered):
@@ -67,7 +75,7 @@ def apply_together(
             applied[what.sink.table] = upserts[what.sink.table].finish()
     at(None)
     defer(connection, [what.target for what in tables], "IMMEDIATE")
-    return applied
+    return applied, [check(applied[table]) for table, check in watches.items()]
 
 
 def _delete_early(upserts: Sequence[Upsert]) -> None:

@@ -6,7 +6,6 @@ A sealed epoch can commit: what the catalog does not tell is tried here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import psycopg2
 from psycopg2 import sql
@@ -14,10 +13,10 @@ from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.accounting import Check, apply_and_watch
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.blame import Suspects
 from epochline.postgres.targets.refusals import MOST, attempt, error_in_words, refusal_by
+from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
@@ -42,11 +41,14 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
 
 
 def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
-    undone: Sequence[Check] = ()
     if epoch.replays is not None:
-        undone = _take_out(connection, tables, epoch, epoch.replays)
+        try:
+            # A promotion takes the replayed epoch's rows away first.
+            undo(connection, tables[0].pipeline, [epoch.replays])
+        except TargetError:
+            return []  # It can only be compared, and a promotion says why.
     found: list[RefusedRow] = []
-    error = _fails(connection, tables, epoch, undone)
+    error = _fails(connection, tables, epoch)
     suspects = None if error is None else Suspects(connection, tables, epoch)
     while error is not None and suspects is not None:
         blamed = suspects.blamed(MOST - len(found))
@@ -59,28 +61,15 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
         found += blamed
         if not blamed or len(found) >= MOST or any(row.place is None for row in blamed):
             break
-        error = _fails(connection, suspects.left, epoch, undone)
+        error = _fails(connection, suspects.left, epoch)
     return found
 
 
-def _take_out(connection: Connection, tables: Sequence[Application], epoch: Epoch, replayed: int) -> Sequence[Check]:
-    """Take the rows of the replayed epoch away, as a promotion does first; returns the checks to make in the end."""
-    done = attempt(connection, partial(undo, connection, tables[0].pipeline, [replayed]))
-    if isinstance(done, psycopg2.Error):
-        raise refusal_by(done)(
-            f"{epoch}: the targets refuse that the rows of epoch {replayed} go: {error_in_words(done)[0]}. Nothing was"
-            " sealed."
-        )
-    return done[1]
-
-
-def _fails(
-    connection: Connection, tables: Sequence[Application], epoch: Epoch, undone: Sequence[Check]
-) -> psycopg2.Error | None:
-    """Apply staging, check what the targets hold, and roll back; returns the error if a target refuses it."""
+def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> psycopg2.Error | None:
+    """Apply staging, and roll back; returns the error if the target refuses it."""
 
     def apply_all() -> None:
-        applied, checks = apply_and_watch(connection, tables, epoch)
+        applied, checks = apply_together(connection, tables, epoch, watched=True)
         for what in tables:
             if what.sink.mode not in ("append", "replace"):
                 continue
@@ -92,7 +81,7 @@ def _fails(
                     " table drops rows. Remove it. Nothing was sealed."
                 )
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
-        for check in (*undone, *checks):
+        for check in checks:
             check()
 
     return attempt(connection, apply_all, keep=False)

@@ -23,6 +23,7 @@ from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import names, same
 from epochline.postgres.targets.catalog import Target, filled_columns, find_target, order_of, remembers_deleted
+from epochline.postgres.targets.foreign_keys import defer
 from epochline.postgres.targets.images import (
     EXISTED,
     FATE,
@@ -57,6 +58,8 @@ def undo(connection: Connection, pipeline: Pipeline, epochs: Sequence[int]) -> t
         TargetError: a row cannot go or come back, or would take rows of another table with it; nothing was changed.
     """
     order = referring_first(connection, pipeline.targets)
+    targets = [find_target(connection, sink.table) for sink in order]
+    defer(connection, [target for target in targets if target is not None])
     for sink in order:
         execute_sql(connection, sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(_name(sink)))
     execute_sql(connection, sql.SQL("SAVEPOINT undo"))
@@ -195,7 +198,7 @@ class _Undo:
             self._connection, table, rows.format(**parts, which=_GOES),
             leaving.format(back=back, same=same(key, "r", "b"), fate=FATE),
         )  # fmt: skip
-        other = sorted(referred_columns(self._connection, table) - set(key))
+        other = sorted(referred_columns(table) - set(key))
         if harm is not None or not other:
             return harm
         moved = sql.SQL("{} AND ({}) IS DISTINCT FROM ({})").format(_STAYS, names(other, "t"), names(other, "b"))
@@ -212,7 +215,7 @@ class _Undo:
         unique = run(self._connection, "nullable_columns_of_unique_rules", oid=table.oid).scalars()
         free = [name for name in unique if name not in self._sink.key]
         try:
-            if free and not referred_columns(self._connection, table) & set(free):
+            if free and not referred_columns(table) & set(free):
                 emptied = sql.SQL("UPDATE {table} t SET {nulls} FROM {back} b WHERE {same} AND ({goes} OR {stays})")
                 self._changed(
                     emptied.format(

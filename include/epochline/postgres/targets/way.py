@@ -101,8 +101,8 @@ def _all_or_nothing(connection: Connection, way: Callable[[], int | str]) -> int
 def _deletes_reach_targets(connection: Connection, what: Application) -> bool:
     """Whether deleting rows early would take other rows of this pipeline along, which a later statement may save."""
     ours = {split_table(sink.table) for sink in what.pipeline.tables}
-    for key in what.target.foreign_keys:
-        if key.parent != what.target.place or key.child not in ours or not key.deletes_change_children:
+    for key in what.target.foreign_keys_to_it:
+        if key.child not in ours or not key.deletes_change_children:
             continue
         refers = sql.SQL(" AND ").join(
             sql.SQL("{} = {}").format(sql.Identifier("c", name), sql.Identifier("t", referenced))
@@ -153,10 +153,7 @@ def _through_null(
 def _takes_null(what: Application, name: str) -> bool:
     """Whether the epoch writes a column that can be NULL before, without a change in another table."""
     column = what.target.columns[name]
-    followed = any(
-        name in key.referenced and key.parent == what.target.place and key.updates_change_children
-        for key in what.target.foreign_keys
-    )
+    followed = any(name in key.referenced and key.updates_change_children for key in what.target.foreign_keys_to_it)
     return (
         not column.not_null and name in what.carried and name not in (*what.sink.key, *what.kept_order) and not followed
     )
@@ -168,7 +165,7 @@ def _replaced(
     """Write what comes before the circle, delete and insert the circle in one statement, write the rest; or why not."""
     if _code(connection, what).sees_rewriting:
         return "a trigger or rule would see rows deleted and inserted instead of updated"
-    if any(key.parent == what.target.place and key.deletes_change_children for key in what.target.foreign_keys):
+    if any(key.deletes_change_children for key in what.target.foreign_keys_to_it):
         return "a foreign key would delete or change the rows of another table"
     columns, _ = made_columns(connection, what, epoch)
     turn = sql.Identifier("f", TURN)
@@ -195,8 +192,7 @@ def _replaced(
 
 
 def _code(connection: Connection, what: Application) -> _Code:
-    oid = run(connection, "find_relation", schema=what.target.schema, table=what.target.name).one().oid
-    row = run(connection, "code_of_table", oid=oid, state_triggers=FOLLOWED).one()
+    row = run(connection, "code_of_table", oid=what.target.oid, state_triggers=FOLLOWED).one()
     return _Code(sees_rewriting=row.sees_rewriting, sees_deletes=row.sees_deletes)
 
 

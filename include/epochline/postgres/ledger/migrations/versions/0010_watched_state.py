@@ -6,7 +6,7 @@ Revision ID: 0010
 from epochline.postgres.ledger.forward import downgrade, run_script
 
 revision = "0010"
-down_revision = "0007"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 __all__ = ["downgrade", "upgrade"]

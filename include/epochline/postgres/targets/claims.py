@@ -1,0 +1,105 @@
+"""Claims: each target has one pipeline that writes it, and so have the tables that share rows with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.external import Files
+from epochline.declare.names import split_table
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
+from epochline.errors import TargetError
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
+from epochline.postgres.targets.catalog import check_provenance, find_target
+from epochline.postgres.targets.identity import refuse_lost, remember
+
+
+def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
+    """Refuse targets that another pipeline or another program writes. Changes nothing.
+
+    Raises:
+        TargetError: as `epochline.ports.Targets.refuse_foreign`.
+    """
+    for sink in pipeline.tables:
+        schema, table = split_table(sink.table)
+        owner = run(connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
+        if owner is not None and owner != pipeline.name:
+            raise TargetError(_belongs_to(pipeline.name, sink.table, owner), f"plan {pipeline.name}")
+        _refuse_shared_rows(connection, pipeline, sink)
+        check_provenance(connection, pipeline, sink)
+
+
+def claim(connection: Connection, pipeline: Pipeline) -> None:
+    """Record that this pipeline writes its targets, and which tables they are.
+
+    Raises:
+        TargetError: as `epochline.ports.Targets.claim`.
+    """
+    places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
+    # The empty schema name marks a folder: no schema of a table is empty.
+    places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
+    lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
+    for schema, table, sink in places:
+        where = {"schema": schema, "table": table}
+        new = run(connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
+        owner = run(connection, "pipeline_of_target", **where).scalar_one()
+        if owner != pipeline.name:
+            raise TargetError(
+                _belongs_to(pipeline.name, sink, owner, "table" if schema else "folder"), f"plan {pipeline.name}"
+            )
+        if new and lineage.get(sink):
+            _refuse_foreign_rows(connection, pipeline.name, sink, lineage[sink])
+    for target in pipeline.tables:
+        _refuse_shared_rows(connection, pipeline, target)
+        refuse_lost(connection, pipeline, target)
+        remember(connection, pipeline, target)
+
+
+def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
+    """Refuse a table that holds rows of another target: its parent, its partition, or its heir (INV-2).
+
+    DELETE and UPDATE reach the rows of every partition and heir. A table that was renamed is known by its oid.
+    """
+    schema, table = split_table(sink.table)
+    declared = [split_table(one.table) for one in pipeline.tables]
+    found = run(
+        connection, "claims_that_share_rows", pipeline=pipeline.name, schema=schema, table=table,
+        schemas=[one for one, _ in declared], tables=[one for _, one in declared],
+    ).first()  # fmt: skip
+    if found is not None:
+        whose = "this pipeline writes as well" if found.pipeline == pipeline.name else (
+            f"belongs to pipeline {found.pipeline}"
+        )  # fmt: skip
+        raise TargetError(
+            f"{pipeline.name}: target {sink.table} shares rows with {found.schema_name}.{found.table_name}, which"
+            f" {whose}: one is the other's parent, partition or heir, or the other's under a new name. A row has one"
+            " writer. Nothing was changed. Detach the table, or declare another one.",
+            f"plan {pipeline.name}",
+        )
+
+
+def _refuse_foreign_rows(connection: Connection, pipeline: str, table: str, lineage: Sequence[str]) -> None:
+    """Refuse a newly claimed table that contains rows with positions of another pipeline."""
+    where = sql.Identifier(*split_table(table))
+    if find_target(connection, table) is None:
+        return
+    found, _ = execute_sql(connection, sql.SQL("SELECT 1 FROM {} WHERE _epoch IS NOT NULL LIMIT 1").format(where))
+    if found:
+        reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
+        raise TargetError(
+            f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
+            " rows would be compared with positions of other records. Nothing was changed. Declare another table,"
+            f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;",
+            f"plan {pipeline}",
+        )
+
+
+def _belongs_to(pipeline: str, sink: str, owner: str, kind: str = "table") -> str:
+    return (
+        f"{pipeline}: target {sink} belongs to pipeline {owner}. A {kind} has one writer, because rows of two could not"
+        " be told apart. Nothing was changed. Declare another one."
+    )

@@ -1,0 +1,218 @@
+"""Kafka is put back to a backup and goes on growing: its logs do not show it, the consumer group does (INV-8, INV-9)."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from epochline.coordinator import PlanOutcome
+from epochline.coordinator.mirroring import mirror
+from epochline.errors import ActionRefusedError, KafkaBehindError, PipelinePausedError, SourceUnavailableError
+from epochline.operations.replay import plan_replay
+from epochline.protocol.mirror import MirroredOffset
+from epochline.testing import FakeKafka
+from tests.contract.operators import act, heads, ordered, preview_of, refusal_of, subject
+from tests.contract.worlds import World, ranges, run
+
+GROUP = "epochline.orders"
+
+
+def put_back(world: World, backup: dict[str, Any], *, records: int = 6) -> None:
+    """Kafka is what it was; producers write other records since."""
+    world.kafka.__dict__.update(deepcopy(backup))
+    world.kafka.produce("orders", 0, records)
+
+
+@pytest.fixture
+def behind(world: World) -> World:
+    """Two epochs, to offsets 3 and 7; Kafka then holds three records of the first, and six others."""
+    world.kafka = FakeKafka()
+    world.kafka.produce("orders", 0, 3)
+    world.to_committed("r1")
+    backup = deepcopy(world.kafka.__dict__)
+    world.kafka.produce("orders", 0, 4)
+    world.to_committed("r2")
+    put_back(world, backup)
+    return world
+
+
+def test_a_kafka_from_a_backup_that_grew_again_stops_the_pipeline(behind: World) -> None:
+    """INV-9: other records have taken the offsets up to the head. Resumed, it stops again."""
+    shown = behind.kafka.mirrored(GROUP)
+
+    for who in ("r3", "r4"):
+        with pytest.raises(KafkaBehindError, match=r"orders-0: offset 3 of epoch 1.* than the one of epoch 2"):
+            behind.plan(who)
+        with pytest.raises(PipelinePausedError, match="adopt-topic orders --cluster --at truncation"):
+            behind.plan(who)
+        assert behind.kafka.mirrored(GROUP) == shown
+        act(behind, "resume")
+
+    assert heads(behind) == {"orders-0": 7}
+
+
+def test_where_the_group_stands_every_record_that_took_a_place_is_read(behind: World) -> None:
+    with pytest.raises(KafkaBehindError):
+        behind.plan("r3")
+    assert "Kafka went back in time" in refusal_of(behind, "adopt-topic", topic="orders", at="earliest")
+
+    act(behind, "adopt-topic", cluster=True, at="truncation")
+
+    assert ranges(behind.to_committed("r4")) == ["orders-0[3, 9)"]
+    behind.kafka.produce("orders", 0, 1)
+    assert ranges(behind.to_committed("r5")) == ["orders-0[9, 10)"]
+    assert "there is no cluster to adopt" in refusal_of(behind, "adopt-topic", cluster=True)
+
+
+def test_begun_at_its_end_the_log_can_be_extended_back_to_where_the_group_stood(behind: World) -> None:
+    act(behind, "adopt-topic", cluster=True, at="latest")
+
+    lines = preview_of(behind, "extend-back", to="earliest").lines
+
+    assert lines[0] == "orders-0: offsets [3, 9) are committed, the newest first"
+
+
+def test_an_operator_who_knows_the_log_to_be_the_same_goes_on_at_the_heads(behind: World) -> None:
+    act(behind, "adopt-topic", cluster=True, at="head")
+
+    assert ranges(behind.to_committed("r3")) == ["orders-0[7, 9)"]
+    assert behind.kafka.mirrored(GROUP)["orders", 0].offset == 9
+
+
+def test_what_was_sealed_before_is_committed_and_the_evidence_stays(world: World) -> None:
+    """INV-6: its records are staged. INV-8: the mirror of that commit would cover up that Kafka went back."""
+    world.kafka = FakeKafka()
+    world.kafka.produce("orders", 0, 3)
+    world.to_committed("r1")
+    backup = deepcopy(world.kafka.__dict__)
+    world.kafka.produce("orders", 0, 4)
+    world.to_committed("r2")
+    world.kafka.produce("orders", 0, 1)
+    world.to_sealed("r3", lease=timedelta(seconds=-1))
+    put_back(world, backup)
+
+    with pytest.raises(KafkaBehindError):
+        world.plan("r4")
+
+    assert heads(world) == {"orders-0": 8}
+    assert world.kafka.mirrored(GROUP)["orders", 0].offset == 3
+
+
+def test_no_operation_reads_a_log_that_went_back(behind: World) -> None:
+    with pytest.raises(KafkaBehindError):
+        plan_replay(subject(behind), 2, run("r3"))
+    act(behind, "resume")
+    with pytest.raises(KafkaBehindError):
+        ordered(behind, "extend-back", "r3", to="earliest")
+
+
+# What is legal, and must not stop.
+
+
+def test_a_commit_whose_mirror_was_never_written_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process died in between, or Kafka was away: the ledger knows that nothing was confirmed."""
+    world.to_committed("r1")
+
+    def away(*_: object, **__: object) -> None:
+        raise SourceUnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kafka, "mirror", away)
+        world.kafka.produce("orders", 0, 1)
+        world.to_committed("r2")
+    world.kafka.produce("orders", 0, 1)
+
+    assert world.to_committed("r3").outcome is PlanOutcome.PLANNED
+
+
+def test_a_slow_mirror_that_was_overtaken_and_died_stops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its write of the older heads reaches Kafka after the newer ones, and it does not live to look again."""
+    world.to_committed("r1")
+    write = world.kafka.mirror
+    late: list[tuple[Any, ...]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kafka, "mirror", lambda *given: (late.append(given), 1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            mirror(world.ledger, world.kafka, world.pipeline)
+    world.kafka.produce("orders", 0, 1)
+    world.to_committed("r2")
+    write(*late[0])
+    assert world.kafka.mirrored(GROUP)["orders", 0].offset == 10
+    world.kafka.produce("orders", 0, 1)
+
+    assert world.to_committed("r3").outcome is PlanOutcome.PLANNED
+
+
+def test_a_group_that_a_person_moved_stops_nothing(world: World) -> None:
+    """INV-8: reported, and overwritten."""
+    world.to_committed("r1")
+    for key in world.kafka.groups[GROUP]:
+        world.kafka.groups[GROUP][key] = MirroredOffset(offset=0)
+    world.kafka.produce("orders", 0, 1)
+
+    planned = world.to_committed("r2")
+
+    assert any("was moved to 0" in note for note in planned.notes)
+    assert world.kafka.mirrored(GROUP)["orders", 0].offset == 11
+
+
+@pytest.mark.parametrize("kept", [timedelta(0), None], ids=["expired", "Kafka does not say"])
+def test_a_group_that_has_expired_stops_nothing_and_is_evidence_again(world: World, kept: timedelta | None) -> None:
+    world.to_committed("r1")
+    world.kafka.forget(GROUP)
+    world.kafka.groups_kept = kept
+    world.kafka.produce("orders", 0, 1)
+
+    planned = world.to_committed("r2")
+
+    assert any("the next commit writes them again" in note for note in planned.notes)
+    assert world.kafka.mirrored(GROUP)["orders", 0].offset == 11
+    world.kafka.groups_kept = timedelta(days=7)
+    world.kafka.forget(GROUP)
+    with pytest.raises(KafkaBehindError, match="holds no offset of orders any more"):
+        world.plan("r3")
+
+
+def test_a_group_that_was_deleted_stops_until_somebody_knows_the_log_to_be_the_same(world: World) -> None:
+    """Kafka may have gone back to before the first mirror; nobody but an operator can tell."""
+    world.to_committed("r1")
+    world.kafka.forget(GROUP)
+    world.kafka.produce("orders", 0, 1)
+    with pytest.raises(KafkaBehindError, match="Somebody deleted the group, or Kafka went back"):
+        world.plan("r2")
+    assert "nobody knows where the logs were cut off" in refusal_of(world, "adopt-topic", cluster=True, at="truncation")
+
+    act(world, "adopt-topic", cluster=True, at="head")
+
+    assert ranges(world.to_committed("r3")) == ["orders-0[10, 11)"]
+
+
+def test_a_mirror_of_an_older_version_is_evidence_by_its_epoch(world: World) -> None:
+    """It has no number. Before the first numbered one it shows nothing."""
+    world.to_committed("r1")
+    group = world.kafka.groups[GROUP]
+    older = {key: MirroredOffset(offset=0, generation=1, epoch_id=0) for key in group}
+    same = {key: MirroredOffset(offset=one.offset, generation=1, epoch_id=1) for key, one in group.items()}
+    world.kafka.produce("orders", 0, 1)
+
+    world.kafka.groups[GROUP] = same
+    assert world.plan("r2", lease=timedelta(seconds=-1)).outcome is PlanOutcome.PLANNED
+    world.kafka.groups[GROUP] = older
+    with pytest.raises(KafkaBehindError):
+        world.plan("r3")
+
+
+def test_one_topic_that_kafka_deleted_is_named_as_such(world: World) -> None:
+    """Kafka deletes its offsets with it, and no group went back for that."""
+    world.to_committed("r1")
+    for key in [key for key in world.kafka.views if key[0] == "orders"]:
+        del world.kafka.views[key]
+    world.kafka.forget(GROUP)
+
+    with pytest.raises(Exception, match="no longer has the partition") as refused:
+        world.plan("r2")
+
+    assert not isinstance(refused.value, KafkaBehindError | ActionRefusedError)

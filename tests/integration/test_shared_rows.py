@@ -1,0 +1,101 @@
+"""A claim covers every table that shares rows with the target: parents, partitions, heirs, and a new name of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.coordinator import preview
+from epochline.errors import TargetError
+from epochline.testing import FakeKafka
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, KV, LINEAGE
+from tests.integration.in_process import InProcess
+from tests.reading import range_batch
+
+COLUMNS = f"k text NOT NULL, v integer{LINEAGE}"
+PARTITIONED = f"""
+    CREATE TABLE t ({COLUMNS}) PARTITION BY LIST (k);
+    CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a');
+    CREATE TABLE t_rest PARTITION OF t DEFAULT PARTITION BY LIST (v);
+    CREATE TABLE t_rest_all PARTITION OF t_rest DEFAULT;
+    CREATE TABLE one ({COLUMNS}); CREATE TABLE two ({COLUMNS}); CREATE TABLE heir () INHERITS (one, two);
+"""
+
+
+@pytest.fixture
+def dsn(postgres_dsn: str) -> str:
+    query(postgres_dsn, PARTITIONED, options=IN_PUBLIC)
+    return postgres_dsn
+
+
+def writing(dsn: str, name: str, *tables: str) -> InProcess:
+    """A pipeline with one record for each of these tables, in mode replace, which deletes every row."""
+    kafka, rows = FakeKafka(), [{"k": "b" if any("rest" in table for table in tables) else "a", "v": 1}]
+    kafka.produce(name, 0, 1)
+    sinks = [PostgresTable(table=table, mode="replace") for table in tables]
+    declared = Pipeline(name=name, source=KafkaSource(topics=name), parse=Json(columns=KV), sinks=sinks)
+    return InProcess(dsn, declared, kafka, lambda one: [range_batch(one, rows * one.range.until)])
+
+
+OVERLAPS = [
+    ("t", "t_a"), ("t_a", "t"), ("t", "t_rest_all"), ("t_rest_all", "t"), ("t_rest", "t_rest_all"), ("one", "heir"),
+    ("heir", "two"), ("one", "two"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second"), OVERLAPS)
+def test_rows_of_another_pipelines_target_are_not_claimed(dsn: str, first: str, second: str) -> None:
+    """INV-2: at the plan, at its preview, and by one declaration with two sinks."""
+    writing(dsn, "first", first).epoch()
+    other = writing(dsn, "second", second)
+
+    for attempt in (other.epoch, lambda: preview(other.ledger, other.source, other.pipeline)):
+        with pytest.raises(TargetError, match=f"{second} shares rows with public.{first}, which belongs to pipeline f"):
+            attempt()
+    both = writing(dsn, "both", first, second)
+    query(dsn, "DELETE FROM epochline.target")
+    with pytest.raises(TargetError, match="which this pipeline writes as well"):
+        both.epoch()
+    with pytest.raises(TargetError, match="which this pipeline writes as well"):
+        preview(both.ledger, both.source, both.pipeline)
+
+    assert query(dsn, f"SELECT v FROM public.{first}") == [(1,)]
+
+
+def test_two_partitions_share_no_row(dsn: str) -> None:
+    query(dsn, "CREATE TABLE t_b PARTITION OF t FOR VALUES IN ('b')", options=IN_PUBLIC)
+    writing(dsn, "first", "t_a").epoch()
+
+    with pytest.raises(TargetError, match="shares rows with public.t_a"):
+        writing(dsn, "parent", "t").epoch()
+    query(dsn, "ALTER TABLE t DETACH PARTITION t_a", options=IN_PUBLIC)
+
+    writing(dsn, "second", "t_rest_all").asked_to_plan()
+    assert query(dsn, "SELECT count(*) FROM epochline.target") == [(2,)]
+
+
+def test_a_partition_that_is_attached_after_the_claim_stops_both_pipelines_and_their_sealed_epochs(dsn: str) -> None:
+    """INV-2: until it is detached again."""
+    query(dsn, f"CREATE TABLE later ({COLUMNS})", options=IN_PUBLIC)
+    one, two = writing(dsn, "first", "t"), writing(dsn, "second", "later")
+    sealed = [job.sealed()[0] for job in (one, two)]
+    query(dsn, "ALTER TABLE t ATTACH PARTITION later FOR VALUES IN ('l')", options=IN_PUBLIC)
+
+    for job, planned in zip((one, two), sealed, strict=True):
+        with pytest.raises(TargetError, match="shares rows with"):
+            job.commit(planned)
+
+    query(dsn, "ALTER TABLE t DETACH PARTITION later", options=IN_PUBLIC)
+    for job, planned in zip((one, two), sealed, strict=True):
+        job.commit(planned)
+    assert query(dsn, "SELECT (SELECT count(*) FROM public.t), count(*) FROM public.later") == [(1, 1)]
+
+
+def test_a_target_under_a_new_name_is_not_claimed(dsn: str) -> None:
+    query(dsn, f"CREATE TABLE plain ({COLUMNS})", options=IN_PUBLIC)
+    writing(dsn, "first", "plain").epoch()
+    query(dsn, "ALTER TABLE plain RENAME TO renamed; UPDATE renamed SET _epoch = NULL", options=IN_PUBLIC)
+
+    with pytest.raises(TargetError, match=r"renamed shares rows with public\.plain, which belongs to pipeline first"):
+        writing(dsn, "second", "renamed").epoch()

@@ -1,0 +1,331 @@
+"""A target's columns may have any type: a value is stored exactly, or its record is bad, by real PostgreSQL.
+
+Of types that the product does not know, PostgreSQL itself judges the texts at the seal: those that it refuses, and those
+that it would round, cut or read as another value.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
+from epochline.audit import audit
+from epochline.cli.connections import in_environment
+from epochline.declare.columns import BY_TEXT, SUPPORTED
+from epochline.errors import RecordsRefusedError, RowsRefusedError, TargetError
+from epochline.operations import Request
+from epochline.protocol.offsets import PlannedRange
+from epochline.sources.positions import SourcePositions
+from epochline.sources.reading import SourceReader
+from epochline.testing import FakeKafka
+from tests.databases import as_connection, query
+from tests.integration.bench import IN_PUBLIC, Row
+from tests.integration.in_process import InProcess, from_source
+from tests.integration.logins import AsSuperuser
+from tests.integration.test_growing_table import Findings
+from tests.reading import source_batch
+
+EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "ltxtquery")
+"""Types of extensions that this server may lack."""
+ORDER = Request(actor="ada", reason="a test says so")
+LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+TYPES = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok', 'very \"ok\"');"
+    "CREATE DOMAIN price AS numeric(6,2) CHECK (VALUE >= 0);"
+    "CREATE DOMAIN cheap AS price CHECK (VALUE < 100);"
+    "CREATE DOMAIN email AS text CHECK (VALUE LIKE '%@%');"
+    "CREATE DOMAIN code AS char(3);"
+    "CREATE DOMAIN moods AS mood[];"
+    "CREATE DOMAIN known AS text NOT NULL CHECK (VALUE <> '');"
+    "CREATE DOMAIN cash AS money CHECK (VALUE > 0::money);"
+    "CREATE TYPE pair AS (a integer, b text, seen timestamp);"
+)
+# By type: the record's type, values with what PostgreSQL shows of them, and values that make a bad record.
+MATRIX: dict[str, tuple[str, list[tuple[Any, str | None]], list[Any]]] = {
+    "mood": ("text", [("ok", "ok")], ["happy"]),
+    "price": ("numeric", [(1.5, "1.50"), ("9999.99", "9999.99"), (None, None)], [1.555, -1, "10000"]),
+    "cheap": ("text", [("99.99", "99.99")], ["100", "99.995", "-1"]),
+    "email": ("text", [("a@b", "a@b")], ["ab"]),
+    "code": ("text", [("abc", "abc"), ("ab", "ab")], ["abcd", "abc "]),
+    "cash": ("numeric", [("12.34", "$12.34")], ["0", "1.005"]),
+    "integer[]": ("int[]", [
+        ([1, None, 3], "{1,NULL,3}"), ([], "{}"), ([[1, 2], [3, 4]], "{{1,2},{3,4}}"), (None, None),
+    ], [[1.5], ["x"], [2**31], [[1], [2, 3]], [[1], 2], [[]], "{1}", 1, {"a": 1}, [[[[[[[1]]]]]]], [True]]),
+    "text[]": ("text[]", [
+        (["a", "", "NULL", None, 'q"u\\o,t{e}', "ž 🐎"], '{a,"","NULL",NULL,"q\\"u\\\\o,t{e}","ž 🐎"}'),
+    ], [["a\0"], [{}], ["\ud800"]]),
+    "numeric(4,2)[]": ("numeric(4,2)[]", [([1.5, "2.25"], "{1.50,2.25}")], [[1.555], [100], ["NaN"]]),
+    "double precision[]": ("float8[]", [([0.1, "NaN", "-Infinity"], "{0.1,NaN,-Infinity}")], [["x"], [True]]),
+    "timestamp(3)[]": ("timestamp(3)[]", [
+        (["2024-01-01T00:00:00.123"], '{"2024-01-01 00:00:00.123"}'),
+    ], [["2024-01-01T00:00:00.1234"]]),
+    "bytea[]": ("bytea[]", [(["AP8=", None, ""], '{"\\\\x00ff",NULL,"\\\\x"}')], [["%"]]),
+    "jsonb[]": ("jsonb[]", [([{"a": [1, 2.50]}, [1], "x", None], '{"{\\"a\\": [1, 2.5]}",[1],"\\"x\\"",NULL}')], []),
+    "mood[]": ("text[]", [(["ok", None, 'very "ok"'], '{ok,NULL,"very \\"ok\\""}')], [["happy"]]),
+    "moods": ("text[]", [([["sad"], ["ok"]], "{{sad},{ok}}")], [["ok", "happy"]]),
+    "price[]": ("numeric[]", [([1, "2.5"], "{1.00,2.50}")], [[-1], [1.555]]),
+    "char(2)[]": ("text[]", [(["a", "bc"], '{"a ",bc}')], [["abc"], ["ab", "bc "], ["a", "bc  "]]),
+    "money[]": ("numeric[]", [([1, "2.50"], "{$1.00,$2.50}")], [[1, 1.005]]),
+    "int4range[]": ("text[]", [(["[1,3]", None], '{"[1,4)",NULL}')], [["x"]]),
+    "timestamp(3)": ("timestamp(3)", [("2024-01-01T00:00:00.123000", "2024-01-01 00:00:00.123")], [
+        "2024-01-01T00:00:00.1234", "2024-01-01T00:00:00.999999",
+    ]),
+    "timestamptz(0)": ("timestamptz", [("2024-01-01T00:00:00Z", "2024-01-01 00:00:00+00")], ["2024-01-01T00:00:00.5Z"]),
+    "time(3)": ("time", [("09:30:00.25", "09:30:00.25")], ["09:30:00.0001"]),
+    "interval(1)": ("text", [("1 day 00:00:01.5", "1 day 00:00:01.5")], ["1.55 seconds", "soon"]),
+    "interval day to hour": ("text", [("1 day 02:00:00", "1 day 02:00:00")], ["1 day 02:03:00"]),
+    "timetz": ("text", [("09:30:00+02", "09:30:00+02")], ["09:30:00.1234567+02", "noon o'clock"]),
+    "timetz(0)": ("timetz(0)", [("09:30:00+02", "09:30:00+02")], ["09:30:00.4+02"]),
+    "char(5)": ("char(5)", [("ab", "ab"), ("ab   ", "ab"), ("žžžžž", "žžžžž"), (12, "12")], ["abcdef", "abcde ", "a\0"]),
+    "bpchar": ("text", [("ab", "ab")], []),
+    "name": ("text", [("x" * 63, "x" * 63)], ["x" * 64]),
+    '"char"': ("text", [("x", "x")], ["xy"]),
+    "bit(4)": ("bit(4)", [("1010", "1010")], ["101", "10101", "1012"]),
+    "varbit(4)": ("text", [("101", "101")], ["10101"]),
+    "numeric(90,2)": ("numeric", [("1.5", "1.50")], ["1.555"]),
+    "money": ("money", [("12.34", "$12.34"), (-5, "-$5.00")], ["1.005", "a dollar", "1e30"]),
+    "int4range": ("int4range", [("[1,3)", "[1,3)"), ("empty", "empty")], ["[3,1)", "x"]),
+    "tstzrange": ("text", [
+        ("[2024-01-01 00:00:00+00,)", '["2024-01-01 00:00:00+00",)'),
+    ], ["[2024-01-01 00:00:00.1234567+00,)"]),
+    "nummultirange": ("text", [("{[1.5,2),[3,4)}", "{[1.5,2),[3,4)}")], ["{[1"]),
+    "point": ("text", [("(1,2)", "(1,2)")], ["(1"]),
+    "polygon": ("text", [("((0,0),(1,1),(1,0))", "((0,0),(1,1),(1,0))")], ["()"]),
+    "tsvector": ("text", [("'a':1 'b'", "'a':1 'b'")], ["'a"]),
+    "macaddr8": ("text", [("08:00:2b:01:02:03:04:05", "08:00:2b:01:02:03:04:05")], ["08:00"]),
+    "oid": ("oid", [(41, "41"), ("4294967295", "4294967295")], [-1, "4294967296", "x", "041"]),
+    "oid[]": ("oid[]", [([41], "{41}")], [[-1]]),
+    "pair": ("text", [('(1,x,"2024-01-01 00:00:00.5")', '(1,x,"2024-01-01 00:00:00.5")')], [
+        "(x,y,)", '(1,x,"2024-01-01 00:00:00.1234567")', "(1)",
+    ]),
+    "vector(3)": ("text", [("[1,2,3]", "[1,2,3]")], ["[1,2]", "[1,2,x]"]),
+}  # fmt: skip
+COLUMNS = {f"v{at}": kind for at, kind in enumerate(MATRIX)}
+"""The type of each column of one table with all types."""
+RECORD = {name: MATRIX[kind][0] for name, kind in COLUMNS.items()}
+GOOD = [(name, value, shown) for name, kind in COLUMNS.items() for value, shown in MATRIX[kind][1]]
+BAD = [(name, value) for name, kind in COLUMNS.items() for value in MATRIX[kind][2]]
+
+
+@dataclass
+class Typed:
+    """A pipeline into tables that somebody else made, over records that are there already."""
+
+    dsn: str
+    columns: dict[str, str]
+    record: dict[str, str]
+    values: list[Row]
+    sink: PostgresTable = field(default_factory=lambda: PostgresTable(table="t"))
+    more: str = ""
+    parse: str | None = None
+
+    def __post_init__(self) -> None:
+        declared = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
+        query(self.dsn, f"{TYPES} CREATE TABLE t ({declared}, {LINEAGE}); {self.more}", options=IN_PUBLIC)
+        self.kafka = FakeKafka()
+        self.kafka.produce("orders", 0, len(self.values))
+        parse: Any = {"parse": self.parse, "record": self.record}
+        if self.parse is None:
+            parse = {"parse": Json(columns=self.record or {"id": "int"})}
+        pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), sinks=[self.sink], bad_records="quarantine", **parse
+        )  # fmt: skip
+        self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
+        self.job.create()
+
+    def _read(self, one: PlannedRange) -> list[pa.RecordBatch]:
+        """Records with their values as JSON; one with the member ``_key`` has a key and no value."""
+        offsets = range(one.range.start, one.range.until)
+        given = [self.values[at] for at in offsets]
+        keys = [json.dumps(row["_key"]).encode() if "_key" in row else None for row in given]
+        values = [None if "_key" in row else json.dumps(row).encode() for row in given]
+        return [source_batch(one.tp, offsets, values, key=keys)]
+
+    def add(self, *rows: Row) -> None:
+        self.values = [*self.values, *rows]
+        self.kafka.produce("orders", 0, len(rows))
+
+    def epoch(self) -> list[str]:
+        """What refused attempts said."""
+        planned, run = self.job.planned()
+        said: list[str] = []
+        for _ in range(3):
+            try:
+                self.job.staged_and_sealed(planned, run)
+                break
+            except RecordsRefusedError as error:
+                said.append(str(error))
+        self.job.commit(planned)
+        return said
+
+    def quarantined(self) -> dict[int, str]:
+        return dict(self.job.sql('SELECT "offset", reason FROM epochline.quarantine'))
+
+
+@pytest.fixture
+def with_vector(as_superuser: AsSuperuser) -> None:
+    """An extension, whose types end a statement with an error where those of PostgreSQL answer softly."""
+    as_superuser("CREATE EXTENSION vector WITH SCHEMA public")
+
+
+@pytest.mark.fault("F28")
+@pytest.mark.usefixtures("with_vector")
+def test_each_value_of_any_type_is_stored_as_it_is_or_its_record_is_bad(postgres_dsn: str) -> None:
+    """K4, INV-9: no value is rounded, cut or read as another one. One further attempt is enough for all bad records."""
+    values = [{name: value} for name, value, _ in GOOD] + [{name: value} for name, value in BAD]
+    it = Typed(postgres_dsn, COLUMNS, RECORD, values)
+
+    said = it.epoch()
+
+    assert len(said) == 1
+    texts = ", ".join(f"'{name}', {name}::text" for name in COLUMNS)
+    stored = it.job.sql(f"SELECT _offset, json_build_object({texts}) FROM t ORDER BY 1")
+    empty = dict.fromkeys(COLUMNS)
+    assert stored == [(at, {**empty, name: shown}) for at, (name, _, shown) in enumerate(GOOD)]
+    named = {at: re.search(r"\b(v\d+): ", reason) for at, reason in it.quarantined().items()}
+    assert {at: found and found[1] for at, found in named.items()} == {
+        at: name for at, (name, _) in enumerate(BAD, len(GOOD))
+    }
+
+
+@pytest.mark.usefixtures("with_vector")
+def test_what_a_table_of_any_type_holds_is_copied_to_another_and_the_audit_finds_each_change(
+    postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C13: the audit compares values of types that only PostgreSQL knows, such as the padded ones."""
+    # As JSON, PostgreSQL writes money with a currency and a composite as an object.
+    columns = {name: kind for name, kind in COLUMNS.items() if kind not in ("money", "cash", "money[]", "pair")}
+    it = Typed(postgres_dsn, columns, {}, [], more="ALTER TABLE t ADD id int")
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    it.job.sql(f"CREATE TABLE held (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {declared})")
+    held = [(name, shown) for name, _, shown in GOOD if name in columns]
+    for name, shown in held:
+        it.job.sql(f"INSERT INTO held ({name}) VALUES (%s)", shown)
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
+    shop = in_environment("shop")
+    source = CustomSource(
+        source="epochline.sources.growing_table:GrowingTable", connection="shop", label="held", positions="sparse",
+        options={"table": "held", "key": "id", "patience_seconds": 0},
+    )  # fmt: skip
+    record = {name: RECORD[name] if kind != "cheap" else "numeric" for name, kind in columns.items()} | {"id": "int"}
+    pipeline = Pipeline(name="orders", source=source, parse=Json(columns=record), sinks=[PostgresTable(table="t")])
+    copy = InProcess(postgres_dsn, pipeline, SourcePositions(source.spec, shop), from_source(source, shop))
+    copy.create()
+
+    copy.epoch()
+
+    texts = ", ".join(f"{name}::text" for name in columns)
+    assert copy.sql(f"SELECT count(*) FROM (SELECT {texts} FROM t EXCEPT SELECT {texts} FROM held) d") == [(0,)]
+    assert copy.sql("SELECT count(*) FROM t") == [(len(held),)]
+    reader = SourceReader(source.spec, connection=shop)
+    assert audit(postgres_dsn, reader, "orders", Findings()).differences == 0
+    for name in columns:
+        other = next(shown for one, _, shown in GOOD if one == name and shown)
+        copy.sql(f"UPDATE t SET {name} = %s WHERE id = 1", other if name != "v0" else "sad")
+    found = Findings()
+    audit(postgres_dsn, reader, "orders", found)
+    assert len(found.said) == 1
+    assert [name for name in columns if not re.search(rf"\b{name}\b", found.said[0])] == []
+
+
+def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A user's parse that returns Arrow's lists."""
+    rows = [json.loads(value or b"{}") for value in batch.column("value").to_pylist()]
+    numbers = pa.array([row["n"] for row in rows], pa.list_(pa.list_(pa.int64())))
+    return pa.RecordBatch.from_pydict(
+        {"n": numbers, "s": pa.array([row["s"] for row in rows], pa.large_list(pa.string()))}
+    )
+
+
+def test_a_parse_may_return_lists(postgres_dsn: str) -> None:
+    rows: list[Row] = [
+        {"n": [[1, None], [3, 4]], "s": ["a", None, ""]},
+        {"n": None, "s": []},
+        {"n": [[1], [2, 3]], "s": None},
+    ]
+    it = Typed(
+        postgres_dsn, {"n": "integer[]", "s": "text[]"}, {"n": "int[]", "s": "text[]"}, rows,
+        parse=f"{__name__}:lists",
+    )  # fmt: skip
+
+    assert it.epoch() == []
+
+    assert it.job.sql("SELECT n, s FROM t ORDER BY _offset") == [([[1, None], [3, 4]], ["a", None, ""]), (None, [])]
+    assert "differ in length" in it.quarantined()[2]
+
+
+@pytest.mark.parametrize(("kind", "first", "second", "keys"), [
+    ("char(3)", "ab", "ab ", 1), ("int4range", "[1,3]", "[1,4)", 1), ("varbit(8)", "101", "10", 2),
+    ("price", "1.5", "1.50", 1), ("email", "a@b", "A@b", 2), ("mood", "ok", "sad", 2), ("text[]", ["a"], ["a", None], 2),
+    ("oid", "41", "42", 2),
+])  # fmt: skip
+def test_a_key_of_any_type_is_compared_as_the_target_compares_it(
+    postgres_dsn: str, kind: str, first: Any, second: Any, keys: int
+) -> None:
+    """The later record of a key wins, its deletion removes it, and a restore brings back what was there."""
+    record = {"k": "text[]" if isinstance(first, list) else "text", "v": "text"}
+    it = Typed(
+        postgres_dsn, {"k": f"{kind} NOT NULL UNIQUE", "v": "known"}, record, [{"k": first, "v": "x"}, {"k": second, "v": "y"}],
+        PostgresTable(table="t", mode="upsert", key=["k"], before_images=2),
+    )  # fmt: skip
+    it.epoch()
+    rows = it.job.sql("SELECT k::text, v::text FROM t ORDER BY v")
+    assert [v for _, v in rows] == ["x", "y"][2 - keys :]
+    it.job.act("savepoint", ORDER, name="one")
+    it.add({"_key": {"k": first}}, {"_key": {"k": second}})
+
+    it.epoch()
+
+    assert it.job.sql("SELECT * FROM t") == []
+    it.job.act("restore", ORDER, name="one")
+    assert it.job.sql("SELECT k::text, v::text FROM t ORDER BY v") == rows
+
+
+def test_a_domain_that_sums_leave_is_found_by_the_trial(postgres_dsn: str) -> None:
+    """A measure is judged once it is summed: the increments alone need not be values of the domain."""
+    it = Typed(
+        postgres_dsn, {"k": "email NOT NULL UNIQUE", "n": "cheap"}, {"k": "text", "n": "numeric"},
+        [{"k": "a@b", "n": 90}, {"k": "a@b", "n": -1.25}, {"k": "ab", "n": 1}],
+        PostgresTable(table="t", mode="add", key=["k"], measures=["n"]),
+    )  # fmt: skip
+
+    with pytest.raises(RowsRefusedError, match="k: the value is no email"):
+        it.epoch()
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("rounding", "rounds or cuts values of its members"), ("priced", "rounds or cuts values of its members in silence: money"),
+    ("nested[]", "an array of arrays"),
+])  # fmt: skip
+def test_a_type_whose_values_cannot_be_checked_is_refused_with_what_to_alter(
+    postgres_dsn: str, kind: str, said: str
+) -> None:
+    more = "CREATE TYPE rounding AS (a numeric(4,2)); CREATE TYPE priced AS (a money); CREATE DOMAIN nested AS int[];"
+    it = Typed(
+        postgres_dsn, {"id": "int"}, {"id": "int", "v": "text"}, [{"id": 1}], more=f"{more} ALTER TABLE t ADD v {kind}"
+    )
+
+    with pytest.raises(
+        TargetError, match="ALTER TABLE t ALTER COLUMN v TYPE jsonb USING .* run `epochline run orders`$"
+    ) as raised:
+        it.job.planned()
+
+    assert said in str(raised.value)
+
+
+def test_a_declared_table_may_have_each_type_that_is_listed(postgres_dsn: str) -> None:
+    """`epochline migrate` makes it, the plan finds it as declared."""
+    kinds = [*SUPPORTED, *BY_TEXT, "timestamp(3)", "char(3)", "interval(0)", "timetz(1)"]
+    columns = {f"c{at}": kind for at, kind in enumerate(kinds) if kind not in EXTENSIONS}
+    columns |= {f"a{at}": f"{kind}[]" for at, kind in enumerate(columns.values())}
+    it = Typed(postgres_dsn, {"id": "int"}, columns, [{}], PostgresTable(table="made", columns=columns))
+
+    assert it.epoch() == []
+
+    assert it.job.sql("SELECT count(*) FROM made") == [(1,)]
