@@ -317,8 +317,8 @@ def test_without_the_second_look_what_a_trigger_does_to_a_sum_is_silent(
     """The mutation of F41: every statement counts the right number of rows."""
     it = bench(existing="CREATE TABLE t (k text PRIMARY KEY, v int)", **ADD)
     it.sql(
-        "CREATE FUNCTION freeze() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
-        " CREATE TRIGGER freeze BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION freeze()"
+        "CREATE FUNCTION frozen() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
+        " CREATE TRIGGER frozen BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION frozen()"
     )
     it.epoch(kv("a", 1))
     with pytest.raises(SealRefusedError, match="1 keys have another sum than is due"):
