@@ -16,7 +16,7 @@ The product plans, stages and seals. Then, by semantics:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,7 +91,7 @@ class SplitLedger:
 
     def _apply(self, rows: _Rows) -> None:
         with self._ledger.transaction() as own:
-            own.targets.apply(rows.pipeline, rows.sink, rows.staged, rows.epoch)
+            own.targets.apply(rows.pipeline, [(rows.sink, rows.staged)], rows.epoch)
         self._passing(f"after the rows of mode {rows.sink.mode}")
 
 
@@ -124,15 +124,19 @@ class _SplitTargets:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tx.targets, name)
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
         """Hand over the rows, and say of each that it was inserted. An outbox is no target."""
-        if sink not in pipeline.targets:
-            applied: Applied = self._tx.targets.apply(pipeline, sink, staged, epoch)
-            return applied
-        rows = self._tx.targets.count(staged)
-        self._take(_Rows(pipeline, sink, staged, epoch))
-        inserted = Upserted(inserted=rows, updated=0, deleted=0, superseded=0, unchanged=0)
-        return Applied(rows=rows, upserted=inserted if sink.mode == "upsert" else None)
+        kept = [(sink, staged) for sink, staged in tables if sink not in pipeline.targets]
+        applied: dict[str, Applied] = dict(self._tx.targets.apply(pipeline, kept, epoch))
+        for sink, staged in tables:
+            if sink in pipeline.targets:
+                rows = self._tx.targets.count(staged)
+                self._take(_Rows(pipeline, sink, staged, epoch))
+                inserted = Upserted(inserted=rows, updated=0, deleted=0, superseded=0, unchanged=0)
+                applied[sink.table] = Applied(rows=rows, upserted=inserted if sink.mode == "upsert" else None)
+        return applied
 
 
 class _Keeping:

@@ -42,6 +42,7 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
+    "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
     "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
     "F48": "state is written past its triggers",
@@ -92,6 +93,7 @@ SPEAKS_OF = {
     "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),
     "F40": (*_SOURCE, "airflow"),
+    "F45": _PROTOCOL,
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""

@@ -8,7 +8,7 @@ import pytest
 from psycopg2 import errors, sql
 
 from epochline.errors import SealRefusedError, TargetError
-from epochline.postgres.targets import upsert
+from epochline.postgres.targets import fates
 from tests.integration.bench import Bench, NewBench, Row
 
 COUNTS = ("inserted", "updated", "deleted", "superseded", "unchanged")
@@ -109,7 +109,7 @@ def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypat
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, mode="upsert", key="k")
     sealed = one.sealed(kv("a", 2), kv("c", 2))
     plain = sql.SQL("(({}) > ({}))")
-    monkeypatch.setattr(upsert, "_newer", lambda left, right: plain.format(left, right))
+    monkeypatch.setattr(fates, "_newer", lambda left, right: plain.format(left, right))
 
     with pytest.raises(TargetError, match="of 2 rows staged for t, 1 are neither newer nor older"):
         one.commit(sealed)

@@ -190,14 +190,14 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
             )
     written, upserted = 0, {}
     unsent = {one.staged_as for one in pipeline.outputs if one.name in shown and not one.shown_at_commit}
-    for table in pipeline.tables:
-        if table.table in unsent:
-            continue
-        applied = tx.targets.apply(pipeline, table, ticket.table(table.table), epoch)
-        _refuse_dropped_rows(epoch, table, sealed[table.table], applied)
-        written += applied.rows
-        if applied.upserted is not None:
-            upserted[table.table] = applied.upserted
+    tables = [table for table in pipeline.tables if table.table not in unsent]
+    applied = tx.targets.apply(pipeline, [(table, ticket.table(table.table)) for table in tables], epoch)
+    for table in tables:
+        outcome = applied[table.table]
+        _refuse_dropped_rows(epoch, table, sealed[table.table], outcome)
+        written += outcome.rows
+        if outcome.upserted is not None:
+            upserted[table.table] = outcome.upserted
     staged = ticket.table(QUARANTINE)
     if epoch.kind is EpochKind.REQUEUE:
         done, kept = tx.quarantine.requeue(staged, epoch)

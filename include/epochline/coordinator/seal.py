@@ -109,15 +109,15 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
 
 def _refused(tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch) -> Sequence[RefusedRow]:
-    """The rows that targets refuse. Tables with rules that only a trial checks are tried together."""
-    refused: list[RefusedRow] = []
-    untried = []
-    for table in pipeline.tables:
-        staged = ticket.table(table.table)
-        prepared = tx.targets.prepare(pipeline, table, staged, epoch)
-        refused += prepared.refused
-        if prepared.untried:
-            untried.append((table, staged))
+    """The rows that targets refuse. Tables with rules that only a trial checks are tried together.
+
+    If their code may read other tables, all are tried: it must see what it will see in the commit.
+    """
+    tables = [(table, ticket.table(table.table)) for table in pipeline.tables]
+    prepared = [tx.targets.prepare(pipeline, table, staged, epoch) for table, staged in tables]
+    refused = [row for one in prepared for row in one.refused]
+    everything = any(one.untried and one.reads_others for one in prepared)
+    untried = [table for table, one in zip(tables, prepared, strict=True) if one.untried or everything]
     if refused or not untried:
         return refused
     return tx.targets.try_out(pipeline, untried, epoch)

@@ -21,10 +21,12 @@ class Prepared:
     Args:
         refused: rows that the target would refuse.
         untried: the target has rules that only a trial checks.
+        reads_others: code of the target runs in the trial, and may need the epoch's rows of every other target.
     """
 
     refused: Sequence[RefusedRow] = ()
     untried: bool = False
+    reads_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,8 @@ class Targets(Protocol):
         """Per sink, the names and types of the target's columns that it fills, in order.
 
         Raises:
-            TargetError: a table is missing, is not the one that epochs wrote, or does not fit the declaration.
+            TargetError: a table is missing, is not the one that epochs wrote, or does not fit the declaration, or
+                foreign keys between the tables fit no order of writing.
         """
 
     def compare(self, pipeline: Pipeline) -> Fit:
@@ -179,8 +182,12 @@ class Targets(Protocol):
             RowsRefusedError: the rows are refused, but not because of any single row.
         """
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        """In the commit: apply a staging table to its target.
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        """In the commit: apply staging tables to their targets. Returns what happened to each, by table.
+
+        Foreign keys between the targets decide the order (ADR 0041).
 
         Raises:
             TargetError: rows were dropped, or the counts of an upsert do not add up to its staged rows.

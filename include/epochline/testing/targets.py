@@ -91,10 +91,14 @@ class FakeTargets(Side):
     ) -> Sequence[RefusedRow]:
         return ()
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]
-        self.rows.targets[sink.table] += rows
-        return Applied(rows=len(rows))
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        for sink, staged in tables:
+            self.rows.targets[sink.table] += [
+                {**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]
+            ]
+        return {sink.table: Applied(rows=len(self.rows.staging[staged.table])) for sink, staged in tables}
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}

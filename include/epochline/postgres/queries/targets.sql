@@ -154,7 +154,9 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
 -- name: rules_of_table
 -- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
 -- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
--- length of each index. Triggers whose names start with the prefix of state triggers do not count.
+-- length of each index; whether code may read other tables; whether values are exclusive beyond the plain unique keys;
+-- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
+-- prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
     SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
 ), policy AS (
@@ -187,8 +189,95 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname) AS checks,
        ARRAY(SELECT json_agg(a.attname) FROM pg_index i
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
-             WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes
+             WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes,
+       c.relhasrules OR row_security_active(c.oid)
+           OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal
+                      AND NOT starts_with(tgname::text, %(state_triggers)s)) AS runs_code,
+       EXISTS (SELECT FROM pg_index i
+               WHERE (i.indisunique OR i.indisexclusion)
+                 AND (i.indrelid = c.oid OR i.indrelid IN (SELECT relid FROM pg_partition_tree(c.oid))
+                                            AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = i.indexrelid))
+                 AND NOT (i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
+                          AND i.indpred IS NULL AND i.indexprs IS NULL)) AS exclusive,
+       ARRAY(SELECT json_build_object(
+                 'schema', kn.nspname, 'name', k.conname, 'deferrable', k.condeferrable, 'on_delete', k.confdeltype,
+                 'on_update', k.confupdtype, 'child', ARRAY[hn.nspname, h.relname],
+                 'parent', ARRAY[pn.nspname, p.relname],
+                 'columns', ARRAY(SELECT a.attname FROM unnest(k.conkey) WITH ORDINALITY u (num, at) JOIN pg_attribute a
+                                  ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at),
+                 'referenced', ARRAY(SELECT a.attname FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
+                                     JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num
+                                     ORDER BY u.at))
+             FROM pg_constraint k JOIN pg_namespace kn ON kn.oid = k.connamespace
+             JOIN pg_class h ON h.oid = k.conrelid JOIN pg_namespace hn ON hn.oid = h.relnamespace
+             JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
+             WHERE k.contype = 'f' AND c.oid IN (k.conrelid, k.confrelid)
+               -- The key of a partition to a table is the key of its whole table to it.
+               AND (k.conrelid = c.oid OR NOT EXISTS (SELECT FROM pg_constraint w
+                                                      WHERE w.oid = k.conparentid AND w.confrelid = k.confrelid))
+             ORDER BY k.oid) AS foreign_keys,
+       ARRAY(SELECT json_build_array(n.nspname, k.conname) FROM pg_constraint k
+             JOIN pg_namespace n ON n.oid = k.connamespace
+             WHERE k.condeferrable AND k.contype IN ('f', 'u', 'x', 'p')
+               AND c.oid IN (k.conrelid, k.confrelid) ORDER BY k.oid) AS deferrable
 FROM pg_class c WHERE c.oid = %(oid)s
+
+-- name: exclusive_rules
+-- The unique indexes and exclusion constraints of a table and its partitions, except those on exactly these columns:
+-- for each the expressions with their operators, the condition, the columns, whether NULLs are equal.
+WITH r AS (
+    SELECT i.*, k.conexclop FROM pg_index i
+    LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.contype = 'x' AND k.conrelid = i.indrelid
+    WHERE (i.indisunique OR i.indisexclusion) AND i.indisready
+      AND (i.indrelid = %(oid)s
+           OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s))
+              AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = i.indexrelid))
+)
+SELECT c.relname AS name, r.indisexclusion AS excludes, r.indnullsnotdistinct AS nulls_are_equal,
+       pg_get_expr(r.indpred, r.indrelid) AS condition,
+       ARRAY(SELECT json_build_object(
+                 'expression', pg_get_indexdef(r.indexrelid, n, true),
+                 'collation', (SELECT json_build_array(s.nspname, l.collname) FROM pg_collation l
+                               JOIN pg_namespace s ON s.oid = l.collnamespace WHERE l.oid = r.indcollation[n - 1]),
+                 'operator', (SELECT json_build_array(s.nspname, o.oprname) FROM pg_operator o
+                              JOIN pg_namespace s ON s.oid = o.oprnamespace
+                              WHERE o.oid = coalesce(r.conexclop[n], (
+                                  SELECT m.amopopr FROM pg_opclass p JOIN pg_amop m ON m.amopfamily = p.opcfamily
+                                  WHERE p.oid = r.indclass[n - 1] AND m.amoplefttype = p.opcintype
+                                    AND m.amoprighttype = p.opcintype AND m.amopstrategy = 3))))
+             FROM generate_series(1, r.indnkeyatts) n ORDER BY n) AS elements,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = r.indrelid AND a.attnum = ANY (r.indkey[0:r.indnkeyatts - 1])) AS columns,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+             WHERE a.attrelid = r.indrelid AND a.attnum > 0
+               AND (a.attnum = ANY (r.indkey[0:r.indnkeyatts - 1])
+                    OR EXISTS (SELECT FROM pg_depend d
+                               WHERE d.classid = 'pg_class'::regclass AND d.objid = r.indexrelid
+                                 AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.indrelid
+                                 AND d.refobjsubid = a.attnum))) AS read
+FROM r JOIN pg_class c ON c.oid = r.indexrelid
+WHERE r.indexprs IS NOT NULL OR r.indpred IS NOT NULL OR r.indisexclusion
+   OR NOT (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM pg_attribute a
+           WHERE a.attrelid = r.indrelid AND a.attnum = ANY (r.indkey[0:r.indnkeyatts - 1]))
+          = (SELECT array_agg(one ORDER BY one) FROM unnest(%(key)s::text[]) one)
+ORDER BY c.relname
+
+-- name: code_of_table
+-- Whether triggers or rules of a table see more or other changes if a row is deleted and inserted instead of updated;
+-- whether a trigger sees deleted rows; whether one changes rows before they are written.
+SELECT c.relhasrules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
+       c.relhasrules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
+       c.relhasrules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
+FROM pg_class c LEFT JOIN pg_trigger t
+     ON (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
+    AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT starts_with(t.tgname::text, %(state_triggers)s)
+WHERE c.oid = %(oid)s GROUP BY c.oid, c.relhasrules
+
+-- name: filled_by_the_database
+-- The default expressions of columns, and the expressions of generated columns.
+SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
+FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE d.adrelid = %(oid)s
 
 -- name: rows_changed_by_transaction
 -- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
@@ -201,18 +290,6 @@ SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS insert
        coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
        coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
 FROM tree
-
--- name: foreign_keys_to_table
--- The foreign keys to a table: the table that has the key, its columns and the columns that it refers to, in the same
--- order; what a DELETE and an UPDATE of the row referred to do.
-SELECT k.conname AS name, n.nspname AS schema, c.relname AS table_name, k.conrelid = k.confrelid AS is_own,
-       k.confdeltype AS on_delete, k.confupdtype AS on_update,
-       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY u (num, at)
-             JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at) AS columns,
-       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
-             JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num ORDER BY u.at) AS referred
-FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE k.contype = 'f' AND k.confrelid = %(oid)s ORDER BY n.nspname, c.relname, k.conname
 
 -- name: nullable_columns_of_unique_rules
 -- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions

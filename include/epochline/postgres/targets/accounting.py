@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -20,31 +21,27 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.modes import apply, sums_by_key
-from epochline.postgres.targets.upsert import count_unsettled
+from epochline.postgres.targets.fates import count_unsettled
+from epochline.postgres.targets.modes import sums_by_key
 from epochline.protocol.epoch import Epoch
 
 Check = Callable[[], None]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 
-def apply_and_watch(connection: Connection, what: Application, epoch: Epoch) -> tuple[Applied, Check]:
-    """Apply staging to a target that something else may change.
+def watch(connection: Connection, what: Application, epoch: Epoch) -> Callable[[Applied], Check]:
+    """Look at a target that something else may change, before staging is applied.
 
     Returns:
-        What was done, and the check to make when all tables are applied and deferred constraints were checked.
-
-    Raises:
-        TargetError: as `epochline.postgres.targets.modes.apply`.
+        From what was done, the check to make when all tables are applied and deferred constraints were checked.
     """
     before = _Before(
         changed=_changed_rows(connection, what),
         rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
         sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
     )
-    applied = apply(connection, what, epoch)
 
-    def check() -> None:
+    def check(applied: Applied) -> None:
         # Row-level security that began after the first look hides rows from this one.
         find_target(connection, what.sink.table)
         wrong = _difference(connection, what, epoch, applied, before)
@@ -56,7 +53,7 @@ def apply_and_watch(connection: Connection, what: Application, epoch: Epoch) -> 
                 f"run {epoch.pipeline}",
             )
 
-    return applied, check
+    return lambda applied: partial(check, applied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

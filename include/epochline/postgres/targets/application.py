@@ -83,14 +83,18 @@ def same(columns: Sequence[str], left: str, right: str) -> sql.Composed:
 
 def with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Composed, sql.Composed]:
     """The target's column list and the matching select list, with the target's ``_epoch`` and ``insert_time``."""
-    into, values = names(what.carried), names(what.carried, prefix)
+    given = given_values(what, epoch, prefix)
+    return names(list(given)), sql.SQL(", ").join(given.values())
+
+
+def given_values(what: Application, epoch: Epoch, prefix: str) -> dict[str, sql.Composable]:
+    """By column of the target, what an epoch writes there."""
+    given: dict[str, sql.Composable] = {name: sql.Identifier(prefix, name) for name in what.carried}
     if "_epoch" in what.sink.carried_lineage:
-        into += sql.SQL(", ") + sql.Identifier("_epoch")
-        values += sql.SQL(", ") + sql.Literal(epoch.epoch_id)
+        given["_epoch"] = sql.Literal(epoch.epoch_id)
     if what.sink.insert_time is not None:
-        into += sql.SQL(", ") + sql.Identifier(what.sink.insert_time)
-        values += sql.SQL(", ") + sql.Literal(epoch.planned_at)
-    return into, values
+        given[what.sink.insert_time] = sql.Literal(epoch.planned_at)
+    return given
 
 
 def of_generation(what: Application, row: str) -> sql.Composed:

@@ -16,6 +16,7 @@ from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
+from epochline.postgres.targets.foreign_keys import ForeignKey
 from epochline.postgres.targets.identity import refuse_lost
 from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.rights import missing_rights
@@ -66,11 +67,30 @@ class Target:
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
     """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
+    runs_code: bool = False
+    """Triggers, rewrite rules or policies run with each row. They may read other tables."""
+    exclusive: bool = False
+    """Two rows may exclude each other by more than `unique_keys`: partial indexes, indexes over expressions or on
+    single partitions, exclusion constraints, deferrable keys."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    """Foreign keys from and to the table."""
+    deferrable: tuple[tuple[str, str], ...] = ()
+    """Schema and name of each constraint of the table, or of a foreign key to it, that can be deferred."""
 
     @property
     def identifier(self) -> sql.Identifier:
         """The qualified name, as a quoted identifier."""
         return sql.Identifier(self.schema, self.name)
+
+    @property
+    def foreign_keys_to_it(self) -> tuple[ForeignKey, ...]:
+        """The foreign keys of other tables, and of the table itself, that refer to its rows."""
+        return tuple(key for key in self.foreign_keys if key.parent == self.place)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Schema and name."""
+        return self.schema, self.name
 
 
 def find_target(connection: Connection, table: str) -> Target | None:
@@ -125,17 +145,28 @@ def find_target(connection: Connection, table: str) -> Target | None:
             for one in rules.checks
         ),
         long_indexes=tuple(tuple(sorted(one)) for one in rules.long_indexes),
+        runs_code=bool(rules.runs_code),
+        exclusive=rules.exclusive,
+        foreign_keys=tuple(map(ForeignKey.of, rules.foreign_keys)),
+        deferrable=tuple((schema, name) for schema, name in rules.deferrable),
     )
 
 
-def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
+def filled_columns(
+    connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target | None
+) -> dict[str, str]:
     """Check a target against its declaration; return the columns that the sink fills, in order, with their types.
+
+    Args:
+        connection: of the ledger's login.
+        pipeline: the declaration.
+        sink: whose target it is.
+        target: as the catalog shows it; None if it does not exist.
 
     Raises:
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """
     refuse_lost(connection, pipeline, sink)
-    target = find_target(connection, sink.table)
     subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
         if sink.columns is None:

@@ -11,8 +11,8 @@ from epochline.postgres.queries.collations import collations_of
 from epochline.postgres.queries.composed import as_text, execute_sql
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.obstacles import is_no_tombstone
+from epochline.postgres.targets.refusals import PASSES, rows_where
 from epochline.postgres.targets.shapes import ColumnShape
-from epochline.postgres.targets.trial import PASSES, rows_where
 from epochline.protocol.refused import RefusedRow
 
 _JUDGE = sql.Identifier("pg_temp", "epochline_judge")

@@ -10,18 +10,26 @@ from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
 from epochline.ports import Fit
 from epochline.postgres.targets.catalog import filled_columns, find_target
+from epochline.postgres.targets.foreign_keys import refuse_unorderable
 
 
 def compare(connection: Connection, pipeline: Pipeline) -> Fit:
     """Compare the targets that exist with the declaration. Changes nothing."""
     problems: list[str] = []
     filled: list[tuple[PostgresTable, dict[str, str]]] = []
+    targets = []
     for sink in pipeline.tables:
         try:
-            if find_target(connection, sink.table) is not None:
-                filled.append((sink, filled_columns(connection, pipeline, sink)))
+            target = find_target(connection, sink.table)
+            if target is not None:
+                targets.append(target)
+                filled.append((sink, filled_columns(connection, pipeline, sink, target)))
         except TargetError as error:
             problems.append(error.said)
+    try:
+        refuse_unorderable(connection, pipeline, targets)
+    except TargetError as error:
+        problems.append(error.said)
     if pipeline.is_transformed or any(sink.select is not None for sink in pipeline.targets):
         return Fit(problems=problems)  # Which columns a function takes from the record is its own matter.
     taken = {name for _, columns in filled for name in columns}

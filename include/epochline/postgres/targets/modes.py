@@ -1,4 +1,4 @@
-"""Apply staging to the target by set-based statements: append, upsert, add, replace.
+"""Apply staging to a target by set-based statements: append, add, replace. Upserts have a module of their own.
 
 Keys are written in sorted order, so that concurrent writers do not deadlock.
 """
@@ -14,23 +14,17 @@ from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, same, with_epoch
 from epochline.postgres.targets.references import harm_of_delete
-from epochline.postgres.targets.upsert import upsert
 from epochline.protocol.epoch import Epoch
 
 
-def apply(connection: Connection, what: Application, epoch: Epoch) -> Applied:
-    """Apply staging to the target, and count what happened to its rows.
+def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
+    """Insert or add the staged rows, and count what happened to them.
 
     Raises:
-        TargetError: a staged row of an upsert is neither written nor older than what is there, a row whose unique key
-            is new or a sum was not written, or a row that is to be replaced stays.
+        TargetError: a row whose unique key is new or a sum was not written.
     """
-    if what.sink.mode == "upsert":
-        return upsert(connection, what, epoch)
     if what.sink.mode == "add":
         return Applied(rows=_add(connection, what, epoch))
-    if what.sink.mode == "replace":
-        take_all_away(connection, what, epoch)
     if what.sink.repeats == "skip":
         return _append_first(connection, what, epoch)
     return Applied(rows=_append(connection, what, epoch))

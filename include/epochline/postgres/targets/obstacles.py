@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import psycopg2
 from psycopg2 import sql
@@ -17,11 +15,9 @@ from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.catalog import changed_columns
 from epochline.postgres.targets.publications import changes_of, refused_by_publication
+from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by, rows_where
 from epochline.postgres.targets.rights import missing_rights
-from epochline.postgres.targets.trial import error_in_words, is_rule, refusal_by, rows_where
 from epochline.protocol.refused import RefusedRow
-
-Looked = TypeVar("Looked")
 
 LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
 """The lowest and the highest value of each integer type."""
@@ -102,7 +98,7 @@ def _refuse_failing_defaults(connection: Connection, what: Application, columns:
     ).all()
     for row in found:
         evaluation = sql.SQL("SELECT {}").format(sql.SQL(row.expression))
-        error = _attempted(connection, partial(execute_sql, connection, evaluation))
+        error = attempt(connection, partial(execute_sql, connection, evaluation), keep=False)
         if isinstance(error, psycopg2.Error):
             raise refusal_by(error)(
                 f"{what.pipeline.name}: {what.sink}: the default of {row.name} fails: {error_in_words(error)[0]}."
@@ -124,7 +120,7 @@ def broken_checks(connection: Connection, what: Application) -> tuple[list[Refus
             continue
         breaks = sql.SQL("{} AND ({}) IS FALSE").format(is_no_tombstone(what), sql.SQL(check.expression))
         said = f"check {check.name}"
-        found = _attempted(connection, partial(rows_where, connection, what, breaks, said))
+        found = attempt(connection, partial(rows_where, connection, what, breaks, said), keep=False)
         if isinstance(found, psycopg2.Error):
             unknown = True
         else:
@@ -153,19 +149,3 @@ def has_long_values(connection: Connection, what: Application) -> bool:
 def is_no_tombstone(what: Application) -> sql.Composable:
     """The condition that a staged row ``s`` becomes a row of the target."""
     return sql.SQL("NOT s.{}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
-
-
-def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | psycopg2.Error:
-    """The result of a look or the error that it raised. Its changes are rolled back."""
-    execute_sql(connection, sql.SQL("SAVEPOINT evaluation"))
-    found: Looked | psycopg2.Error
-    try:
-        found = look()
-    except psycopg2.Error as failure:
-        if not is_rule(failure):
-            raise
-        found = failure
-    # Also after success: a function in the expression may have written something.
-    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT evaluation"))
-    execute_sql(connection, sql.SQL("RELEASE SAVEPOINT evaluation"))
-    return found

@@ -14,6 +14,7 @@ from epochline.ports import Prepared
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, of_generation, same
 from epochline.postgres.targets.conversion import convert, judged
+from epochline.postgres.targets.exclusive import is_exclusive
 from epochline.postgres.targets.obstacles import (
     LIMITS,
     broken_checks,
@@ -23,7 +24,7 @@ from epochline.postgres.targets.obstacles import (
     refuse_published,
     refuse_what_fills_the_rest,
 )
-from epochline.postgres.targets.trial import rows_where
+from epochline.postgres.targets.refusals import rows_where
 from epochline.postgres.targets.unavailable import keep_values
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
@@ -58,14 +59,14 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
     if what.sink.repeats == "refuse" and not refused:
         refused += _repeats(connection, what, epoch)
     broken, unknown = broken_checks(connection, what)
-    own_key = frozenset({frozenset(what.sink.key)})
     return Prepared(
         refused=refused + broken,
         untried=what.target.has_other_rules
-        or bool(what.target.unique_keys - own_key)
+        or is_exclusive(what)
         or unknown
         or any(what.target.columns[name].shape.is_judged for name in what.sink.measures)
         or has_long_values(connection, what),
+        reads_others=what.target.runs_code,
     )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 from psycopg2 import errors, sql
 from sqlalchemy import Connection
@@ -12,9 +10,9 @@ from sqlalchemy import Connection
 from epochline.declare.names import split_table
 from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import names
 from epochline.postgres.targets.catalog import Target, find_target
+from epochline.postgres.targets.foreign_keys import ForeignKey, parents_first
 
 _DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
 """What a foreign key does to the rows that refer to a row that goes (pg_constraint.confdeltype and confupdtype)."""
@@ -33,9 +31,9 @@ def harm_of_delete(
         doomed: a query for the rows that are to be deleted, with all columns.
         leaving: the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
     """
-    for key in _foreign_keys(connection, target):
+    for key in target.foreign_keys_to_it:
         if key.on_delete in _DELETES:
-            stays = sql.SQL("NOT ({})").format(leaving) if key.is_own else sql.SQL("true")
+            stays = sql.SQL("NOT ({})").format(leaving) if key.child == key.parent else sql.SQL("true")
             if said := _referring(connection, key, doomed, stays):
                 return f"{said}, and its foreign key {key.name} {_DELETES[key.on_delete]}"
     return None
@@ -49,46 +47,35 @@ def harm_of_update(connection: Connection, target: Target, changed: sql.Composab
         target: the table with the rows.
         changed: a query for the rows as they are before the change, with all columns.
     """
-    for key in _foreign_keys(connection, target):
+    for key in target.foreign_keys_to_it:
         if key.on_update in _UPDATES and (said := _referring(connection, key, changed, sql.SQL("true"))):
             return f"{said}, and its foreign key {key.name} {_UPDATES[key.on_update]} when a value changes"
     return None
 
 
-def referred_columns(connection: Connection, target: Target) -> frozenset[str]:
+def referred_columns(target: Target) -> frozenset[str]:
     """The columns of a target to which foreign keys refer."""
-    return frozenset(name for key in _foreign_keys(connection, target) for name in key.referred)
+    return frozenset(name for key in target.foreign_keys_to_it for name in key.referenced)
 
 
 def referring_first(connection: Connection, sinks: Sequence[PostgresTable]) -> list[PostgresTable]:
     """The sinks in an order in which each table comes before the tables that its foreign keys refer to."""
-    by_name = {split_table(sink.table): sink for sink in sinks}
-    graph: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for place, sink in by_name.items():
-        target = find_target(connection, sink.table)
-        keys = [] if target is None else _foreign_keys(connection, target)
-        referring = {(key.schema, key.table_name) for key in keys if not key.is_own}
-        graph[place] = [other for other in by_name if other in referring]
-    try:
-        return [by_name[place] for place in TopologicalSorter(graph).static_order()]
-    except CycleError:
-        return list(sinks)
+    by_place = {split_table(sink.table): sink for sink in sinks}
+    targets = [find_target(connection, sink.table) for sink in sinks]
+    order, circle = parents_first([target for target in targets if target is not None])
+    return [by_place[place] for place in [*reversed(circle), *reversed(order)]]
 
 
-def _foreign_keys(connection: Connection, target: Target) -> Sequence[Any]:
-    return run(connection, "foreign_keys_to_table", oid=target.oid).all()
-
-
-def _referring(connection: Connection, key: Any, rows: sql.Composable, stays: sql.Composable) -> str | None:
+def _referring(connection: Connection, key: ForeignKey, rows: sql.Composable, stays: sql.Composable) -> str | None:
     """Says that a table has rows that refer to these, or that this login cannot know it; None if it has none."""
     statement = sql.SQL(
         "SELECT 1 FROM {table} r WHERE EXISTS (SELECT FROM ({rows}) x WHERE ({referred}) = ({columns})) AND {stays}"
         " LIMIT 1"
     ).format(
-        table=sql.Identifier(key.schema, key.table_name), rows=rows, referred=names(key.referred, "x"),
+        table=sql.Identifier(*key.child), rows=rows, referred=names(key.referenced, "x"),
         columns=names(key.columns, "r"), stays=stays,
     )  # fmt: skip
-    table = f"{key.schema}.{key.table_name}"
+    table = ".".join(key.child)
     execute_sql(connection, sql.SQL("SAVEPOINT referring"))
     try:
         # PostgreSQL then raises an error in place of hiding rows.

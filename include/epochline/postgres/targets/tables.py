@@ -22,7 +22,7 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import identify_rows
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets import claims, differences, images
-from epochline.postgres.targets.accounting import Check, apply_and_watch
+from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, kept_order, names
 from epochline.postgres.targets.catalog import (
     changed_columns,
@@ -34,11 +34,12 @@ from epochline.postgres.targets.catalog import (
     table_definition,
 )
 from epochline.postgres.targets.fit import compare
+from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.identity import missing_rows, refuse_lost, remember
-from epochline.postgres.targets.modes import apply
 from epochline.postgres.targets.prepare import prepare
 from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.state_triggers import follow, mend
+from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
@@ -56,7 +57,13 @@ class PostgresTargets:
         """Checks of the tables that this transaction changed, for its end."""
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
+        targets = {sink.table: find_target(self._connection, sink.table) for sink in pipeline.tables}
+        filled = {
+            sink.table: filled_columns(self._connection, pipeline, sink, targets[sink.table])
+            for sink in pipeline.tables
+        }
+        refuse_unorderable(self._connection, pipeline, [target for target in targets.values() if target is not None])
+        return filled
 
     def compare(self, pipeline: Pipeline) -> Fit:
         return compare(self._connection, pipeline)
@@ -225,20 +232,18 @@ class PostgresTargets:
         tried = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
         return try_out(self._connection, tried, epoch)
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        what = self._application(pipeline, sink, staged, epoch)
-        if sink.before_images:
-            images.keep_image(self._connection, what, epoch)
-        if not self._is_watched(pipeline):
-            return apply(self._connection, what, epoch)
-        applied, check = apply_and_watch(self._connection, what, epoch)
-        self._checks.append(check)
-        return applied
-
-    def _is_watched(self, pipeline: Pipeline) -> bool:
-        """Whether something else than our statements may change a target, by which it may reach every other one."""
-        targets = (find_target(self._connection, sink.table) for sink in pipeline.tables)
-        return any(target is not None and target.is_changed_by_others for target in targets)
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
+        for what in applied:
+            if what.sink.before_images:
+                images.keep_image(self._connection, what, epoch)
+        # What may change one target from outside may reach every other one by it.
+        watched = any(what.target.is_changed_by_others for what in applied)
+        done, checks = apply_together(self._connection, applied, epoch, watched=watched)
+        self._checks += checks
+        return done
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         reason = images.cannot_undo(self._connection, pipeline, sink, epochs)

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from epochline.declare.columns import DELETED, UNAVAILABLE
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets import upsert
 from epochline.postgres.targets.application import Application, names, same
-from epochline.postgres.targets.trial import rows_where
+from epochline.postgres.targets.fates import newer, replaces
+from epochline.postgres.targets.refusals import rows_where
 from epochline.protocol.refused import RefusedRow
 
 _SAID = (
@@ -60,7 +60,7 @@ def _older(what: Application, column: str) -> sql.Composed:
         staging=what.staging, same_staged=same(what.sink.key, "p", "s"), theirs=names(what.order, "p"),
         own=names(what.order, "s"), deleted=sql.Identifier(DELETED), keeps=_keeps(column, "p"), order=order,
         target=what.target.identifier, same_target=same(what.sink.key, "t", "s"),
-        replaces=upsert._replaces(what, "s", "t"),
+        replaces=replaces(what, "s", "t"),
     )  # fmt: skip
 
 
@@ -70,9 +70,7 @@ def _there(what: Application, row: str) -> sql.Composed:
 
 def _from_target(what: Application) -> sql.Composed:
     """The condition that ``t`` gives the value: there is one, and ``p`` is not newer."""
-    return sql.SQL("({} AND NOT ({} AND {}))").format(
-        _there(what, "t"), _there(what, "p"), upsert._replaces(what, "p", "t")
-    )
+    return sql.SQL("({} AND NOT ({} AND {}))").format(_there(what, "t"), _there(what, "p"), replaces(what, "p", "t"))
 
 
 def _has_value(what: Application) -> sql.Composed:
@@ -89,8 +87,8 @@ def _superseded(what: Application) -> sql.Composed:
     return sql.SQL(
         "(EXISTS (SELECT FROM {} n WHERE {} AND ({}) IS NOT TRUE) OR EXISTS (SELECT FROM {} d WHERE {} AND NOT {}))"
     ).format(
-        what.target.identifier, same(what.sink.key, "n", "s"), upsert._replaces(what, "s", "n"),
-        what.deleted_keys, same(what.sink.key, "d", "s"), upsert._newer_of(what.order, "s", "d"),
+        what.target.identifier, same(what.sink.key, "n", "s"), replaces(what, "s", "n"),
+        what.deleted_keys, same(what.sink.key, "d", "s"), newer(what.order, "s", "d"),
     )  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""What a target refuses: errors of PostgreSQL that rows cause, in words, and the rows that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg2
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.application import Application, names
+from epochline.protocol.refused import RefusedRow
+
+Result = TypeVar("Result")
+
+MOST = 1000
+"""Most refused records that one attempt finds, because each costs several trials. The next attempt finds the rest."""
+
+PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
+"""Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
+
+_CODE = ("P0", "38", "39")
+"""Classes of SQLSTATE that functions raise: PL/pgSQL, and routines in other languages."""
+
+
+def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = True) -> Result | psycopg2.Error:
+    """The result of some work or the error that rows or tables caused, in which case nothing was changed.
+
+    Args:
+        connection: in a transaction, whose savepoints nest.
+        work: what to do.
+        keep: whether the changes stay if the work succeeds.
+
+    Raises:
+        psycopg2.Error: sessions, locks or resources caused the error.
+    """
+    execute_sql(connection, sql.SQL("SAVEPOINT attempt"))
+    done: Result | psycopg2.Error
+    try:
+        done = work()
+    except psycopg2.Error as error:
+        if not is_rule(error):
+            raise
+        done = error
+    if not keep or isinstance(done, psycopg2.Error):
+        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT attempt"))
+    execute_sql(connection, sql.SQL("RELEASE SAVEPOINT attempt"))
+    return done
+
+
+def is_rule(error: psycopg2.Error) -> bool:
+    """Whether an error is caused by the rows or the table, so that a repeat fails again."""
+    return error.pgcode is not None and not error.pgcode.startswith(PASSES)
+
+
+def raised_by_code(error: psycopg2.Error) -> bool:
+    """Whether a function of the target, such as a trigger's, raised the error: a repeat may go another way."""
+    return (error.pgcode or "").startswith(_CODE) or "function " in (error.diag.context or "")
+
+
+def refusal_by(error: psycopg2.Error) -> type[SealRefusedError]:
+    """The class of the refusal that an error of the target causes."""
+    return TargetCodeError if raised_by_code(error) else RowsRefusedError
+
+
+def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
+    """An error as text for logs and as text for the ledger. The text for logs contains no values of rows."""
+    primary = error.diag.message_primary or type(error).__name__
+    rule = f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""
+    rule += "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    shown = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
+    return shown + rule, primary + rule
+
+
+def has_record(what: Application) -> bool:
+    """Whether each staged row belongs to one record. Rows of a transform and sums may come from several."""
+    return not what.pipeline.is_transformed and STAGED_LINEAGE.keys() <= what.staged.columns.keys()
+
+
+def rows_where(
+    connection: Connection,
+    what: Application,
+    condition: sql.Composable,
+    said: str,
+    source: sql.Composable | None = None,
+) -> list[RefusedRow]:
+    """The staged rows ``s`` for which a condition holds, as refused rows; only the first if rows have no record."""
+    place: sql.Composable = sql.SQL("NULL, NULL, NULL")
+    row: sql.Composable = sql.SQL("to_jsonb(s)::text")
+    if has_record(what):
+        place, row = names(("_topic", "_partition", "_offset"), "s"), sql.SQL("NULL")
+    statement = sql.SQL("SELECT {place}, {row} FROM {rows} s WHERE {condition} LIMIT {most}").format(
+        place=place, row=row, rows=source or what.staging, condition=condition,
+        most=sql.Literal(MOST if has_record(what) else 1),
+    )  # fmt: skip
+    return [
+        RefusedRow(
+            sink=what.sink.table,
+            said=said,
+            reason=f"{what.sink}: {said}",
+            place=None if topic is None else (str(topic), int(partition), int(offset)),
+            row=None if staged is None else str(staged),
+        )
+        for topic, partition, offset, staged in execute_sql(connection, statement)[1]
+    ]
