@@ -17,6 +17,7 @@ from epochline.errors import EpochlineError
 from epochline.operations import ACTIONS, DirectAction, Request, Subject
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
+from tests.crash.reliability import Recovery
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 from tests.integration.logins import AsSuperuser
 
@@ -200,11 +201,15 @@ def world(bench: NewBench, as_superuser: AsSuperuser) -> NewWorld:
     return make
 
 
+FAST = ("append", "upsert", "add", "replace")
+ALL_MODES = [pytest.param(mode, marks=() if mode in FAST else pytest.mark.slow) for mode in MODES]
+
+
 @pytest.mark.fault("F41")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_whatever_a_table_does_with_rows_an_epoch_is_written_exactly_or_refused(
-    world: NewWorld, mode: str, way: str
+    world: NewWorld, mode: str, way: str, recovery: Recovery
 ) -> None:
     """INV-9, F41: at the seal, in the commit, in the recovery by a later plan, and in a restore."""
     it = world(mode, way)
@@ -219,7 +224,9 @@ def test_whatever_a_table_does_with_rows_an_epoch_is_written_exactly_or_refused(
         it.seal(planned)
     committed = it.exact_or_refused(lambda: it.it.commit(planned), it.is_whole)
     if not committed and not it.exact_or_refused(it.it.plan, it.is_whole):
+        recovery.last_fault()
         it.it.commit(planned)
+        recovery.took()
     it.is_whole()
     if not it.mode.restored:
         return
@@ -242,7 +249,7 @@ def replayed(it: World) -> Any:
 
 @pytest.mark.fault("F41")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["append", "append with a key"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("append with a key", marks=pytest.mark.slow)])
 def test_whatever_a_table_does_with_rows_a_replay_takes_the_epochs_place_or_is_refused(
     world: NewWorld, mode: str, way: str
 ) -> None:

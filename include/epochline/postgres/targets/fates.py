@@ -169,7 +169,8 @@ def count_unsettled(connection: Connection, what: Application, epoch: Epoch) -> 
     """The number of staged keys of which the target afterwards does not hold what their newest record says.
 
     A key is settled if its row is at least as new, if it has no row and its newest record is a tombstone, or if a newer
-    tombstone is remembered. Where the target keeps no position, the row must be of this epoch, or as the record says.
+    tombstone is remembered. If the target keeps no position, the row must have this epoch's number, or else the
+    record's order or values.
     """
     deleted = sql.Identifier("w", DELETED)
     there = sql.SQL("{} IS NOT NULL").format(sql.Identifier("t", what.sink.key[0]))
@@ -197,4 +198,10 @@ def _is_written(what: Application, epoch: Epoch) -> sql.Composable:
         return sql.SQL("{} = {}").format(sql.Identifier("t", "_epoch"), sql.Literal(epoch.epoch_id))
     if what.kept_order:
         return sql.SQL("({}) = ({})").format(names(what.kept_order, "t"), names(what.kept_order, "w"))
-    return sql.SQL("true")
+    # Only its values tell whether the row was written. As text, because some types have no equality operator.
+    values = [name for name in what.carried if name not in what.sink.key]
+    there, due = (
+        sql.SQL(", ").join([sql.SQL("1"), *(sql.SQL("{}::text").format(sql.Identifier(row, name)) for name in values)])
+        for row in ("t", "w")
+    )
+    return sql.SQL("ROW({}) IS NOT DISTINCT FROM ROW({})").format(there, due)
