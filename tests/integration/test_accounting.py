@@ -22,6 +22,10 @@ from tests.integration.logins import AsSuperuser
 
 ORDER = Request(actor="ada", reason="a test says so")
 FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "frozen", "v": 10}, {"k": "gone", "v": 3}]
+EXCHANGED: list[Row] = [
+    {"k": "a", "v": 10}, {"k": "frozen", "v": 1}, {"k": "new", "v": 3}, {"k": "gone", "_deleted": True}
+]  # fmt: skip
+"""Two rows swap their values, and a deleted row hands its value on."""
 SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "frozen", "v": 100}, {"k": "new", "v": 7}]
 
 
@@ -56,6 +60,14 @@ MODES = {
         {"mode": "upsert", "key": "k", "before_images": 9, "lineage": False}, "CREATE TABLE t (k text PRIMARY KEY, v int)",
         [*SECOND, {"k": "gone", "_deleted": True}], [("a", 2), ("frozen", 100), ("new", 7)],
     ),
+    **{
+        f"upsert that exchanges {name}": Mode(
+            {"mode": "upsert", "key": "k", "before_images": 9},
+            f"CREATE TABLE t (k text PRIMARY KEY, v int {kind} UNIQUE{LINEAGE})",
+            EXCHANGED, [("a", 10), ("frozen", 1), ("new", 3)],
+        )
+        for name, kind in {"unique values": "", "unique values that are never NULL": "NOT NULL"}.items()
+    },
     "add": Mode(
         {"mode": "add", "key": "k", "measures": "v", "before_images": 9}, "CREATE TABLE t (k text PRIMARY KEY, v int)",
         SECOND, [("a", 3), ("frozen", 110), ("gone", 3), ("new", 7)],

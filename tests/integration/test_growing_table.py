@@ -18,7 +18,7 @@ import pytest
 from psycopg2 import sql
 
 from epochline import CustomSource, Json, Pipeline, PostgresTable, coordinator
-from epochline.audit import Difference, EpochResult, Summary, audit
+from epochline.audit import Summary, audit
 from epochline.cli.connections import in_environment
 from epochline.config.connections import Connection
 from epochline.coordinator import PlanOutcome
@@ -29,30 +29,11 @@ from epochline.sources.growth import open_writers
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection, query
+from tests.integration.findings import Findings
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess, epoch_of, from_source
 from tests.integration.logins import Login, user
 from tests.waiting import wait_until
-
-
-class Findings:
-    """Collects what an audit says."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def begin(self, epochs: int, offsets: int) -> None:
-        pass
-
-    def advance(self, offsets: int) -> None:
-        pass
-
-    def difference(self, found: Difference) -> None:
-        self.said.append(str(found))
-
-    def epoch(self, result: EpochResult) -> None:
-        pass
-
 
 TABLE = "CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, said text)"
 INSERT = "INSERT INTO events (said) VALUES (%s)"

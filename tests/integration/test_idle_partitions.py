@@ -23,6 +23,7 @@ from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, WRITE_ID, run, seen_in
+from tests.crash.reliability import Recovery
 from tests.databases import query
 from tests.integration.in_process import epoch_of
 
@@ -233,7 +234,7 @@ def test_a_partition_that_appears_with_records_holds_the_watermark(windows: NewW
 
 
 @pytest.mark.fault("F49")
-def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWindows) -> None:
+def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWindows, recovery: Recovery) -> None:
     """INV-3: its ranges stay; what was written since then is unread."""
     line = windows()
     line.produce(0, 100)
@@ -246,6 +247,7 @@ def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWi
     begin(line.ledger, "hits", epoch.epoch_id, epoch.run, lease=LEASE)
     abort(line.ledger, "hits", epoch.epoch_id, epoch.run, reason="to see")
     line.produce(1, 60)
+    recovery.last_fault()
 
     again = plan(line.ledger, line.kafka, line.pipeline, epoch.run)
 
@@ -254,4 +256,4 @@ def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWi
     assert line.watermark() == 50
     line.epoch()
     assert line.late == []
-    assert epoch_of(again).kind is EpochKind.REGULAR
+    recovery.took()

@@ -72,7 +72,7 @@ def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench
     it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
 
     replay = replayed(it, {"k": "a", "v": 2}, {"k": "b", "v": 1})
-    promote(subject(it), replay.epoch_id, ORDER)
+    promote(subject(it), replay, ORDER)
 
     assert it.rows() == [("a", 2), ("b", 1)]
 

@@ -21,6 +21,7 @@ from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, inse
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 from tests.contract.worlds import WRITE_ID, seen_in
+from tests.crash.reliability import Recovery
 from tests.integration.auditing import NothingLeft, audited
 from tests.integration.bench import IN_PUBLIC, Bench, Row
 from tests.integration.in_process import epoch_of
@@ -216,8 +217,11 @@ def test_triggers_that_are_off_are_refused_and_migrate_mends_them(counting: Coun
         preview(counting.ledger, counting.kafka, counting.pipeline)
 
 
-def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting) -> None:
+@pytest.mark.fault("F48")
+def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting, recovery: Recovery) -> None:
+    """S14: somebody decides; the time is counted from there."""
     past(counting, "disabled")
+    recovery.last_fault()
     subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
 
     AcceptState().act(subject, AcceptState().parse({}), Request(actor="ada", reason="it is right as it is"))
@@ -226,6 +230,7 @@ def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting) -
     counting.epoch({"word": "b", "count": 3})
     assert counting.counts() == [("a", 98), ("b", 3)]
     assert counting.audited() == []
+    recovery.took()
 
 
 def test_a_savepoint_brings_edited_state_back_and_an_edited_copy_is_refused(counting: Counting) -> None:

@@ -26,91 +26,15 @@ from epochline.sources.reading import SourceReader
 from epochline.testing import FakeKafka
 from tests.databases import as_connection, query
 from tests.integration.bench import IN_PUBLIC, Row
+from tests.integration.findings import Findings
 from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser
-from tests.integration.test_growing_table import Findings
+from tests.integration.type_values import BAD, COLUMNS, GOOD, LINEAGE, RECORD, TYPES
 from tests.reading import source_batch
 
 EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "ltxtquery")
 """Types of extensions that this server may lack."""
 ORDER = Request(actor="ada", reason="a test says so")
-LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
-TYPES = (
-    "CREATE TYPE mood AS ENUM ('sad', 'ok', 'very \"ok\"');"
-    "CREATE DOMAIN price AS numeric(6,2) CHECK (VALUE >= 0);"
-    "CREATE DOMAIN cheap AS price CHECK (VALUE < 100);"
-    "CREATE DOMAIN email AS text CHECK (VALUE LIKE '%@%');"
-    "CREATE DOMAIN code AS char(3);"
-    "CREATE DOMAIN moods AS mood[];"
-    "CREATE DOMAIN known AS text NOT NULL CHECK (VALUE <> '');"
-    "CREATE DOMAIN cash AS money CHECK (VALUE > 0::money);"
-    "CREATE TYPE pair AS (a integer, b text, seen timestamp);"
-)
-# By type: the record's type, values with what PostgreSQL shows of them, and values that make a bad record.
-MATRIX: dict[str, tuple[str, list[tuple[Any, str | None]], list[Any]]] = {
-    "mood": ("text", [("ok", "ok")], ["happy"]),
-    "price": ("numeric", [(1.5, "1.50"), ("9999.99", "9999.99"), (None, None)], [1.555, -1, "10000"]),
-    "cheap": ("text", [("99.99", "99.99")], ["100", "99.995", "-1"]),
-    "email": ("text", [("a@b", "a@b")], ["ab"]),
-    "code": ("text", [("abc", "abc"), ("ab", "ab")], ["abcd", "abc "]),
-    "cash": ("numeric", [("12.34", "$12.34")], ["0", "1.005"]),
-    "integer[]": ("int[]", [
-        ([1, None, 3], "{1,NULL,3}"), ([], "{}"), ([[1, 2], [3, 4]], "{{1,2},{3,4}}"), (None, None),
-    ], [[1.5], ["x"], [2**31], [[1], [2, 3]], [[1], 2], [[]], "{1}", 1, {"a": 1}, [[[[[[[1]]]]]]], [True]]),
-    "text[]": ("text[]", [
-        (["a", "", "NULL", None, 'q"u\\o,t{e}', "ž 🐎"], '{a,"","NULL",NULL,"q\\"u\\\\o,t{e}","ž 🐎"}'),
-    ], [["a\0"], [{}], ["\ud800"]]),
-    "numeric(4,2)[]": ("numeric(4,2)[]", [([1.5, "2.25"], "{1.50,2.25}")], [[1.555], [100], ["NaN"]]),
-    "double precision[]": ("float8[]", [([0.1, "NaN", "-Infinity"], "{0.1,NaN,-Infinity}")], [["x"], [True]]),
-    "timestamp(3)[]": ("timestamp(3)[]", [
-        (["2024-01-01T00:00:00.123"], '{"2024-01-01 00:00:00.123"}'),
-    ], [["2024-01-01T00:00:00.1234"]]),
-    "bytea[]": ("bytea[]", [(["AP8=", None, ""], '{"\\\\x00ff",NULL,"\\\\x"}')], [["%"]]),
-    "jsonb[]": ("jsonb[]", [([{"a": [1, 2.50]}, [1], "x", None], '{"{\\"a\\": [1, 2.5]}",[1],"\\"x\\"",NULL}')], []),
-    "mood[]": ("text[]", [(["ok", None, 'very "ok"'], '{ok,NULL,"very \\"ok\\""}')], [["happy"]]),
-    "moods": ("text[]", [([["sad"], ["ok"]], "{{sad},{ok}}")], [["ok", "happy"]]),
-    "price[]": ("numeric[]", [([1, "2.5"], "{1.00,2.50}")], [[-1], [1.555]]),
-    "char(2)[]": ("text[]", [(["a", "bc"], '{"a ",bc}')], [["abc"], ["ab", "bc "], ["a", "bc  "]]),
-    "money[]": ("numeric[]", [([1, "2.50"], "{$1.00,$2.50}")], [[1, 1.005]]),
-    "int4range[]": ("text[]", [(["[1,3]", None], '{"[1,4)",NULL}')], [["x"]]),
-    "timestamp(3)": ("timestamp(3)", [("2024-01-01T00:00:00.123000", "2024-01-01 00:00:00.123")], [
-        "2024-01-01T00:00:00.1234", "2024-01-01T00:00:00.999999",
-    ]),
-    "timestamptz(0)": ("timestamptz", [("2024-01-01T00:00:00Z", "2024-01-01 00:00:00+00")], ["2024-01-01T00:00:00.5Z"]),
-    "time(3)": ("time", [("09:30:00.25", "09:30:00.25")], ["09:30:00.0001"]),
-    "interval(1)": ("text", [("1 day 00:00:01.5", "1 day 00:00:01.5")], ["1.55 seconds", "soon"]),
-    "interval day to hour": ("text", [("1 day 02:00:00", "1 day 02:00:00")], ["1 day 02:03:00"]),
-    "timetz": ("text", [("09:30:00+02", "09:30:00+02")], ["09:30:00.1234567+02", "noon o'clock"]),
-    "timetz(0)": ("timetz(0)", [("09:30:00+02", "09:30:00+02")], ["09:30:00.4+02"]),
-    "char(5)": ("char(5)", [("ab", "ab"), ("ab   ", "ab"), ("žžžžž", "žžžžž"), (12, "12")], ["abcdef", "abcde ", "a\0"]),
-    "bpchar": ("text", [("ab", "ab")], []),
-    "name": ("text", [("x" * 63, "x" * 63)], ["x" * 64]),
-    '"char"': ("text", [("x", "x")], ["xy"]),
-    "bit(4)": ("bit(4)", [("1010", "1010")], ["101", "10101", "1012"]),
-    "varbit(4)": ("text", [("101", "101")], ["10101"]),
-    "numeric(90,2)": ("numeric", [("1.5", "1.50")], ["1.555"]),
-    "money": ("money", [("12.34", "$12.34"), (-5, "-$5.00")], ["1.005", "a dollar", "1e30"]),
-    "int4range": ("int4range", [("[1,3)", "[1,3)"), ("empty", "empty")], ["[3,1)", "x"]),
-    "tstzrange": ("text", [
-        ("[2024-01-01 00:00:00+00,)", '["2024-01-01 00:00:00+00",)'),
-    ], ["[2024-01-01 00:00:00.1234567+00,)"]),
-    "nummultirange": ("text", [("{[1.5,2),[3,4)}", "{[1.5,2),[3,4)}")], ["{[1"]),
-    "point": ("text", [("(1,2)", "(1,2)")], ["(1"]),
-    "polygon": ("text", [("((0,0),(1,1),(1,0))", "((0,0),(1,1),(1,0))")], ["()"]),
-    "tsvector": ("text", [("'a':1 'b'", "'a':1 'b'")], ["'a"]),
-    "macaddr8": ("text", [("08:00:2b:01:02:03:04:05", "08:00:2b:01:02:03:04:05")], ["08:00"]),
-    "oid": ("oid", [(41, "41"), ("4294967295", "4294967295")], [-1, "4294967296", "x", "041"]),
-    "oid[]": ("oid[]", [([41], "{41}")], [[-1]]),
-    "pair": ("text", [('(1,x,"2024-01-01 00:00:00.5")', '(1,x,"2024-01-01 00:00:00.5")')], [
-        "(x,y,)", '(1,x,"2024-01-01 00:00:00.1234567")', "(1)",
-    ]),
-    "vector(3)": ("text", [("[1,2,3]", "[1,2,3]")], ["[1,2]", "[1,2,x]"]),
-}  # fmt: skip
-COLUMNS = {f"v{at}": kind for at, kind in enumerate(MATRIX)}
-"""The type of each column of one table with all types."""
-RECORD = {name: MATRIX[kind][0] for name, kind in COLUMNS.items()}
-GOOD = [(name, value, shown) for name, kind in COLUMNS.items() for value, shown in MATRIX[kind][1]]
-BAD = [(name, value) for name, kind in COLUMNS.items() for value in MATRIX[kind][2]]
 
 
 @dataclass
@@ -329,3 +253,18 @@ def test_a_declared_table_may_have_each_type_that_is_listed(postgres_dsn: str) -
     assert it.epoch() == []
 
     assert it.job.sql("SELECT count(*) FROM made") == [(1,)]
+
+
+def test_money_has_the_decimals_of_the_database(postgres_dsn: str) -> None:
+    """`money` counts cents, and the locale of the database says how many decimals these are."""
+    noted = (
+        "CREATE TABLE noted (at serial, locale text); CREATE FUNCTION note(money) RETURNS boolean LANGUAGE sql AS"
+        " $$ INSERT INTO public.noted (locale) VALUES (current_setting('lc_monetary')) RETURNING true $$;"
+        " CREATE DOMAIN noted_money AS money CHECK (public.note(VALUE)); ALTER TABLE t ADD v noted_money;"
+        " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lc_monetary TO ''C.utf8''', current_database()); END $$"
+    )
+    it = Typed(postgres_dsn, {"id": "int"}, {"id": "int", "v": "money"}, [{"id": 1, "v": 2}], more=noted)
+
+    it.epoch()
+
+    assert it.job.sql("SELECT locale FROM noted ORDER BY at LIMIT 1") == [("C.utf8",)]

@@ -58,6 +58,15 @@ VALUES: dict[str, list[str]] = {
         "178000000 years", "-178000000 years 11 mons", "2147483647 days", "2562047788:00:54.775807", "infinity",
         "-infinity",
     ],
+    "integer[]": ["{}", "{1,NULL,-2147483648}", "{{1,2},{3,4}}"],
+    "text[]": ['{"",NULL,"NULL","a,b","\\\\"}'],
+    "bytea[]": ['{"\\\\x00ff","\\\\x"}'],
+    "double precision[]": ["{NaN,Infinity,-Infinity,0.1,-0}"],
+    "numeric[]": ["{NaN,-Infinity,0.10}"],
+    "time without time zone[]": ["{24:00:00,00:00:00.000001}"],
+    "date[]": ['{infinity,"4714-11-24 BC",5874897-12-31}'],
+    "timestamp with time zone[]": ['{infinity,-infinity,"4714-11-24 00:00:00+00 BC","294276-12-31 23:59:59.999999+00"}'],
+    "interval[]": ['{"-1 day 02:03:04",infinity}'],
 }  # fmt: skip
 COLUMNS = {"id": "bigint"} | {f"c{at}": kind for at, kind in enumerate(VALUES)}
 
@@ -189,11 +198,11 @@ def worlds(new_database: Callable[[], str]) -> Iterator[Worlds]:
 
 
 def test_every_supported_type_has_its_extreme_values() -> None:
-    assert {parse_type(kind).name for kind in VALUES} == set(SUPPORTED)
+    assert {parse_type(kind).name for kind in VALUES} >= set(SUPPORTED)
 
 
 def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: Worlds) -> None:
-    """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range (N2)."""
+    """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range [F51, N2]."""
     worlds.insert()
 
     worlds.epochs()
@@ -202,10 +211,11 @@ def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: World
     worlds.assert_audited()
 
 
+@pytest.mark.fault("F51")
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_of_the_database_or_the_role_changes_no_value(worlds: Worlds, name: str, owner: str) -> None:
-    """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives (INV-9)."""
+    """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives [F51]."""
     database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
     of = sql.SQL("DATABASE {}").format(sql.Identifier(database))
     if owner == "ROLE":

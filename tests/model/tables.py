@@ -259,11 +259,14 @@ class GuardedAttempts(Guarded, FakeAttempts):
 class GuardedTargets(Guarded, FakeTargets):
     """Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible."""
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        rows: Any = self.rows.staging[staged.table]
-        shown: Any = [(*row, epoch.epoch_id) for row in rows]
-        self.rows.targets[sink.table] = sorted(self.rows.targets[sink.table] + shown)
-        return Applied(rows=len(rows))
+    def apply(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Mapping[str, Applied]:
+        for sink, staged in tables:
+            rows: Any = self.rows.staging[staged.table]
+            shown: Any = [(*row, epoch.epoch_id) for row in rows]
+            self.rows.targets[sink.table] = sorted(self.rows.targets[sink.table] + shown)
+        return {sink.table: Applied(rows=len(self.rows.staging[staged.table])) for sink, staged in tables}
 
     def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
         rows: Any = self.rows.targets[table]

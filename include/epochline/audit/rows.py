@@ -20,6 +20,7 @@ from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.conversion import count_money_as_the_database
 from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
 _POSITION = ("_epoch", "_topic", "_partition", "_offset", "_row")
@@ -172,6 +173,7 @@ class ExpectedRows:
             t_row=_record(own, "t"),
         )
         with self._connection.begin(), closing(self._cursor("audited")) as cursor:
+            count_money_as_the_database(self._connection, self._judged[sink].values())
             cursor.execute(statement)
             yield from map(RowDifference._make, cursor)
 

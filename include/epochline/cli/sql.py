@@ -31,7 +31,7 @@ def sql(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line and row.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a heading; NULL is an empty field.")] = False,
 ) -> None:
-    """Open psql on the target database, or run QUERY and show its rows as psql does. Read only unless --write is given.
+    """Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.
 
     Exit code 0: success; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own codes.
     """

@@ -18,8 +18,7 @@ from epochline.declare.columns import SUPPORTED, parse_type
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC
 from tests.integration.spark.conftest import Runs, Servers
-from tests.integration.test_target_types import COLUMNS, GOOD, LINEAGE, RECORD, TYPES
-from tests.integration.test_type_matrix import MATRIX
+from tests.integration.type_values import COLUMNS, GOOD, LINEAGE, OWN, RECORD, TYPES
 
 MODULE = '''
 """A parse that knows each record's values, and a transform that changes none."""
@@ -55,14 +54,13 @@ def test_each_type_passes_a_transform_and_a_state(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K4: what a transform and a state return unchanged is stored unchanged: time, BC, 294276, NaN, arrays, …"""
-    # The declaration refuses what Spark's decimals cannot hold; vector is an extension.
-    own = {f"c{at}": kind for at, kind in enumerate(MATRIX) if kind not in ("numeric(76,6)", "numeric(3,5)")}
+    own = {f"c{at}": kind for at, kind in enumerate(OWN)}
     assert {kind.partition("(")[0] for kind in own.values()} >= set(SUPPORTED)
     record, kinds = dict(own), dict(own)
-    columns = {name: values_of(kind, [value for value, _ in MATRIX[kind][0]]) for name, kind in own.items()}
-    shown: dict[str, list[str | None]] = {name: [text for _, text in MATRIX[kind][0]] for name, kind in own.items()}
+    columns = {name: values_of(kind, [value for value, _ in OWN[kind]]) for name, kind in own.items()}
+    shown: dict[str, list[str | None]] = {name: [text for _, text in OWN[kind]] for name, kind in own.items()}
     for name, kind in COLUMNS.items():
-        if kind != "vector(3)":
+        if kind != "vector(3)":  # an extension
             record[name], kinds[name] = RECORD[name], kind
             columns[name] = values_of(RECORD[name], [as_given(value) for one, value, _ in GOOD if one == name])
             shown[name] = [text for one, _, text in GOOD if one == name]

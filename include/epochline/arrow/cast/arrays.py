@@ -158,7 +158,7 @@ def in_json(column: pa.Array, kind: ColumnType) -> list[str]:
     if pa.types.is_binary(column.type):
         texts = [None if one is None else base64.b64encode(one).decode() for one in column.to_pylist()]
         return ["null" if text is None else f'"{text}"' for text in texts]
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+    if pa.types.is_temporal(column.type):
         column = spelled_out(column)
     plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or kind.name == "numeric"
     names = {short: name for name, short in _NOT_FINITE.items()} if pa.types.is_floating(column.type) else {}

@@ -202,7 +202,9 @@ class BatchFlow:
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
         if self._pipeline.is_transformed:
-            for row, reason in refused_for("a transform or windows", columns, self._record).items():
+            # Spark gets a time of day as a text.
+            spark = [name for name in self._record if not pa.types.is_time(columns[name].type)]
+            for row, reason in refused_for("a transform or windows", columns, spark).items():
                 reasons.setdefault(int(record[row]), reason)
         if self._pipeline.event_time is not None:
             without_value = tombstones.take(pa.array(record))

@@ -57,8 +57,8 @@ class _Table:
     def of(cls, what: Application, at: int) -> _Table:
         """The ``at``-th target of a trial."""
         rows, newest, chunk = (
-            replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}{part}"))
-            for part in ("", "_newest", "_chunk")
+            replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}_{part}"))
+            for part in ("rows", "newest", "chunk")
         )
         if what.sink.mode == "replace":
             # The rows that are replaced go once: a chunk must not delete the rows of the chunk before it.

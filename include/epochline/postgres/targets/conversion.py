@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psycopg2 import sql
 from sqlalchemy import Connection
 
@@ -19,10 +21,18 @@ _JUDGE = sql.Identifier("pg_temp", "epochline_judge")
 def judged(connection: Connection, what: Application) -> list[RefusedRow]:
     """The staged rows with a value that its column does not take, or would round, cut or change."""
     refused: list[RefusedRow] = []
-    for name, shape in _shapes(what).items():
+    shapes = _shapes(what)
+    count_money_as_the_database(connection, shapes.values())
+    for name, shape in shapes.items():
         if shape.is_judged:
             refused += _judged(connection, what, name, shape)
     return refused
+
+
+def count_money_as_the_database(connection: Connection, shapes: Iterable[ColumnShape]) -> None:
+    """Let this transaction make money with as many decimals as the database shows: ``money`` is a number of cents."""
+    if any(shape.is_money for shape in shapes):
+        execute_sql(connection, sql.SQL("SET LOCAL lc_monetary TO DEFAULT"))
 
 
 def convert(connection: Connection, what: Application) -> None:

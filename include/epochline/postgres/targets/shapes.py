@@ -53,6 +53,11 @@ class ColumnShape:
         return self.kind != self.staged
 
     @property
+    def is_money(self) -> bool:
+        """Whether staging holds the column's values as numbers, which the seal turns into money."""
+        return self.plain == "money"
+
+    @property
     def changes(self) -> str | None:
         """SQL: whether an element ``k`` in the column's type differs in value from the staged element ``g``.
 
@@ -60,7 +65,7 @@ class ColumnShape:
         """
         if self.base == self.staged:
             return None
-        if self.plain == "money":
+        if self.is_money:
             return "k::numeric IS DISTINCT FROM g"
         if self.plain == "bpchar":
             return "octet_length(k) < octet_length(g)"  # a shorter text is padded

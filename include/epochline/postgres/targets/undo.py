@@ -14,7 +14,7 @@ import psycopg2
 from psycopg2 import errors, sql
 from sqlalchemy import Connection
 
-from epochline.declare.names import deleted_keys_table, split_table
+from epochline.declare.names import FOLLOWED, deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
@@ -151,13 +151,12 @@ class _Undo:
 
     def _put_back(self, table: Target, images: Sequence[sql.Identifier], watched: set[str]) -> int:
         back = rows_to_come_back(self._connection, self._sink.key, table, images)
-        fates = sql.SQL("SELECT {fate}, count(*) FROM {back} GROUP BY 1").format(fate=FATE, back=back)
-        counts = Counter({str(fate): int(rows) for fate, rows in execute_sql(self._connection, fates)[1]})
+        counts = self._fates(back)
         self._refuse_lost_identities(table, back)
         self._refuse_harm(self._harm(table, back))
-        due = (counts["gone"] + counts["again"], counts["changed"], counts["new"] + counts["again"])
-        rows = self._number(sql.SQL("SELECT count(*) FROM {}").format(table.identifier)) + due[2] - due[0]
-        done = self._exchange(table, back)
+        rows = self._number(sql.SQL("SELECT count(*) FROM {}").format(table.identifier))
+        rows += counts["new"] - counts["gone"]
+        done, due = self._exchange(table, back), self._due(back)
         if done != due:
             raise self._swallowed(
                 f"{due[0]} rows were to be deleted, {due[1]} updated and {due[2]} inserted, and {done[0]} were deleted,"
@@ -165,6 +164,15 @@ class _Undo:
             )
         self.checks.append(lambda: self._refuse_difference(table, back, watched, rows))
         return counts.total() - counts["same"]
+
+    def _fates(self, back: sql.Identifier) -> Counter[str]:
+        fates = sql.SQL("SELECT {fate}, count(*) FROM {back} GROUP BY 1").format(fate=FATE, back=back)
+        return Counter({str(fate): int(rows) for fate, rows in self._rows(fates)})
+
+    def _due(self, back: sql.Identifier) -> tuple[int, int, int]:
+        """The rows to be deleted, updated and inserted."""
+        counts = self._fates(back)
+        return counts["gone"] + counts["again"], counts["changed"], counts["new"] + counts["again"]
 
     def _refuse_lost_identities(self, table: Target, back: sql.Identifier) -> None:
         fixed = [name for name, column in table.columns.items() if not column.writable and not column.generated]
@@ -197,7 +205,7 @@ class _Undo:
         return harm_of_update(self._connection, table, rows.format(**parts, which=moved))
 
     def _exchange(self, table: Target, back: sql.Identifier) -> tuple[int, int, int]:
-        """Delete, update and insert; if values of a unique column change places, through NULL."""
+        """Delete, update and insert; if values of a unique column change places, through NULL or by new rows."""
         execute_sql(self._connection, sql.SQL("SAVEPOINT exchange"))
         try:
             return self._statement(table, back)
@@ -219,10 +227,26 @@ class _Undo:
                 return self._statement(table, back)
         except psycopg2.IntegrityError as error:
             said = error.diag.constraint_name or said
+        execute_sql(self._connection, sql.SQL("ROLLBACK TO SAVEPOINT exchange"))
+        try:
+            if self._may_insert_again(table, back):
+                return self._statement(table, back)
+        except psycopg2.IntegrityError as error:
+            said = error.diag.constraint_name or said
         raise self._refusal(
             f"values that {said} keeps unique change places between rows, and no order of updates keeps to it",
             "Let its columns take NULL, let no foreign key refer to them, or let it be DEFERRABLE INITIALLY DEFERRED.",
         )
+
+    def _may_insert_again(self, table: Target, back: sql.Identifier) -> bool:
+        """Let changed rows be deleted and inserted with all their columns, if nothing else sees the difference."""
+        code = run(self._connection, "code_of_table", oid=table.oid, state_triggers=FOLLOWED).one()
+        if code.sees_rewriting:
+            return False
+        again = sql.SQL("UPDATE {back} SET {fate} = 'again' WHERE {stays}")
+        self._changed(again.format(back=back, fate=FATE, stays=_STAYS))
+        self._refuse_lost_identities(table, back)
+        return self._harm(table, back) is None
 
     def _statement(self, table: Target, back: sql.Identifier) -> tuple[int, int, int]:
         """One statement, so that foreign keys of the table to itself see the rows as they are in the end.
