@@ -8,93 +8,22 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import Plan, abort, commit
+from epochline import PostgresTable
+from epochline.coordinator import commit
 from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
-from epochline.operations import ACTIONS, EpochAction, Request, Subject
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
-from epochline.protocol.epoch import Run
-from epochline.testing import FakeKafka
 from tests.commands import caller, connect_to
-from tests.databases import query
-from tests.integration.bench import IN_PUBLIC, Row
+from tests.integration.bench import Row
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess
 from tests.integration.logins import AsSuperuser, Login, user
-from tests.reading import range_batch
+from tests.integration.refusing import LINEAGE, Target, kv, requeued
 
-ORDER = Request(actor="ada", reason="a test says so")
-LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
 RECORD = {"k": "text", "v": "integer"}
 LONG = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=9000))
-
-
-@dataclass
-class Target:
-    """A pipeline into tables that somebody else made, over records that are there already."""
-
-    dsn: str
-    ddl: str
-    values: Sequence[Row]
-    sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
-    policy: str = "quarantine"
-
-    def __post_init__(self) -> None:
-        query(self.dsn, self.ddl, options=IN_PUBLIC)
-        self.kafka = FakeKafka()
-        self.kafka.produce("orders", 0, len(self.values))
-        pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=list(self.sinks),
-            bad_records=self.policy,
-        )  # fmt: skip
-        self.job = InProcess(self.dsn, pipeline, self.kafka, lambda one: [range_batch(one, self.values)])
-        self.job.create()
-
-    def add(self, value: Row) -> None:
-        """One more record."""
-        self.values = [*self.values, value]
-        self.kafka.produce("orders", 0, 1)
-
-    def refused(self) -> str:
-        """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""
-        planned, run = self.job.planned()
-        with pytest.raises(SealRefusedError) as raised:
-            self.job.staged_and_sealed(planned, run)
-        assert planned.epoch is not None
-        abort(self.job.ledger, "orders", planned.epoch.epoch_id, run, reason="teardown")
-        return str(raised.value)
-
-    def sealed_after_attempts(self) -> list[str]:
-        """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
-        return self.attempts(*self.job.planned())
-
-    def attempts(self, planned: Plan, run: Run) -> list[str]:
-        said: list[str] = []
-        for _ in range(3):
-            try:
-                self.job.staged_and_sealed(planned, run)
-                break
-            except RecordsRefusedError as error:
-                said.append(str(error))
-        self.job.commit(planned)
-        return said
-
-    def quarantined(self) -> list[tuple[Any, ...]]:
-        return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')
-
-    def rows(self, table: str = "t", columns: str = "k, v") -> list[tuple[Any, ...]]:
-        return self.job.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
-
-
-def kv(k: str, v: int) -> Row:
-    return {"k": k, "v": v}
 
 
 GOOD = [kv("a", 1), kv("b", 2)]
@@ -224,15 +153,6 @@ def test_a_requeued_record_is_tried_again_and_refused_again_or_written(postgres_
     assert requeued(it) == []
 
     assert it.rows() == [("a", 1), ("b", 2), ("c", 10)]
-
-
-def requeued(it: Target) -> list[str]:
-    """Everything in the quarantine by one operator's run, attempt after attempt."""
-    requeue = ACTIONS["requeue"]
-    assert isinstance(requeue, EpochAction)
-    run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
-    subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
-    return it.attempts(requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run)
 
 
 @pytest.mark.parametrize("rule", SOME_RULES)

@@ -13,7 +13,7 @@ from epochline.operations import ACTIONS, DirectAction, EpochAction, Request, Su
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
-from tests.integration.bench import Bench, NewBench, Row
+from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 from tests.integration.guarantee import broken
 
 EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
@@ -63,6 +63,18 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
     ]
     assert it.rows(f"k, {v}, _offset, _epoch") == before
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(3,)]
+
+
+@pytest.mark.parametrize("rule", ["UNIQUE (v)", "EXCLUDE USING hash (v WITH =)"])
+def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench, rule: str) -> None:
+    """The trial does what the promotion will do: the same values are there once, not twice."""
+    it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})")
+    it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
+
+    replay = replayed(it, {"k": "a", "v": 2}, {"k": "b", "v": 1})
+    promote(subject(it), replay, ORDER)
+
+    assert it.rows() == [("a", 2), ("b", 1)]
 
 
 def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: NewBench) -> None:

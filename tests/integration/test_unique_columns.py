@@ -8,6 +8,8 @@ from typing import Any
 import psycopg2
 import pytest
 
+from epochline.errors import RowsRefusedError
+from epochline.postgres.targets import upsert
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 
 RECORD = {"id": "bigint", "a": "text", "b": "integer", "c": "integer"}
@@ -110,3 +112,142 @@ def accounted(one: Bench) -> Any:
         " ORDER BY epoch_id DESC LIMIT 1"
     )
     return total
+
+
+def existing(columns: str, more: str = "") -> str:
+    return f"{BEFORE} CREATE TABLE t ({columns}, n bigint GENERATED ALWAYS AS IDENTITY, note text{LINEAGE}); {more}"
+
+
+def put(key: int, a: str | None, b: int | None = None) -> Row:
+    return {"id": key, "a": a, "b": b, "_partition": key % 2}
+
+
+def delete(key: int) -> Row:
+    return {"id": key, "a": "", "_deleted": True, "_partition": key % 2}
+
+
+FIRST = [put(1, "p"), put(2, "q"), put(3, "r"), put(5, "P")]
+CASES = {
+    "deleted": ([delete(3), put(4, "r")], [(1, "p"), (2, "q"), (4, "r"), (5, "P")]),
+    "handed on": ([put(5, "Q"), put(4, "P")], [(1, "p"), (2, "q"), (3, "r"), (4, "P"), (5, "Q")]),
+    "swapped": ([put(1, "q"), put(2, "p")], [(1, "q"), (2, "p"), (3, "r"), (5, "P")]),
+    "around": ([put(1, "q"), put(2, "r"), put(3, "p"), put(4, "P"), delete(5)],
+               [(1, "q"), (2, "r"), (3, "p"), (4, "P")]),
+}  # fmt: skip
+WAYS = {
+    "null": (f"{COLUMNS}, UNIQUE (a)", ""),
+    "not null": (f"{NOT_NULL}, UNIQUE (a)", ""),
+    "not null, and another table refers to it": (
+        f"{NOT_NULL}, UNIQUE (a)", "CREATE TABLE pet (owner bigint REFERENCES t, called text REFERENCES t (a) $);",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.fault("F45")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(bench: NewBench, way: str, case: str) -> None:
+    """INV-9: identities, columns of others and rows of other tables are as before, whatever way a value takes."""
+    columns, more = WAYS[way]
+    one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id")
+    one.epoch(*FIRST)
+    one.sql("UPDATE t SET note = 'note ' || id")
+    if more:
+        one.sql("INSERT INTO pet (owner) VALUES (1), (2)")
+    was = dict(one.sql("SELECT id, (n, note)::text FROM t"))
+    rows, due = CASES[case]
+
+    one.epoch(*rows)
+
+    assert one.sql("SELECT id, a FROM t ORDER BY id") == due
+    now = dict(one.sql("SELECT id, (n, note)::text FROM t"))
+    assert {key: now[key] for key in now.keys() & was} == {key: was[key] for key in now.keys() & was}
+    assert accounted(one) == len(rows)
+    if more:
+        assert one.sql("SELECT owner FROM pet ORDER BY owner") == [(1,), (2,)]
+
+
+NO_WAY = {
+    "a cascade": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE CASCADE)",
+    "a set null": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE SET NULL)",
+    "a trigger that sees deletes": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+    "CREATE TRIGGER seen AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
+    "a trigger that sees updates": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+    "CREATE TRIGGER seen AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
+}  # fmt: skip
+
+
+@pytest.mark.fault("F45")
+@pytest.mark.parametrize("name", NO_WAY)
+def test_a_swap_that_another_table_or_a_trigger_would_see_as_a_deletion_is_named(bench: NewBench, name: str) -> None:
+    """INV-9: where no way passes, the records are named with the reason; values that are handed on still pass."""
+    one = bench(RECORD, existing=existing(f"{NOT_NULL}, UNIQUE (a)", NO_WAY[name]), mode="upsert", key="id")
+    one.epoch(*FIRST)
+    if "trigger" not in name:
+        one.sql("INSERT INTO pet VALUES (1), (2)")
+    one.epoch(put(5, "Q"), put(4, "P"))
+    rows, _ = CASES["swapped"]
+
+    with pytest.raises(RowsRefusedError, match="offset") as raised:
+        one.sealed(*rows)
+
+    assert "t_a_key" in str(raised.value)
+    assert "no column of t_a_key can be NULL for a moment; a " in str(raised.value)
+    assert one.sql("SELECT id, a FROM t ORDER BY id") == [(1, "p"), (2, "q"), (3, "r"), (4, "P"), (5, "Q")]
+    if "trigger" not in name:
+        assert one.sql("SELECT owner FROM pet ORDER BY owner") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+def test_a_value_that_other_tables_follow_is_not_null_for_a_moment(bench: NewBench, action: str) -> None:
+    """NULL would be followed for good: the rows go another way, or are named."""
+    more = f"CREATE TABLE pet (called text REFERENCES t (a) ON UPDATE {action})"
+    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)", more), mode="upsert", key="id")
+    one.epoch(*FIRST)
+    one.sql("INSERT INTO pet VALUES ('p'), ('q')")
+    rows, due = CASES["swapped"]
+
+    one.epoch(*rows)
+
+    assert one.sql("SELECT id, a FROM t ORDER BY id") == due
+    assert one.sql("SELECT called FROM pet ORDER BY called") == [("p",), ("q",)]
+
+
+@pytest.mark.fault("F45")
+@pytest.mark.parametrize("columns", [COLUMNS, NOT_NULL], ids=["null", "not null"])
+def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, columns: str) -> None:
+    """INV-9: a value that a row keeps, or that two rows take; what is swapped and handed on beside it is no one's fault."""
+    one = bench(RECORD, existing=existing(f"{columns}, UNIQUE (a)"), mode="upsert", key="id")
+    one.epoch(*FIRST)
+    swapped, _ = CASES["swapped"]
+    rows = [*swapped, put(4, "P"), put(6, "Q"), put(8, "Q")]  # 5 keeps P; 6 comes before 8
+
+    with pytest.raises(RowsRefusedError, match="duplicate key value violates unique constraint") as raised:
+        one.sealed(*rows)
+
+    places = [part.partition(" for ")[0] for part in str(raised.value).split("orders-")[1:]]
+    even = [row for row in FIRST + rows if not row["_partition"]]
+    at = [f"0 offset {number}" for number, row in enumerate(even) if row["id"] in (4, 8)]
+    assert places == at
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_the_way_the_history_is_refused(bench: NewBench, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard taken away: a legal epoch stops the pipeline."""
+    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)"), mode="upsert", key="id")
+    one.epoch(*FIRST)
+    monkeypatch.setattr(upsert, "make_way", lambda *_: (_ for _ in ()).throw(_[-1]))
+
+    with pytest.raises(RowsRefusedError, match="duplicate key"):
+        one.sealed(*CASES[case][0])
+
+
+def test_a_target_without_further_rules_is_asked_nothing_more(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The common path has no savepoint and no other query."""
+    one = bench(RECORD, existing=existing(COLUMNS), mode="upsert", key="id")
+    monkeypatch.setattr(upsert, "attempt", None)
+    monkeypatch.setattr(upsert, "make_way", None)
+
+    one.epoch(*FIRST)
+
+    assert one.sql("SELECT count(*) FROM t") == [(4,)]

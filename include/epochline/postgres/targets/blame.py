@@ -93,6 +93,8 @@ class Suspects:
         self._groups: list[_Group] = [(table,) for table in self._tables if table not in with_record]
         self._groups[:0] = [with_record] if with_record else []
         self._copy(with_record, in_order(tables))
+        self._notes: dict[str | None, str] = {}
+        """By constraint, why rows that exchange its values cannot be written."""
 
     @property
     def left(self) -> list[Application]:
@@ -155,7 +157,12 @@ class Suspects:
                 if what.sink.mode != "upsert" or not is_exclusive(what) or self._changes_rows(what):
                     continue
                 keep_fates(self._connection, what)
-                for meeting in broken(self._connection, what, self._epoch, exclusive_rules(self._connection, what)):
+                rules = exclusive_rules(self._connection, what)
+                # An expression of an index may fail for a row; such a row is found by trying.
+                meetings = attempt(
+                    self._connection, partial(broken, self._connection, what, self._epoch, rules), keep=False
+                )
+                for meeting in [] if isinstance(meetings, psycopg2.Error) else meetings:
                     said = f"{meeting.rule.violation} ({meeting.rule.name})"
                     number_of = sql.SQL(
                         "SELECT n.{number} FROM {newest} n JOIN {fates} f ON {same} WHERE f.{number} = {taker}"
@@ -242,6 +249,11 @@ class Suspects:
         done = attempt(self._connection, partial(self._apply, [table.chunk for table in tables], at))
         if not isinstance(done, psycopg2.Error):
             return None
+        notes = getattr(done, "__notes__", ())
+        if notes:
+            self._notes[done.diag.constraint_name] = notes[-1]
+        elif done.diag.constraint_name in self._notes:
+            done.add_note(self._notes[done.diag.constraint_name])
         said, reason = error_in_words(done)
         return _Unfit(
             group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,

@@ -63,7 +63,10 @@ def make_way(
         psycopg2.Error: ``cause``, with a note that says why no way is left.
     """
     keep_fates(connection, what)
-    meetings = waits(connection, what, epoch, exclusive_rules(connection, what))
+    rules = exclusive_rules(connection, what)
+    meetings = attempt(connection, partial(waits, connection, what, epoch, rules), keep=False)
+    if isinstance(meetings, psycopg2.Error):
+        raise cause  # An expression of an index fails for a row.
     if any(one.leaves for one in meetings) and not _deletes_reach_targets(connection, what):
         gone = attempt(connection, delete_early)
         if gone is None:
@@ -84,7 +87,11 @@ def make_way(
             return done
         reasons += [done] if isinstance(done, str) else []
     if stuck:
-        cause.add_note(f"{len(stuck)} rows pass values on in a circle: {'; '.join(reasons) or 'the table refuses it'}")
+        cause.add_note(
+            f"{len(stuck)} rows exchange values or take those of rows that go, and no statement can write them:"
+            f" {'; '.join(reasons) or 'the table refuses it'}; a DEFERRABLE constraint, or a column"
+            " that takes NULL, lets them pass"
+        )
     raise cause
 
 

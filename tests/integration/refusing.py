@@ -1,0 +1,110 @@
+"""A pipeline into tables that somebody else made, which refuse some of its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.coordinator import Plan, abort
+from epochline.errors import RecordsRefusedError, SealRefusedError
+from epochline.operations import ACTIONS, EpochAction, Request, Subject
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import PlannedRange
+from epochline.testing import FakeKafka
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, Row
+from tests.integration.in_process import InProcess
+from tests.reading import source_batch
+
+ORDER = Request(actor="ada", reason="a test says so")
+LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+GONE = "gone"
+
+
+def gone(**key: Any) -> Row:
+    """A tombstone."""
+    return {GONE: key}
+
+
+@dataclass
+class Target:
+    """A pipeline into tables that somebody else made, over records that are there already."""
+
+    dsn: str
+    ddl: str
+    values: Sequence[Row]
+    sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
+    policy: str = "quarantine"
+    record: Mapping[str, str] = field(default_factory=lambda: {"k": "text", "v": "integer"})
+
+    def __post_init__(self) -> None:
+        query(self.dsn, self.ddl, options=IN_PUBLIC)
+        self.kafka = FakeKafka()
+        self.kafka.produce("orders", 0, len(self.values))
+        pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=dict(self.record)), sinks=list(self.sinks),
+            bad_records=self.policy,
+        )  # fmt: skip
+        self.job = InProcess(self.dsn, pipeline, self.kafka, lambda one: [self._read(one)])
+        self.job.create()
+
+    def _read(self, one: PlannedRange) -> pa.RecordBatch:
+        offsets = range(one.range.start, one.range.until)
+        rows = [self.values[at] for at in offsets]
+        keys = [json.dumps(row.get(GONE)).encode() for row in rows]
+        values = [None if GONE in row else json.dumps(row).encode() for row in rows]
+        return source_batch(one.tp, offsets, values, key=keys)
+
+    def add(self, *values: Row) -> None:
+        """More records."""
+        self.values = [*self.values, *values]
+        self.kafka.produce("orders", 0, len(values))
+
+    def refused(self) -> str:
+        """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""
+        planned, run = self.job.planned()
+        with pytest.raises(SealRefusedError) as raised:
+            self.job.staged_and_sealed(planned, run)
+        assert planned.epoch is not None
+        abort(self.job.ledger, "orders", planned.epoch.epoch_id, run, reason="teardown")
+        return str(raised.value)
+
+    def sealed_after_attempts(self) -> list[str]:
+        """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
+        return self.attempts(*self.job.planned())
+
+    def attempts(self, planned: Plan, run: Run) -> list[str]:
+        said: list[str] = []
+        for _ in range(3):
+            try:
+                self.job.staged_and_sealed(planned, run)
+                break
+            except RecordsRefusedError as error:
+                said.append(str(error))
+        self.job.commit(planned)
+        return said
+
+    def quarantined(self) -> list[tuple[Any, ...]]:
+        return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')
+
+    def rows(self, table: str = "t", columns: str = "k, v") -> list[tuple[Any, ...]]:
+        return self.job.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
+
+
+def kv(k: str, v: int) -> Row:
+    return {"k": k, "v": v}
+
+
+def requeued(it: Target) -> list[str]:
+    """Everything in the quarantine by one operator's run, attempt after attempt."""
+    requeue = ACTIONS["requeue"]
+    assert isinstance(requeue, EpochAction)
+    run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
+    subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
+    return it.attempts(requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run)
