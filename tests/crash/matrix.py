@@ -46,8 +46,8 @@ FAULTS = {
     "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
     "F48": "state is written past its triggers",
-    "F51": "the database or the role sets how texts of values are read and written",
     "F49": "a partition is silent although records of it wait",
+    "F51": "the database or the role sets how texts of values are read and written",
     "F43": "a target is renamed away, made again, or put back from a dump",
     "F44": "a publication of all tables is made while a pipeline is at work",
 }

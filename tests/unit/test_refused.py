@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from epochline import PostgresTable
 from epochline.protocol.refused import RefusedRow, by_partition, in_words
+from epochline.spark.transaction import _REFUSED_COLUMN
 from tests.unit.flows import COLUMNS, flow, records
 
 REFUSED = by_partition([("t", 0, 101, "people: check few"), ("t", 0, 101, "another"), ("t", 1, 100, "elsewhere")])
@@ -38,3 +41,20 @@ def test_many_refused_rows_are_said_by_the_first_five_once_each() -> None:
     assert in_words(rows).endswith("t-0 offset 5 for people: check few; and 2 more")
     assert in_words([row]) == "a row for sums: a sum would not fit"
     assert "secret" not in in_words([*rows, row])
+
+
+@pytest.mark.parametrize(
+    ("context", "line", "column"),
+    [
+        ('COPY stg_p_e4_a1, line 3, column at: "canary, line 9"', "3", "at"),
+        ("COPY stg_p_e4_a1, Zeile 3, Spalte at: »canary«", "3", "at"),
+        ("COPY stg_p_e4_a1, ligne 12, colonne at : « canary »", "12", "at"),
+        ('COPY stg_p_e4_a1, строка 3: "canary"', "3", None),
+    ],
+)
+def test_the_place_of_a_refused_value_is_found_in_any_language(context: str, line: str, column: str | None) -> None:
+    """A database may have another ``lc_messages``, which only a superuser may change for a session."""
+    found = _REFUSED_COLUMN.match(context)
+
+    assert found is not None
+    assert (found["line"], found["column"]) == (line, column)

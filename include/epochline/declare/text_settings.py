@@ -29,7 +29,7 @@ TEXT_SETTINGS: Mapping[str, str | int] = {
     "lc_time": "C",
 }
 """Each is one that any login may set. ``client_encoding`` belongs to the connection, because the driver must know it:
-see `UTF8`. Only a superuser may set ``lc_messages``, so nothing depends on a message's language."""
+see `UTF8`. Only a superuser may set ``lc_messages``."""
 
 UTF8: Mapping[str, Any] = {"client_encoding": "UTF8"}
 """An option of every connection. It precedes the defaults of database and role."""

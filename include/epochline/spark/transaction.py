@@ -32,7 +32,8 @@ from epochline.protocol.refused import Place
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import LOST, connect, transaction
 
-_REFUSED_COLUMN = re.compile(r"^COPY .*, line (?P<line>\d+)(?:, column (?P<column>[^:]+))?")
+_REFUSED_COLUMN = re.compile(r"^COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column>[^:]+?)\s*:)?")
+"""Without words, because they are in the language of the server's ``lc_messages``."""
 _REPORTER = "epochline:refused"
 """Application name of the session that records a refused write. It differs, so that a fence does not end it too."""
 
