@@ -42,14 +42,14 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
-    "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
     "F41": "a trigger, a rule or row-level security of the target keeps, moves, changes or adds rows",
     "F42": "rows of other tables refer to rows that a restore or a replay takes out",
+    "F43": "a target is renamed away, made again, or put back from a dump",
+    "F44": "a publication of all tables is made while a pipeline is at work",
+    "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
-    "F43": "a target is renamed away, made again, or put back from a dump",
-    "F44": "a publication of all tables is made while a pipeline is at work",
 }
 
 PARTLY = {

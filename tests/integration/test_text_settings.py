@@ -17,6 +17,7 @@ from epochline.declare.text_settings import TEXT_SETTINGS
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from epochline.testing import FakeKafka
+from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
 from tests.integration.in_process import InProcess, from_source
 from tests.reading import range_batch
@@ -214,7 +215,9 @@ def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: World
 @pytest.mark.fault("F51")
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_setting_of_the_database_or_the_role_changes_no_value(worlds: Worlds, name: str, owner: str) -> None:
+def test_a_setting_of_the_database_or_the_role_changes_no_value(
+    worlds: Worlds, name: str, owner: str, recovery: Recovery
+) -> None:
     """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives [F51]."""
     database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
     of = sql.SQL("DATABASE {}").format(sql.Identifier(database))
@@ -224,8 +227,10 @@ def test_a_setting_of_the_database_or_the_role_changes_no_value(worlds: Worlds, 
     worlds.insert()
     query(worlds.dsn, sql.SQL("ALTER {} SET {} TO {}").format(of, sql.SQL(name), value))
 
+    recovery.last_fault()
     try:
         worlds.epochs()
+        recovery.took()
         worlds.assert_audited()
     finally:
         query(worlds.dsn, sql.SQL("ALTER {} RESET {}").format(of, sql.SQL(name)))

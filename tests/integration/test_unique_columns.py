@@ -10,6 +10,7 @@ import pytest
 
 from epochline.errors import RowsRefusedError
 from epochline.postgres.targets import upsert
+from tests.crash.reliability import Recovery
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 
 RECORD = {"id": "bigint", "a": "text", "b": "integer", "c": "integer"}
@@ -146,7 +147,9 @@ WAYS = {
 @pytest.mark.fault("F45")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(bench: NewBench, way: str, case: str) -> None:
+def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(
+    bench: NewBench, way: str, case: str, recovery: Recovery
+) -> None:
     """INV-9: identities, columns of others and rows of other tables are as before, whatever way a value takes."""
     columns, more = WAYS[way]
     one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id")
@@ -157,7 +160,9 @@ def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(bench: NewBench
     was = dict(one.sql("SELECT id, (n, note)::text FROM t"))
     rows, due = CASES[case]
 
+    recovery.last_fault()
     one.epoch(*rows)
+    recovery.took()
 
     assert one.sql("SELECT id, a FROM t ORDER BY id") == due
     now = dict(one.sql("SELECT id, (n, note)::text FROM t"))
