@@ -42,6 +42,8 @@ FAULTS = {
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
+    "F46": "Kafka is put back to a backup, and grows again before the next run",
+    "F47": "the broker forgets the producers whose markers and aborted records are in the log",
 }
 
 PARTLY = {
@@ -61,6 +63,7 @@ PARTLY = {
     " declaration.",
     "F26": "Needs a human: every run stops until an operator brings the topic back or adopts the new one, so that there"
     " is no recovery to measure.",
+    "F46": "Needs a human: every run stops until an operator adopts the logs. The time is counted from the adoption.",
     "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
     " protocol reads the clock of a client, which is what is tested.",
 }
@@ -83,6 +86,8 @@ SPEAKS_OF = {
     **dict.fromkeys(("F28", "F29", "F30", "F32", "F33"), (*_JOB, "declare")),
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
     "F38": (*_SINKS, "operations"),
+    "F46": (*_SOURCE, "operations"),
+    "F47": _SOURCE,
     "F40": (*_SOURCE, "airflow"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""

@@ -173,7 +173,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -
     assert line.run() == "failed"
     assert line.heads()[0] == head
 
-    DeclareLoss().act(line.subject, Parameters(), Request(actor="somebody@here", reason="a test lost them"))
+    DeclareLoss().act(line.subject, DeclareLossParameters(), Request(actor="somebody@here", reason="a test lost them"))
     for offset in range(head, head + 4):
         del line.produced[0, offset]
     recover(line)
