@@ -13,8 +13,8 @@ from kafka.admin import NewPartitions
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import DataLossError, SourceUnavailableError
-from epochline.operations import Parameters, Request
-from epochline.operations.declare_loss import DeclareLoss
+from epochline.operations import Request
+from epochline.operations.declare_loss import DeclareLoss, DeclareLossParameters
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import NewLine

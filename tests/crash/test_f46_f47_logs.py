@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import KafkaSource
+from epochline.coordinator import seal
 from epochline.errors import KafkaBehindError
+from epochline.failpoints import FailpointError, arm, watched, watched_source
 from epochline.operations import Request
+from tests.crash.fired import WITH_GAPS
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
-from tests.integration.kafka_topics import Topic, admin_of
+from tests.integration.kafka_topics import Topic, admin_of, produce
 from tests.integration.sinks_world import new_world
 from tests.waiting import wait_for
 
@@ -24,17 +28,23 @@ def test_a_kafka_from_a_backup_that_grew_again_is_not_taken_for_the_log_that_was
     server: Server, recovery: Recovery
 ) -> None:
     """INV-8, INV-9: every record that took the place of a lost one is read, and none of the rows of lost ones goes."""
-    world = new_world(server.new_database(), server.kafka.bootstrap_servers)
+    bootstrap = server.kafka.bootstrap_servers
+    world = new_world(server.new_database(), bootstrap)
     it = world.it
-    world.produce("a0", "a1", "a2")
+
+    def append(name: str, start: int, until: int) -> None:
+        values = [f"{name}{number}".encode() for number in range(start, until)]
+        produce(bootstrap, world.source, values, partition=0)
+
+    append("a", 0, 3)
     it.epoch()
     server.copy_kafka()
-    world.produce("a3", "a4", "a5", "a6")
+    append("a", 3, 7)
     it.epoch()
     server.put_kafka_back()
-    world.produce("b3", "b4", "b5", "b6", "b7", "b8")
+    append("b", 3, 9)
 
-    with pytest.raises(KafkaBehindError, match="offset 3 of epoch 1"):
+    with pytest.raises(KafkaBehindError, match="-0: offset 3 of epoch 1"):
         it.asked_to_plan()
 
     recovery.last_fault()
@@ -46,7 +56,7 @@ def test_a_kafka_from_a_backup_that_grew_again_is_not_taken_for_the_log_that_was
 
 
 @pytest.mark.fault("F47")
-def test_a_log_of_forgotten_producers_is_read_to_its_end(server: Server, recovery: Recovery) -> None:
+def test_a_log_of_forgotten_producers_is_read_to_its_end(server: Server, recovery: Recovery, fired: Path) -> None:
     """INV-9: the batches say which offsets are markers and aborted records; the counts balance exactly."""
     world = new_world(server.new_database(), server.kafka.bootstrap_servers)
     it, bootstrap = world.it, server.kafka.bootstrap_servers
@@ -64,8 +74,15 @@ def test_a_log_of_forgotten_producers_is_read_to_its_end(server: Server, recover
     source = KafkaSource(topics=topic.name)
     wait_for("the producer is forgotten", lambda: not it.source.look(source).invisible_allowed)
     recovery.last_fault()
+    planned, run, ticket = it.staged()
+    for point in sorted(WITH_GAPS):
+        arm({"EPOCHLINE_FAILPOINT": f"{point}:raise", "EPOCHLINE_FAILPOINT_RECORD": str(fired)})
+        with pytest.raises(FailpointError):
+            seal(watched(it.ledger), watched_source(it.source), ticket, run)
+        arm({})
 
-    it.epoch()
+    it.seal(ticket, run)
+    it.commit(planned)
 
     recovery.took()
     rows = Counter(value for (value,) in it.sql("SELECT value FROM lines"))

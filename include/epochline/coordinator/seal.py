@@ -119,7 +119,7 @@ def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], 
         DataLossError: names the holes. To read again gives no more.
     """
     tps = {(one.tp.topic, one.tp.partition): one.tp for one in tx.epochs.ranges(epoch)}
-    declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key, of in gaps.items() if of.holes}
+    declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key in gaps}
     holes = undeclared(gaps, declared)
     if holes:
         lost = sum(len(one) for found in holes.values() for one in found)
