@@ -383,7 +383,7 @@ def test_offsets_without_a_record_are_expected_in_a_transactional_topic(world: W
         assert world.writer.part(ticket, number, {"orders": rows}, {("orders", one.tp.partition): seen})
     assert world.writer.end(ticket)
 
-    world.kafka.gaps.add("orders")
+    world.kafka.expected_gaps.add("orders")
     counts = world.seal(ticket)
     world.commit(1)
 

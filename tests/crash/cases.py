@@ -47,7 +47,10 @@ class AskedOnce(KafkaOffsets):
         return {}
 
     def mirror(self, *_: object, **_options: object) -> None:
-        pass
+        raise SourceUnavailableError("nothing is mirrored here, so that nothing is evidence")
+
+    def group_retention(self) -> None:
+        """The offsets that tasks in other processes mirrored are taken for expired."""
 
 
 KafkaNow = Callable[[], AskedOnce]

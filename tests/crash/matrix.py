@@ -47,6 +47,8 @@ FAULTS = {
     "F43": "a target is renamed away, made again, or put back from a dump",
     "F44": "a publication of all tables is made while a pipeline is at work",
     "F45": "rows of one epoch pass unique values on, or refer to each other by foreign keys",
+    "F46": "Kafka is put back to a backup, and grows again before the next run",
+    "F47": "the broker forgets the producers whose markers and aborted records are in the log",
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
@@ -69,6 +71,7 @@ PARTLY = {
     " declaration.",
     "F26": "Needs a human: every run stops until an operator brings the topic back or adopts the new one, so that there"
     " is no recovery to measure.",
+    "F46": "Needs a human: every run stops until an operator adopts the logs. The time is counted from the adoption.",
     "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
     " protocol reads the clock of a client, which is what is tested.",
 }
@@ -92,6 +95,8 @@ SPEAKS_OF = {
     **dict.fromkeys(("F35", "F36"), (*_PROTOCOL, "declare")),
     "F48": (*_PROTOCOL, "declare", "audit"),
     "F38": (*_SINKS, "operations"),
+    "F46": (*_SOURCE, "operations"),
+    "F47": _SOURCE,
     "F40": (*_SOURCE, "airflow"),
     "F45": _PROTOCOL,
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),

@@ -97,6 +97,16 @@ def behind(line: SharedTopic) -> None:
     line.query("UPDATE epochline.attempt SET token = gen_random_uuid() WHERE pipeline = %s", line.name)
 
 
+def group_expired(line: SharedTopic) -> None:
+    """The last mirror is older than Kafka keeps a group; nothing is mirrored here."""
+    committed(line)
+    line.query(
+        "INSERT INTO epochline.mirror (pipeline, number, generation, epoch_id, topics, confirmed_at, latest_then)"
+        " VALUES (%s, 99, 1, 1, %s, now() - interval '30 days', 99)",
+        line.name, [line.topic],
+    )  # fmt: skip
+
+
 def newer_ledger(line: SharedTopic) -> None:
     """However the plan died, the pipeline is paused by the next one; the newer ledger comes back, and it is resumed."""
     with pytest.raises((LedgerBehindError, PipelinePausedError)):
@@ -298,6 +308,7 @@ SCENARIOS = {
     "commit again": Scenario(committed, "commit", commit_one),
     "commit without staging": Scenario(staging_lost, "commit", give_up_and_clear),
     "plan after a pause": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="paced"),
+    "plan after the group expired": Scenario(group_expired, "plan", run_two, run=TWO, limit=SOME),
     "pre-commit where failures count": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="counting failures"),
     "abort one too many": Scenario(staged, "abort", teardown_pause_and_resume, kind="impatient"),
     "abort where code raised": Scenario(raised, "abort", teardown_pause_and_resume, kind="without restarts"),

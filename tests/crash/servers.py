@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -37,6 +37,7 @@ class ProxiedKafka(Kafka):
         settings = {
             "log.cleaner.backoff.ms": "200",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "producer.id.expiration.check.interval.ms": "500",
         }
         super().__init__(home, ports, settings)
         self.inner = free_port()
@@ -136,6 +137,29 @@ class Server:
         as_admin(self.postgres.superuser_dsn, sql.SQL(statement).format(*map(sql.Identifier, names)))
 
     # Kafka.
+
+    def copy_kafka(self) -> None:
+        """A cold copy of the broker's data."""
+        self._restarted(lambda: shutil.copytree(self.kafka.folder, self._kafka_copy))
+
+    def put_kafka_back(self) -> None:
+        """What the copy does not hold is lost."""
+
+        def replace() -> None:
+            shutil.rmtree(self.kafka.folder)
+            self._kafka_copy.rename(self.kafka.folder)
+
+        self._restarted(replace)
+
+    @property
+    def _kafka_copy(self) -> Path:
+        return self.kafka.folder.with_name("kafka-copy")
+
+    def _restarted(self, change: Callable[[], object]) -> None:
+        self.kafka.stop()
+        change()
+        self.kafka.start()
+        self.kafka.wait()
 
     def kill_broker(self) -> None:
         process = process_of(self.kafka.pid)

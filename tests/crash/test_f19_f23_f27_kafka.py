@@ -13,8 +13,8 @@ from kafka.admin import NewPartitions
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import DataLossError, SourceUnavailableError
-from epochline.operations import Parameters, Request
-from epochline.operations.declare_loss import DeclareLoss
+from epochline.operations import Request
+from epochline.operations.declare_loss import DeclareLoss, DeclareLossParameters
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
@@ -173,7 +173,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -
     assert line.run() == "failed"
     assert line.heads()[0] == head
 
-    DeclareLoss().act(line.subject, Parameters(), Request(actor="somebody@here", reason="a test lost them"))
+    DeclareLoss().act(line.subject, DeclareLossParameters(), Request(actor="somebody@here", reason="a test lost them"))
     for offset in range(head, head + 4):
         del line.produced[0, offset]
     recover(line)

@@ -12,7 +12,7 @@ import pytest
 from epochline.failpoints.named import KILLED
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
-from tests.crash.fired import IN_SPARK, failpoints_of_a_run
+from tests.crash.fired import IN_SPARK, WITH_GAPS, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions
 
@@ -59,7 +59,7 @@ def kill(new_case: NewCase) -> Kill:
     return kill_at
 
 
-POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK]
+POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK | WITH_GAPS]
 
 
 @pytest.mark.fault("F1")

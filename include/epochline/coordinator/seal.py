@@ -11,6 +11,7 @@ from epochline.coordinator.observe import former_leaders_ends
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import (
+    DataLossError,
     EpochFencedError,
     EpochStateError,
     RecordsRefusedError,
@@ -22,12 +23,15 @@ from epochline.errors import (
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
 from epochline.protocol.data_loss import check_read
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
-from epochline.protocol.offsets import PlannedRange, unbalanced, unclaimed
+from epochline.protocol.offsets import LogGaps, PlannedRange, unbalanced, unclaimed, undeclared
 from epochline.protocol.planning import SourceView
 from epochline.protocol.refused import RefusedRow, in_words
 from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
+
+_SHOWN = 10
+"""Most holes that a message names."""
 
 
 def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
@@ -42,7 +46,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         run: the caller's run.
 
     Raises:
-        DataLossError: a topic was made again, or a log truncated, since the epoch was planned.
+        DataLossError: a topic was made again, or a log truncated, since the epoch was planned; or its log has holes.
         SourceUnavailableError: Kafka does not answer.
         EpochFencedError: another attempt, an abort or a recovery took this one's place.
         EpochStateError: the epoch belongs to another run.
@@ -78,8 +82,9 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
             problems += unbalanced(
-                tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed, counted=observed.counted
-            )
+                tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed, counted=observed.counted,
+                gaps=observed.gaps,
+            )  # fmt: skip
         unsealed = {one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         problems += [
             f"{name} was not sealed, because the job was still at work"
@@ -87,6 +92,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
+        _refuse_holes(tx, epoch, observed.gaps)
         # The trial does what the commit will do.
         tx.targets.allow_time(pipeline.commit_statement_timeout)
         refused = _refused(tx, pipeline, ticket, epoch)
@@ -106,6 +112,28 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         counts.quarantined,
     )  # fmt: skip
     return counts
+
+
+def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], LogGaps]) -> None:
+    """Refuse an epoch whose range has holes that nobody declared lost.
+
+    Raises:
+        DataLossError: names the holes. To read again gives no more.
+    """
+    tps = {(one.tp.topic, one.tp.partition): one.tp for one in tx.epochs.ranges(epoch)}
+    declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key in gaps}
+    holes = undeclared(gaps, declared)
+    if holes:
+        lost = sum(len(one) for found in holes.values() for one in found)
+        named = [f"{tps[key]}{one}" for key, found in sorted(holes.items()) for one in found]
+        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+        raise DataLossError(
+            f"{epoch}: the log holds nothing at {lost} of its offsets: {', '.join(named[:_SHOWN])}{more}. They are"
+            " neither markers nor records of aborted transactions, and the topic is not compacted, so Kafka may have"
+            " lost records there. Nothing was sealed, and a repeat gives the same. The command declares these offsets"
+            " lost; the next epoch reads past them.",
+            f"declare-loss {epoch.pipeline} --holes --reason …",
+        )
 
 
 def _refused(tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch) -> Sequence[RefusedRow]:
@@ -146,11 +174,13 @@ class _SourceAnswer:
 
     ``bodies`` is what post-commit sinks need for their commit, by manifest. ``invisible_allowed`` names topics in
     which offsets without a visible record are expected. ``counted`` has the source's own counts, if it counts.
+    ``gaps`` has what the batches of the log say, for ranges in other topics of which offsets gave no record.
     """
 
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     invisible_allowed: frozenset[str] = frozenset()
     counted: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    gaps: Mapping[tuple[str, int], LogGaps] = field(default_factory=dict)
 
 
 def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _SourceAnswer:
@@ -168,13 +198,21 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
         ranges = tx.epochs.ranges(epoch)
         names = {one.name: one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
+        seen = tx.attempts.seen(attempt)
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
     counted = source.counted(ranges) if ranges else {}
+    received = {key: counts.received for key, counts in seen.items()}
+    short = [
+        one
+        for one in ranges
+        if one.tp.topic not in allowed and received.get((one.tp.topic, one.tp.partition), 0) < len(one.range)
+    ]
+    gaps = source.gaps(short) if short else {}
     bodies = {}
     for name, manifest in names.items():
         sink = ledger.sink(pipeline, name)
         bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
-    return _SourceAnswer(bodies=bodies, invisible_allowed=allowed, counted=counted)
+    return _SourceAnswer(bodies=bodies, invisible_allowed=allowed, counted=counted, gaps=gaps)
 
 
 def _check_log(

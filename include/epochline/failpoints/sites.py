@@ -31,7 +31,7 @@ SIDES = (
 """The sides of `epochline.ports.Transaction`."""
 
 SOURCE = (
-    "look", "counted", "readable_ends", "log_ends", "offsets_at", "leader_epoch_ends", "mirrored", "mirror",
+    "look", "counted", "gaps", "readable_ends", "log_ends", "offsets_at", "leader_epoch_ends", "mirrored", "mirror",
     "group_retention", "forget",
 )  # fmt: skip
 """The methods of `epochline.ports.OffsetSource`."""

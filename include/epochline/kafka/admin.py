@@ -1,4 +1,4 @@
-"""kafka-python's admin client, with a request that it does not offer: where the log of a leader epoch ends."""
+"""kafka-python's admin client, with requests that it does not offer: ends of leader epochs, and batches of a log."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import NoError, for_code
-from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 
 from epochline.kafka.refusals import detect_refusals
 
 _ANY_LEADER = -1
 _CONSUMER = -1
 _UNKNOWN = -1
+_NO_SESSION = -1
+_FETCH_BYTES = 8 * 1024 * 1024
+_WITH_ABORTED = 4
+_LAST_BY_NAME = 12
+"""Later versions of the request name topics by their ids."""
 
 
 class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
-    """The admin client. `leader_epoch_ends` uses the same internals as kafka-python's own requests."""
+    """The admin client. Its methods use the same internals as kafka-python's own requests."""
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late.
@@ -41,6 +46,27 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
                     key = TopicPartition(topic.topic, partition.partition)
                     found[key] = partition.end_offset if known else None
         return found
+
+    def fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
+        """Some whole batches from an offset on, below the last stable offset; those of aborted transactions, too.
+
+        Returns the batches, and of each aborted transaction in them its producer and its first offset.
+
+        Raises:
+            KafkaError: a broker refused, or did not answer.
+        """
+        fetched: tuple[bytes, list[tuple[int, int]]] = self._manager.run(self._async_fetch_batches, key, offset)
+        return fetched
+
+    async def _async_fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
+        ((leader, _),) = (await self._async_get_leader_for_partitions({key})).items()
+        response = await self._manager.send(_fetch(key, offset), node_id=leader)
+        (found,) = (partition for topic in response.responses for partition in topic.partitions)
+        error = for_code(found.error_code)
+        if error is not NoError:
+            raise error(f"batches of {key.topic}-{key.partition} from offset {offset} on")
+        aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+        return bytes(found.records or b""), aborted
 
 
 def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
@@ -74,3 +100,17 @@ def _request(epochs: Mapping[TopicPartition, int]) -> Any:
     return OffsetForLeaderEpochRequest(
         replica_id=_CONSUMER, topics=[Topic(topic=name, partitions=asked) for name, asked in by_topic.items()]
     )
+
+
+def _fetch(key: TopicPartition, offset: int) -> Any:
+    Topic = FetchRequest.FetchTopic  # noqa: N806
+    partition = Topic.FetchPartition(
+        partition=key.partition, current_leader_epoch=_ANY_LEADER, fetch_offset=offset, last_fetched_epoch=_ANY_LEADER,
+        log_start_offset=_UNKNOWN, partition_max_bytes=_FETCH_BYTES,
+    )  # fmt: skip
+    return FetchRequest(
+        replica_id=_CONSUMER, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES,
+        isolation_level=IsolationLevel.READ_COMMITTED, session_id=0, session_epoch=_NO_SESSION,
+        topics=[Topic(topic=key.topic, partitions=[partition])], forgotten_topics_data=[], rack_id="",
+        min_version=_WITH_ABORTED, max_version=_LAST_BY_NAME,
+    )  # fmt: skip

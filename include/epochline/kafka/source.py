@@ -23,13 +23,14 @@ from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin, new_admin
 from epochline.kafka.client_log import shorten_log
+from epochline.kafka.log_gaps import log_gaps
 from epochline.kafka.refusals import detect_refusals
 from epochline.kafka.topics import group_retention, matching, offsets, readable, retention, with_gaps
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 
 log = logging.getLogger(__name__)
@@ -144,6 +145,15 @@ class KafkaOffsets:
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
         return {}
+
+    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
+        with self._client() as call:
+            return {
+                (one.tp.topic, one.tp.partition): log_gaps(
+                    KafkaPartition(one.tp.topic, one.tp.partition), one.range, call
+                )
+                for one in ranges
+            }
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         with self._client() as call:

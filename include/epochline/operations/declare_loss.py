@@ -1,34 +1,86 @@
-"""Declare offsets lost that retention deleted before they were read, so that the pipeline continues after the gap."""
+"""Declare offsets lost that Kafka no longer has, so that the pipeline continues after them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import Field
 
 from epochline.coordinator.checks import is_read
 from epochline.coordinator.mirroring import mirror
 from epochline.errors import ActionRefusedError
-from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
+from epochline.operations.action import (
+    ActionPreview,
+    Afterwards,
+    DirectAction,
+    Parameters,
+    Request,
+    Subject,
+    nothing_else,
+    refused,
+)
 from epochline.ports import Transaction
 from epochline.protocol.clusters import moved_clusters
-from epochline.protocol.offsets import Head, OffsetRange, PlannedRange
-from epochline.protocol.planning import SourceView
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out
+from epochline.protocol.planning import SourceView, next_ranges
 
 
-class DeclareLoss(DirectAction[Parameters, SourceView]):
-    """Write the lost offsets as a link of the chain without an epoch."""
+class DeclareLossParameters(Parameters):
+    """Which loss."""
+
+    holes: bool = Field(
+        False,
+        description="Instead of offsets before the log: those in the next epoch's range at which the log is empty.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The logs, and the holes in what the next epoch would read, where they were asked for."""
+
+    view: SourceView
+    holes: Sequence[PlannedRange] = ()
+
+
+class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
+    """Write the lost offsets as a link of the chain without an epoch, or as holes that an epoch reads past."""
 
     name = "declare-loss"
     help = (
         "Declare that offsets of PIPELINE which retention deleted before they were read are lost: each partition goes"
-        " on at its log start, and the ledger keeps the gap. Refused where nothing is lost."
+        " on at its log start, and the ledger keeps the gap. With --holes: offsets inside a log at which Kafka holds"
+        " nothing, neither records nor transaction markers. Refused where nothing is lost."
     )
-    parameters = Parameters
+    parameters = DeclareLossParameters
 
-    def look(self, subject: Subject, parameters: Parameters) -> SourceView:
+    def look(self, subject: Subject, parameters: DeclareLossParameters) -> Found:
         declared, source = subject.declaration()
-        return source.look(declared.source)
+        view = source.look(declared.source)
+        if not parameters.holes:
+            return Found(view=view)
+        with subject.ledger.transaction() as tx:
+            row = tx.epochs.pipeline(subject.name)
+            heads = (
+                [one for one in tx.chain.heads(subject.name, row.generation) if is_read(declared, one)] if row else []
+            )
+        limit = declared.source.records_per_epoch
+        inside = [one for one in heads if one.tp.topic not in view.invisible_allowed]
+        ranges = next_ranges(inside, view.partitions, limit=limit)
+        found = source.gaps(ranges) if ranges else {}
+        return Found(
+            view=view,
+            holes=[
+                replace(one, range=hole)
+                for one in ranges
+                if (one.tp.topic, one.tp.partition) in found
+                for hole in found[one.tp.topic, one.tp.partition].holes
+            ],
+        )
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: SourceView) -> ActionPreview:
+    def describe(
+        self, tx: Transaction, subject: Subject, parameters: DeclareLossParameters, seen: Found
+    ) -> ActionPreview:
         declared, _ = subject.declaration()
         row = tx.epochs.pipeline(subject.name)
         unfinished = tx.epochs.unfinished(subject.name)
@@ -36,10 +88,12 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
             return refused(
                 f"{unfinished} is {unfinished.state} and may hold what looks lost; finish or abort it first."
             )
-        if row is None or moved_clusters(row.cluster_id, seen.cluster_id):
+        if row is None or moved_clusters(row.cluster_id, seen.view.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster; nothing there was lost.")
+        if parameters.holes:
+            return _holes(tx, subject, seen)
         heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
-        gaps = lost_ranges(heads, seen)
+        gaps = lost_ranges(heads, seen.view)
         if not gaps:
             return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
         total = sum(len(one.range) for one in gaps)
@@ -56,12 +110,16 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: SourceView, request: Request
+        self, tx: Transaction, subject: Subject, parameters: DeclareLossParameters, seen: Found, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
+        if parameters.holes:
+            for one in seen.holes:
+                tx.chain.declare_gap(subject.name, one.tp, one.range)
+            return nothing_else(f"{subject.name} reads past {', '.join(map(str, seen.holes))}")
         row = tx.epochs.lock_pipeline(subject.name)
         heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
-        gaps = lost_ranges(heads, seen)
+        gaps = lost_ranges(heads, seen.view)
         for one in gaps:
             if not tx.chain.declare_lost(subject.name, row.generation, one):
                 raise ActionRefusedError(f"{one} does not start at its head any more. Nothing was changed.")
@@ -71,6 +129,24 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
             return [f"{subject.name} goes on at {', '.join(f'{one.tp}: {one.range.until}' for one in gaps)}"]
 
         return show
+
+
+def _holes(tx: Transaction, subject: Subject, seen: Found) -> ActionPreview:
+    new = [one for one in seen.holes if left_out(one.range, tx.chain.declared_gaps(subject.name, one.tp))]
+    if not new:
+        return refused(f"{subject.name}: the log of the next epoch has no hole that is not declared lost.")
+    total = sum(len(one.range) for one in new)
+    return ActionPreview(
+        lines=(
+            *(
+                f"{one.tp}: the log holds nothing at {one.range}, {len(one.range)} offsets are declared lost"
+                for one in new
+            ),
+            f"{total} offsets give no record; {subject.name} reads past them. This cannot be undone.",
+        ),
+        before={},
+        after={"holes": [[str(one.tp), one.range.start, one.range.until] for one in new]},
+    )
 
 
 def lost_ranges(heads: Sequence[Head], view: SourceView) -> list[PlannedRange]:

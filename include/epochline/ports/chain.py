@@ -67,3 +67,9 @@ class Chain(Protocol):
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         """Move the head over a range that no epoch will read (INV-9), if it starts there. Returns whether it did."""
+
+    def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
+        """Record a hole in a log as lost: an epoch that reads past it balances (INV-9)."""
+
+    def declared_gaps(self, pipeline: str, tp: TopicPartition) -> Sequence[OffsetRange]:
+        """The holes that were declared lost."""

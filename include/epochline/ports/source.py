@@ -10,12 +10,12 @@ from epochline.declare.inputs import DeclaredSource
 from epochline.declare.source import KafkaSource
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView
 
 
 class OffsetSource(Protocol):
-    """Kafka, or a source of the user's own, as far as planning needs it. Reads no record."""
+    """Kafka, or a source of the user's own, as far as planning and the seal need it."""
 
     def look(self, source: DeclaredSource) -> SourceView:
         """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
@@ -33,6 +33,17 @@ class OffsetSource(Protocol):
         Raises:
             SourceUnavailableError: the source does not answer.
             SourceError: the source cannot count.
+        """
+
+    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
+        """Which offsets of the ranges can give no record, by topic and partition, as the batches of the log say.
+
+        Reads the batches, so it costs as much as a read; nothing is returned for a source without batches. The ranges
+        end at the last stable offset or before it.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses, or a batch cannot be decompressed.
         """
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:

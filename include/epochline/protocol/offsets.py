@@ -254,23 +254,37 @@ def chain_breaks(ranges: Sequence[tuple[int | None, int]]) -> list[str]:
     return breaks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGaps:
+    """The offsets of a range that can give no record.
+
+    ``invisible`` counts transaction markers and records of aborted transactions. At ``holes`` the log has nothing.
+    """
+
+    invisible: int
+    holes: tuple[OffsetRange, ...] = ()
+
+
 def unbalanced(
     planned: Sequence[PlannedRange],
     seen: Mapping[tuple[str, int], PartitionCounts],
     *,
     invisible_allowed: frozenset[str] = frozenset(),
     counted: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    gaps: Mapping[tuple[str, int], LogGaps] = MappingProxyType({}),
 ) -> list[str]:
     """List the partitions that do not balance at the seal (INV-9).
 
-    Per partition ``until - start = read + invisible`` and ``read = passed + skipped + quarantined``; ``invisible``
-    must be 0 unless the topic is in ``invisible_allowed`` (compacted, or written by transactional producers).
+    Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Elsewhere
+    than in the topics of ``invisible_allowed`` (compacted, or written by known transactional producers), ``invisible``
+    and holes must be what the log was found to have. `undeclared` says which holes nobody declared lost.
 
     Args:
         planned: the epoch's ranges.
         seen: what the parts received, keyed by (topic, partition).
         invisible_allowed: names of topics in which offsets without a visible record are expected.
         counted: how many records the source itself counts in the ranges, keyed alike; empty if it does not count.
+        gaps: what the log was found to have, keyed alike, for ranges of which offsets gave no record.
     """
     problems: list[str] = []
     for one in planned:
@@ -285,10 +299,13 @@ def unbalanced(
         if invisible < 0:
             problems.append(f"{one}: {got.received} records read from {len(one.range)} offsets")
         elif invisible and one.tp.topic not in invisible_allowed:
-            problems.append(
-                f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is neither"
-                " compacted nor known to have transactional producers"
-            )
+            found = gaps.get(key, LogGaps(invisible=0))
+            explained = found.invisible + sum(map(len, found.holes))
+            if invisible != explained:
+                problems.append(
+                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is neither"
+                    f" compacted nor known to have transactional producers; its log explains {explained} of them"
+                )
         if counted.get(key, got.received) != got.received:
             problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")
         if got.first_offset is not None and got.last_offset is not None:
@@ -300,6 +317,16 @@ def unbalanced(
     expected = {(one.tp.topic, one.tp.partition) for one in planned}
     problems += [f"{topic}-{p}: read, but not planned" for topic, p in sorted(set(seen) - expected)]
     return problems
+
+
+def undeclared(
+    gaps: Mapping[tuple[str, int], LogGaps], declared: Mapping[tuple[str, int], Sequence[OffsetRange]]
+) -> dict[tuple[str, int], list[OffsetRange]]:
+    """The holes of logs that no operator declared lost, keyed by (topic, partition)."""
+    found = {
+        key: [part for hole in of.holes for part in left_out(hole, declared.get(key, ()))] for key, of in gaps.items()
+    }
+    return {key: holes for key, holes in found.items() if holes}
 
 
 def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:

@@ -14,7 +14,7 @@ from epochline.errors import SourceError
 from epochline.ports import OffsetSource
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
@@ -67,6 +67,9 @@ class SourcePositions:
                 (one.tp.topic, one.tp.partition): found.count(one.tp.partition, one.range.start, one.range.until)
                 for one in ranges
             }
+
+    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
+        return {}
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         raise SourceError(f"source {self._declared.name}: only records in Kafka start runs.")

@@ -18,7 +18,7 @@ from epochline.protocol.clusters import cluster_text
 from epochline.protocol.inputs import belongs_to, in_ledger, in_source
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView
 
 
@@ -89,6 +89,15 @@ class SeveralOffsets:
                 own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
                 counted = asked.counted(own) if own else {}
                 found |= {(f"{ledger_prefix(name)}{topic}", partition): n for (topic, partition), n in counted.items()}
+        return found
+
+    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
+        found: dict[tuple[str, int], LogGaps] = {}
+        for name, asked in self._asked.items():
+            with self._naming(name):
+                own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
+                gaps = asked.gaps(own) if own else {}
+                found |= {(f"{ledger_prefix(name)}{topic}", number): of for (topic, number), of in gaps.items()}
         return found
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:

@@ -113,3 +113,9 @@ class FakeChain(Side):
             return False
         links.append((lost.range.start, lost.range.until, None))
         return True
+
+    def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
+        self.rows.declared_gaps.setdefault((pipeline, tp), []).append(hole)
+
+    def declared_gaps(self, pipeline: str, tp: TopicPartition) -> Sequence[OffsetRange]:
+        return self.rows.declared_gaps.get((pipeline, tp), [])

@@ -13,7 +13,7 @@ from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, LogGaps, OffsetRange, PlannedRange, TopicPartition, joined
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.testing.rows import Key
 
@@ -32,7 +32,9 @@ class FakeKafka:
     """Where the log of each leader epoch begins, for partitions whose leader changed: {epoch: start offset}."""
     retention: dict[str, Retention] = field(default_factory=dict)
     """By topic; no retention is known of the others."""
-    gaps: set[str] = field(default_factory=set)
+    expected_gaps: set[str] = field(default_factory=set)
+    """Topics that are compacted, or whose transactional producers Kafka knows."""
+    without_record: dict[Key, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
     groups_kept: timedelta | None = timedelta(days=7)
 
@@ -61,10 +63,25 @@ class FakeKafka:
         if missing:
             raise TopicMissingError(f"Kafka has no topic {', '.join(missing)}", missing, self.cluster_id)
         found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
-        return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
+        return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.expected_gaps))
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
         return {}
+
+    def leave_out(self, topic: str, partition: int, *, markers: Sequence[int] = (), holes: Sequence[int] = ()) -> None:
+        """Let offsets of a partition hold transaction markers or aborted records, or nothing at all."""
+        self.without_record[topic, partition] = (frozenset(markers), frozenset(holes))
+
+    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[Key, LogGaps]:
+        found = {}
+        for one in ranges:
+            offsets = range(one.range.start, one.range.until)
+            markers, holes = self.without_record.get((one.tp.topic, one.tp.partition), (frozenset(), frozenset()))
+            found[one.tp.topic, one.tp.partition] = LogGaps(
+                invisible=len(markers.intersection(offsets)),
+                holes=tuple(joined(OffsetRange(start=at, until=at + 1) for at in holes.intersection(offsets))),
+            )
+        return found
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         views = (view for _, view in sorted(self.views.items()))

@@ -11,7 +11,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest
 from epochline.ports import Accepted, ActionRow, Manifest, PartSum, PipelineRow, PipelineStatus
 from epochline.protocol.epoch import Attempt, Epoch
-from epochline.protocol.offsets import PartitionCounts, PlannedRange, TopicPartition
+from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
 from epochline.protocol.sink import Committable
 from epochline.protocol.staging import StagedTable
 
@@ -69,6 +69,7 @@ class Rows:
     )
     cuts: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
     """By pipeline, generation and partition: up to where an adopted log is the one that was read before."""
+    declared_gaps: dict[tuple[str, TopicPartition], list[OffsetRange]] = field(default_factory=dict)
     attempts: dict[int, AttemptRow] = field(default_factory=dict)
     staging: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -111,6 +111,19 @@ class PostgresChain:
         )  # fmt: skip
         return moved.rowcount == 1
 
+    def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
+        execute(
+            self._connection, "declare_gap",
+            pipeline=pipeline, topic=tp.topic, topic_id=tp.topic_id, partition=tp.partition,
+            start_offset=hole.start, until_offset=hole.until,
+        )  # fmt: skip
+
+    def declared_gaps(self, pipeline: str, tp: TopicPartition) -> Sequence[OffsetRange]:
+        rows = execute(
+            self._connection, "declared_gaps", pipeline=pipeline, topic_id=tp.topic_id, partition=tp.partition
+        )  # fmt: skip
+        return [OffsetRange(start=row.start_offset, until=row.until_offset) for row in rows]
+
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
         return self._move_origin_back(epoch.pipeline, epoch.generation, planned, epoch.epoch_id, "extend back")
 

@@ -146,3 +146,15 @@ ORDER BY c.start_offset, until
 SELECT min(same_log_until) FROM epochline.committed_range
 WHERE pipeline = %(pipeline)s AND generation > %(generation)s AND topic_id = %(topic_id)s AND partition = %(partition)s
   AND start_offset IS NULL AND same_log_until >= 0
+
+-- name: declare_gap
+-- Record a hole in a log as lost.
+INSERT INTO epochline.declared_gap (pipeline, topic, topic_id, partition, start_offset, until_offset)
+VALUES (%(pipeline)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s)
+ON CONFLICT (pipeline, topic_id, partition, start_offset)
+DO UPDATE SET until_offset = greatest(declared_gap.until_offset, excluded.until_offset)
+
+-- name: declared_gaps
+-- The holes in a log that were declared lost.
+SELECT start_offset, until_offset FROM epochline.declared_gap
+WHERE pipeline = %(pipeline)s AND topic_id = %(topic_id)s AND partition = %(partition)s ORDER BY start_offset

@@ -29,3 +29,18 @@ CREATE TABLE epochline.mirror (
     CHECK ((confirmed_at IS NULL) = (latest_then IS NULL))
 );
 COMMENT ON TABLE epochline.mirror IS 'The last writes of heads to the consumer group, as evidence that Kafka did not go back in time.';
+
+-- Offsets inside a log at which Kafka holds nothing, and which an operator declared lost. An epoch that reads past them
+-- balances.
+CREATE TABLE epochline.declared_gap (
+    pipeline     text NOT NULL REFERENCES epochline.pipeline,
+    topic        text NOT NULL,
+    topic_id     text NOT NULL,
+    partition    integer NOT NULL CHECK (partition >= 0),
+    start_offset bigint NOT NULL CHECK (start_offset >= 0),
+    until_offset bigint NOT NULL,
+    declared_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, topic_id, partition, start_offset),
+    CHECK (until_offset > start_offset)
+);
+COMMENT ON TABLE epochline.declared_gap IS 'Holes in logs that an operator declared lost; epochline.operator_action says who and why.';
