@@ -31,7 +31,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import mended
 from epochline import Files, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome
-from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
+from epochline.errors import ActionRefusedError, DataLossError, KafkaBehindError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, EpochAction, Request
 from epochline.protocol.epoch import Run
@@ -76,6 +76,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         """What the table held before its first pipeline."""
         self.backup: tuple[InProcess, Any] | None = None
         self.savepoints: list[str] = []
+        self.adopts_at_the_end = False
         self.lives = 0
         mended.MENDED = False
 
@@ -153,19 +154,31 @@ class OperatorsMachine(RuleBasedStateMachine):
         if self.files:
             self.job.publish()
 
-    def _go_on(self) -> bool:
-        """What an operator does who reads the error of a plan; whether a run could be planned now."""
+    def _go_on(self) -> PlanOutcome:
+        """What an operator does who reads the error of a plan; the outcome of the run that could be planned then."""
         try:
-            self._run()
+            return self._run()
         except LedgerBehindError:
             self.met["behind"] += 1
             self._act("accept-ledger")
             return self._go_on()
+        except KafkaBehindError as error:
+            self.met["Kafka behind"] += 1
+            self._act("adopt-topic", cluster=True, at="truncation" if "older mirror" in str(error) else "earliest")
+            return self._go_on()
         except DataLossError as error:
             at = "truncation" if "truncated" in str(error) and "made again" not in str(error) else "earliest"
+            if self.adopts_at_the_end:
+                at = "latest"
             self._act("adopt-topic", topic=self.topic, at=at)
             return self._go_on()
-        return True
+
+    def _go_on_to_the_end(self) -> None:
+        """After a ledger was accepted, an epoch ends where a sink ended: there are more than one."""
+        for left in range(20, 0, -1):
+            assert left > 1
+            if self._go_on() is PlanOutcome.NOTHING_TO_READ:
+                break
 
     @rule(partition=st.sampled_from(PARTITIONS), records=st.integers(1, 3))
     def produce(self, partition: int, records: int) -> None:
@@ -206,6 +219,11 @@ class OperatorsMachine(RuleBasedStateMachine):
         self._publish()
         self.met["requeued" if mended.MENDED else "bad again"] += 1
 
+    @rule(at_the_end=st.booleans())
+    def an_operator_adopts_logs_at_their_end(self, at_the_end: bool) -> None:
+        """From now on; `extend-back` reads what that leaves out."""
+        self.adopts_at_the_end = at_the_end
+
     @rule()
     def a_run_goes_through(self) -> None:
         self._go_on()
@@ -239,6 +257,22 @@ class OperatorsMachine(RuleBasedStateMachine):
         del self.contents[partition][end:]
         self._produce(partition, records)
         self.met["truncated"] += 1
+
+    @rule(lost=st.integers(1, 3), records=st.integers(0, 6))
+    def kafka_is_put_back(self, lost: int, records: int) -> None:
+        """To a cold copy of its disks, consumer groups included; other records come before the next run.
+
+        The copy holds no record that was not read: those would be read twice.
+        """
+        self._go_on_to_the_end()
+        kafka, contents = deepcopy((self.kafka.__dict__, self.contents))
+        self._produce(0, lost)
+        self._go_on()
+        self.kafka.__dict__.update(kafka)
+        self.contents = contents
+        for partition in PARTITIONS:
+            self._produce(partition, records)
+        self.met["Kafka put back"] += 1
 
     # What happens to the database.
 
@@ -308,6 +342,10 @@ class OperatorsMachine(RuleBasedStateMachine):
             planned = known.plan(self.job.subject, known.parse({"to": "earliest", "step": step}), ORDER, run)
         except ActionRefusedError as refusal:
             if "they are back there" in str(refusal):
+                self._go_on_to_the_end()
+                held = {value for partition in PARTITIONS for value in self.contents[partition]}
+                assert held <= set(self._rows())
+                self.met["all is back"] += 1
                 return
             raise
         self._staged(planned, run)
@@ -371,12 +409,7 @@ class OperatorsMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _finish(self) -> None:
-        self._go_on()
-        # After a ledger was accepted, an epoch ends where a sink ended: there are more than one.
-        for left in range(20, 0, -1):
-            assert left > 1
-            if self._run() is PlanOutcome.NOTHING_TO_READ:
-                break
+        self._go_on_to_the_end()
         self.the_target_holds_what_the_standing_epochs_read()
         self.nothing_is_there_twice()
         heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")

@@ -550,10 +550,11 @@ class Protocol:
     def _check_set_back(self, state: State, backup: int) -> None:
         """When the ledger is the backup and the topic is today's, later runs stop, or the topic is still exact (P11).
 
-        The consumer group, which would show it, is gone: it is for monitors.
+        The consumer group, which would show it, has expired: it is for monitors.
         """
         later = _LaterRuns(self, clone(self._rows.values[backup]), clone(self._kafkas.values[state.kafka]), "restored-")
         later.kafka.groups.clear()
+        later.kafka.groups_kept = None
         try:
             later.run(itertools.count())
         except (errors.LedgerBehindError, errors.SinkAheadError):

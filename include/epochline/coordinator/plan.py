@@ -131,11 +131,12 @@ def plan(
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline)
         mirrored = mirrored_offsets(source, pipeline)
+        with pausing_where_behind(ledger, pipeline.name):
+            check_kafka_is_not_older(pipeline, seen.mirror, mirrored)
         observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
         notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             with pausing_where_behind(ledger, pipeline.name):
-                check_kafka_is_not_older(pipeline, seen.mirror, mirrored)
                 group = _Group(mirrored, source.group_retention() if _is_gone(seen, mirrored) else None)
                 seen = _with_origins(ledger, pipeline, seen, observed)
                 intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)

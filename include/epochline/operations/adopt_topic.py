@@ -243,10 +243,18 @@ def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs,
         return one.last_stable
     committed = {head.tp: head.next_offset for head in heads}
     cut = seen.ends_below_head.get(one.tp)
-    if parameters.cluster and parameters.at == "truncation":
-        origins = {head.tp: head.origin for head in heads}
-        cut = min(seen.group.get((one.tp.topic, one.tp.partition), origins.get(one.tp, 0)), one.last_stable)
+    if parameters.cluster and parameters.at == "truncation" and one.tp in committed:
+        # A restore since then moved the head back: what it undid is read again.
+        same = _shown_by_group(seen, one.tp)
+        origin = next(head.origin for head in heads if head.tp == one.tp)
+        cut = min(max(origin, min(same, committed[one.tp])), one.last_stable)
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
+
+
+def _shown_by_group(seen: Logs, tp: TopicPartition) -> int:
+    """Up to where a log of a Kafka that went back is the one that was read: the group stood there."""
+    stood = seen.group.get((tp.topic, tp.partition), 0)
+    return min(stood, seen.ends_below_head.get(tp, stood) or 0)
 
 
 def _same_log_until(parameters: AdoptTopicParameters, seen: Logs, tp: TopicPartition) -> int | None:
@@ -254,7 +262,7 @@ def _same_log_until(parameters: AdoptTopicParameters, seen: Logs, tp: TopicParti
     if parameters.cluster:
         if parameters.at == "head":
             return None
-        return 0 if seen.moved else seen.group.get((tp.topic, tp.partition), 0)
+        return 0 if seen.moved else _shown_by_group(seen, tp)
     return (seen.ends_below_head[tp] or 0) if tp in seen.ends_below_head else None
 
 
