@@ -56,7 +56,9 @@ class Logs:
     None if the log is another one.
     """
     back: frozenset[str]
-    """Sources whose Kafka went back in time, by the evidence of the consumer group."""
+    """Sources whose Kafka went back in time, by the evidence of the consumer group, or whose group is gone."""
+    older: frozenset[tuple[str, int]]
+    """Topics and partitions of which the group shows an older mirror."""
     group: Mapping[tuple[str, int], int]
     """By topic and partition, the offset of the consumer group, which a commit wrote."""
     cut_off: Sequence[CutOff]
@@ -82,7 +84,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             shown = shown_ahead(tx.receipts.accepted(subject.name), heads)
             last = last_mirror(tx, declared)
         mirrored = mirrored_offsets(source, declared)
-        back = [] if last is None else [*(topic for topic, _ in last.older(mirrored)), *last.missing(mirrored)]
+        older = frozenset(last.older(mirrored)) if last is not None else frozenset()
+        back = [] if last is None else [*(topic for topic, _ in older), *last.missing(mirrored)]
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
@@ -94,6 +97,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             partitions=view.partitions,
             ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
             back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
+            older=older,
             group={key: one.offset for key, one in mirrored.items() if one.epoch_id is not None},
             cut_off=cut_off(source, shown, view),
         )
@@ -168,7 +172,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 tx.operators.resume(subject.name)
 
         def mirror_heads() -> Sequence[str]:
-            mirror(subject.ledger, source, declared, known=bool(seen.back))
+            # One topic decides nothing for the others: what the group shows of them stays evidence.
+            mirror(subject.ledger, source, declared, known=parameters.cluster and bool(seen.back))
             return [f"{subject.name} goes on in generation {begun.generation}"]
 
         return mirror_heads
@@ -185,7 +190,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             return _obstacle_of_cluster(subject.name, parameters, seen)
         if parameters.at == "head":
             return "--at head goes with --cluster: it is for a Kafka that went back in time to the same log."
-        if any(belongs_to(name, parameters.topic or "") for name in seen.back):
+        if seen.older:
             return (
                 "the consumer group shows less than was written to it: Kafka went back in time, so that every topic may"
                 " be another one than was read; say --cluster for all of them."
