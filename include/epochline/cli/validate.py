@@ -89,7 +89,7 @@ def _problems(declared: Declared, name: str | None) -> list[str]:
 
 
 def _misfits(declared: Declared, name: str) -> Sequence[str]:
-    """Why the tables that exist do not fit a declaration; nothing where no database can be asked. Prints the notes."""
+    """Why the tables that exist do not fit a declaration; nothing if no database answers. Prints the notes."""
     from epochline.cli.connections import ledger_of
     from epochline.errors import ConfigurationError, LedgerError
 

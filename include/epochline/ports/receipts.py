@@ -91,7 +91,7 @@ class Receipts(Protocol):
         """Record that Kafka took the write. The pipeline's row is locked."""
 
     def last_mirror(self, pipeline: str) -> LastMirror | None:
-        """The newest confirmed write; None if there is none, or if it is no evidence any more."""
+        """The newest confirmed write; None if no write was confirmed, or if it no longer counts as evidence."""
 
     def forget_mirrors(self, pipeline: str) -> None:
         """From now on no earlier write is evidence."""

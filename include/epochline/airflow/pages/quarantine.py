@@ -128,7 +128,7 @@ def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, i
     some = {name: value for name, value in names.items() if value is not None} or {"everything": "true"}
     return QuarantineView(
         pipeline=pipeline, records=replace(found, rows=rows), after=after,
-        refused=ledger.ask("page_refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
+        refused=ledger.ask("refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
         next_page=urlencode({**asked, **(after or {})}),
         requeue=None if chosen.since or chosen.until else urlencode(some),
     )  # fmt: skip

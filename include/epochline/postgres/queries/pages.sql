@@ -1,5 +1,5 @@
 -- What the pages in Airflow's user interface read. Every statement reads views alone. A reader's login may run all of
--- them but four, which read bytes or reasons of quarantined records or of refused rows and need the role epochline_inspector.
+-- them but three, which read bytes or reasons of quarantined records and need the role epochline_inspector.
 
 -- name: page_pipelines
 -- Every pipeline with its state, its unfinished epoch, its last commit, its failures since then, its lag and what its
@@ -311,15 +311,6 @@ SELECT q.generation, q.epoch_id, q.topic, q.partition, q."offset", q.record_time
 FROM epochline.quarantine q JOIN epochline.pipelines p USING (pipeline)
 WHERE q.pipeline = %(pipeline)s AND -q.epoch_id = -%(epoch)s::bigint AND q.topic = %(topic)s AND q.partition = %(partition)s
   AND q."offset" = %(offset)s
-
--- name: page_refused_rows
--- The rows without a record that targets refused since the last commit, one line for equal rows of several attempts.
-SELECT max(epoch_id) AS epoch_id, sink, max(refused_at) AS refused_at, reason, "row"
-FROM epochline.refused_rows r
-WHERE pipeline = %(pipeline)s
-  AND epoch_id > coalesce((SELECT max(epoch_id) FROM epochline.epochs e
-                           WHERE e.pipeline = r.pipeline AND e.state = 'COMMITTED'), 0)
-GROUP BY sink, reason, "row" ORDER BY max(refused_at) DESC LIMIT %(limit)s
 
 -- name: act_pipeline
 -- What the preview of any action on a pipeline needs.

@@ -39,7 +39,7 @@ _MAY_FIT_LATER = ("23503", "23505", "23P01")
 """A foreign key, a unique index, an exclusion constraint: another record may make room."""
 
 _MANY = 4
-"""So many times the most records to blame may wait for others before the search ends."""
+"""How many times the most records to blame may wait for others before the search ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
