@@ -161,7 +161,7 @@ def test_state_that_was_written_past_its_triggers_stops_the_next_plan_and_the_co
     with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
         preview(counting.ledger, counting.kafka, counting.pipeline)
     (found,) = counting.audited()
-    assert found.startswith("words: changed: (epoch 1): epoch 1 left 2 keys, it now holds")
+    assert found.startswith("words: changed (epoch 1): epoch 1 left 2 keys, it now holds")
 
 
 HARMLESS = {

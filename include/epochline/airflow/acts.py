@@ -101,7 +101,8 @@ ACTS: Mapping[str, Act] = {
         # A new pipeline from another one's savepoint has no page yet: the command line makes it.
         Act(name="restore", title="Restore a savepoint", preview=previews.restore, hidden=frozenset({"of"})),
         Act(name="extend-back", title="Extend back", preview=previews.extend_back),
-        Act(name="declare-loss", title="Declare loss", preview=previews.declare_loss),
+        # Pages do not ask Kafka, and only Kafka's batches show a hole: the command line declares holes.
+        Act(name="declare-loss", title="Declare loss", preview=previews.declare_loss, hidden=frozenset({"holes"})),
     )
 }
 """By their names in commands, DAGs and addresses."""

@@ -77,7 +77,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
         "declare-loss": (
             "Declare that offsets of PIPELINE which retention deleted before they were read are lost: each partition"
-            " goes on at its log start, and the ledger keeps the gap. Refused where nothing is lost."
+            " goes on at its log start, and the ledger keeps the gap. With --holes: offsets inside a log at which Kafka"
+            " holds nothing, neither records nor transaction markers. Refused where nothing is lost."
         ),
         "adopt-topic": (
             "Continue with TOPIC although its log is another one now (deleted and made again, or truncated). A new"

@@ -263,19 +263,6 @@ def _rounded(time: timedelta | None) -> str:
     return "an unknown time" if time is None else str(timedelta(seconds=int(time.total_seconds())))
 
 
-def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> None:
-    """Refuse a Kafka that went back in time, and pause the pipeline once.
-
-    Raises:
-        KafkaBehindError: as `check_kafka_is_not_older`.
-        SourceUnavailableError: Kafka does not answer.
-    """
-    with ledger.transaction() as tx:
-        last = last_mirror(tx, pipeline)
-    with pausing_where_behind(ledger, pipeline.name):
-        check_kafka_is_not_older(pipeline, last, mirrored_offsets(source, pipeline))
-
-
 def shown_by_group(pipeline: str, one: Accepted) -> bool:
     """Whether the consumer group shows the epoch, and not a sink."""
     return one.shown_by == consumer_group(pipeline)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from epochline.coordinator.evidence import refuse_older_kafka
 from epochline.coordinator.intent import (
     LEASE,
     EpochDraft,
@@ -20,6 +19,7 @@ from epochline.coordinator.intent import (
 )
 from epochline.errors import ActionRefusedError, PlanChangedError
 from epochline.operations.action import Action, P, Request, Seen, Subject, record
+from epochline.operations.older_kafka import refuse_older_kafka
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, Run
 

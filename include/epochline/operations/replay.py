@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
-from epochline.coordinator.evidence import collect_evidence, pausing_where_behind, refuse_older_kafka
+from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
 from epochline.coordinator.intent import (
     LEASE,
     EpochDraft,
@@ -25,6 +25,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
 from epochline.operations.epoch_action import refuse_unfinished
+from epochline.operations.older_kafka import refuse_older_kafka
 from epochline.operations.restorable import cut_off_since, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again

@@ -17,7 +17,6 @@ from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.foreign_keys import ForeignKey
-from epochline.postgres.targets.identity import refuse_lost
 from epochline.postgres.targets.publications import changes_of, refused_by_publication
 from epochline.postgres.targets.rights import missing_rights
 from epochline.postgres.targets.shapes import ColumnShape, table_shapes
@@ -166,7 +165,6 @@ def filled_columns(
     Raises:
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """
-    refuse_lost(connection, pipeline, sink)
     subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
         if sink.columns is None:

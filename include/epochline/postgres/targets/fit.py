@@ -11,6 +11,7 @@ from epochline.errors import TargetError
 from epochline.ports import Fit
 from epochline.postgres.targets.catalog import filled_columns, find_target
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
+from epochline.postgres.targets.identity import refuse_lost
 
 
 def compare(connection: Connection, pipeline: Pipeline) -> Fit:
@@ -20,6 +21,7 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
     targets = []
     for sink in pipeline.tables:
         try:
+            refuse_lost(connection, pipeline, sink)
             target = find_target(connection, sink.table)
             if target is not None:
                 targets.append(target)
