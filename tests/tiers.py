@@ -72,7 +72,7 @@ _ONE_PROCESS = {
     "crash": ("crash",),
     "airflow": ("airflow",),
     # The file of what fired is this process's own, and tests.crash.fired asks at the end whether everything did.
-    "failpoints": ("crash/test_f1_", "crash/test_f02_", "crash/test_failpoints_fired"),
+    "failpoints": ("crash/test_f1_", "crash/test_f02_", "crash/test_f46_", "crash/test_failpoints_fired"),
     # A server of their own, so that one process need not do all of the folder.
     "crash of brokers": ("crash/test_f19_", "crash/test_f21_", "crash/test_promises_"),
     "spark": ("integration/spark",),
