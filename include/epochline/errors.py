@@ -7,7 +7,6 @@ What becomes of the pipeline after an epoch's last attempt follows from ``failur
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -29,6 +28,8 @@ class EpochlineError(Exception):
     retryable: ClassVar[bool] = False
     failure: ClassVar[Failure] = Failure.PASSING
     exit_code: ClassVar[int] = 1
+    command: str | None = None
+    """The command that goes on, without ``epochline``; None if no single command does."""
 
 
 class PipelineStandsError(EpochlineError):
@@ -43,6 +44,7 @@ class PipelineStandsError(EpochlineError):
     def __init__(self, said: str, command: str | None = None) -> None:
         super().__init__(said if command is None else f"{said} To go on, run `epochline {command}`")
         self.said = said
+        self.command = command
 
 
 class StateError(PipelineStandsError):
@@ -303,31 +305,15 @@ class EpochInterruptedError(EpochError):
     """A time-out, Ctrl-C or a signal ended the job or the seal."""
 
 
-def recorded(error: BaseException) -> str:
-    """An error as the ledger keeps it, as ``Class: message`` in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:4000]
+def rebuilt(error_class: str | None, message: str, command: str | None = None) -> EpochlineError | None:
+    """The error that another process recorded; None if its class is not one of ours.
 
-
-def way_on(text: str) -> str | None:
-    """The command that a message ends with, without ``epochline``; None if it ends with none."""
-    found = re.search(r"To go on, run `epochline ([^`]+)`[.)]*$", text)
-    return found[1] if found else None
-
-
-def way_out_of_pause(pipeline: str, reason: str) -> str:
-    """The command, without ``epochline``, that lets a paused pipeline go on.
-
-    It is ``resume``, unless the ledger or Kafka went back: resumed, the pipeline would stop again. ``accept-ledger``
-    and ``adopt-topic`` resume it.
+    Args:
+        error_class: the name of its class.
+        message: what it said, without the command.
+        command: the command that it named.
     """
-    command = way_on(reason) or ""
-    return command if command.startswith(("accept-ledger ", "adopt-topic ")) else f"resume {pipeline} --reason …"
-
-
-def error_of(text: str) -> EpochlineError | None:
-    """Rebuild an error that another process recorded as ``Class: message``; None for any other text."""
-    name, _, message = text.partition(": ")
-    kind = globals().get(name)
-    if isinstance(kind, type) and issubclass(kind, EpochlineError):
-        return kind(message)
-    return None
+    kind = globals().get(error_class or "")
+    if not (isinstance(kind, type) and issubclass(kind, EpochlineError)):
+        return None
+    return kind(message, command) if issubclass(kind, PipelineStandsError) else kind(message)

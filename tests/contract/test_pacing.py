@@ -16,6 +16,7 @@ from epochline.declare.restart import RestartStrategy
 from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
+from epochline.protocol.failures import RecordedError
 from tests.contract.clocks import Clock
 from tests.contract.worlds import World, epoch_of, orders, ranges, run
 
@@ -153,7 +154,7 @@ def test_attempts_that_were_sealed_are_no_failures(world: World) -> None:
 # Pipelines that stay down
 
 
-def fail(world: World, error: str, name: str = "run-1") -> None:
+def fail(world: World, error: RecordedError, name: str = "run-1") -> None:
     """Begin an attempt of epoch 1 that fails with this error."""
     world.begin(1, name)
     with world.ledger.transaction() as tx:
@@ -162,9 +163,10 @@ def fail(world: World, error: str, name: str = "run-1") -> None:
         tx.attempts.note_error(attempt, error)
 
 
-REFUSED = "RowsRefusedError: a NULL in its key"
-RAISED = "KeyError: 'city'"
-BAD = "BadRecordError: orders-0 offset 7: no JSON"
+REFUSED = RecordedError(error_class="RowsRefusedError", said="a NULL in its key")
+RAISED = RecordedError(error_class="KeyError", said="'city'")
+AWAY = RecordedError(error_class="SourceUnavailableError", said="Kafka does not answer")
+BAD = RecordedError(error_class="BadRecordError", said="orders-0 offset 7: no JSON")
 
 
 @pytest.mark.parametrize("restart", [Endless(), FixedDelay(attempts=3), NoRestart()], ids=lambda one: one.kind)
@@ -222,12 +224,17 @@ def test_code_that_raises_stops_the_pipeline_after_the_last_restart_only(world: 
         (Settings(restart=Endless()), RAISED),
         (Settings(restart=NoRestart()), RAISED),
         (Settings(restart=FixedDelay(attempts=0)), BAD),
-        (Settings(restart=FixedDelay(attempts=0)), "SourceUnavailableError: Kafka does not answer"),
-        (Settings(restart=FixedDelay(attempts=0)), "JobLostError: killed by signal 9"),
+        (Settings(restart=FixedDelay(attempts=0)), AWAY),
+        (
+            Settings(restart=FixedDelay(attempts=0)),
+            RecordedError(error_class="JobLostError", said="killed by signal 9"),
+        ),
     ],
     ids=["endless", "by hand", "a bad record, by hand", "a server", "a process"],
 )
-def test_a_failure_that_the_next_run_may_survive_stops_nothing(world: World, settings: Settings, error: str) -> None:
+def test_a_failure_that_the_next_run_may_survive_stops_nothing(
+    world: World, settings: Settings, error: RecordedError
+) -> None:
     """N1, K11: servers and processes come back; a pipeline that only people start needs no stop."""
     world.pipeline = orders(settings=settings)
     world.plan()
@@ -240,7 +247,9 @@ def test_a_failure_that_the_next_run_may_survive_stops_nothing(world: World, set
 
 
 @pytest.mark.parametrize(("restart", "error"), [(NoRestart(), RAISED), (Endless(), BAD)], ids=["raised", "bad"])
-def test_a_schedule_stays_down_where_no_restart_is_left(world: World, restart: RestartStrategy, error: str) -> None:
+def test_a_schedule_stays_down_where_no_restart_is_left(
+    world: World, restart: RestartStrategy, error: RecordedError
+) -> None:
     """N1, R3: nobody sees the next scheduled run fail in the same way."""
     world.pipeline = orders(settings=Settings(restart=restart), schedule=timedelta(minutes=1))
     world.plan()
@@ -249,6 +258,47 @@ def test_a_schedule_stays_down_where_no_restart_is_left(world: World, restart: R
     world.abort()
 
     assert paused(world) is not None
+
+
+def attempt_fails(number: int) -> RecordedError:
+    return RecordedError(error_class="TargetCodeError", said=f"attempt {number} of epoch 1 of orders: division by zero")
+
+
+@pytest.mark.parametrize(
+    ("settings", "errors", "given_up"),
+    [
+        (Settings(), [RAISED] * 3, True),
+        (Settings(), [attempt_fails(1), attempt_fails(2), attempt_fails(3)], True),
+        (Settings(), [AWAY, RAISED, RAISED, RAISED], True),
+        (Settings(), [RAISED, RAISED], False),
+        (Settings(), [RAISED, attempt_fails(2), RAISED], False),
+        (Settings(), [AWAY] * 4, False),
+        (Settings(restart=Endless()), [RAISED] * 4, False),
+    ],
+    ids=["raised", "with its number", "in the end", "twice", "another between", "a server", "declared endless"],
+)
+def test_the_same_error_of_code_three_times_in_a_row_ends_the_retries_that_nobody_declared(
+    world: World, settings: Settings, errors: Sequence[RecordedError], given_up: bool
+) -> None:
+    """R4, N1: endless retries are for failures that pass. A cleared run after the resume has its retries again."""
+    world.pipeline = orders(settings=settings, schedule=timedelta(minutes=1))
+    world.plan()
+    for error in errors:
+        fail(world, error)
+
+    if not given_up:
+        assert world.begin(1) is not None
+        world.abort()
+        assert paused(world) is None
+        return
+    with pytest.raises(RestartsExhaustedError, match="its last 3 attempts failed of the same error: .*resume orders"):
+        world.begin(1)
+    world.abort()
+    assert "its restart strategy is used up" in (paused(world) or "")
+    resume(world)
+    assert world.plan().outcome is PlanOutcome.REOPENED
+    fail(world, errors[-1])
+    assert world.begin(1) is not None
 
 
 def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(clock: Clock) -> None:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from epochline.cli.standing import decided
-from epochline.errors import way_on
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
+from tests.ways import way_on
 
 
 def test_a_pipeline_is_listed_with_state_and_lag(call: Call, fed: str) -> None:

@@ -11,7 +11,7 @@ from epochline import KafkaSource
 from epochline.cli import database
 from epochline.cli.standing import overview_of, standing_of
 from epochline.coordinator import Plan, PlanOutcome, abort
-from epochline.errors import DataLossError, way_on
+from epochline.errors import DataLossError
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.protocol.offsets import OffsetRange
@@ -21,6 +21,7 @@ from tests.databases import query
 from tests.integration.in_process import epoch_of
 from tests.integration.kafka_topics import Topic, admin_of, markers_written, read_topic
 from tests.waiting import wait_for
+from tests.ways import way_on
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import preview, seal
-from epochline.errors import ActionRefusedError, PipelineStandsError, TargetError, way_on
+from epochline.errors import ActionRefusedError, PipelineStandsError, TargetError
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
 from tests.integration.bench import KV, LINEAGE, Bench, NewBench, Row
 from tests.integration.operating import ORDER, act, again, subject_of, with_savepoint
+from tests.ways import way_on
 
 ROWS: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}]
 MORE: list[Row] = [{"k": "c", "v": 2}]

@@ -13,6 +13,7 @@ from epochline import Json, KafkaTopic
 from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome
 from epochline.errors import TargetCodeError
+from epochline.protocol.failures import RecordedError
 from tests.integration.kafka_topics import markers_written, read_topic
 from tests.integration.sinks_world import World, in_process, new_topics, new_world, producer_to, values
 
@@ -164,7 +165,8 @@ class TestSinkComparison:
                 with world.it.ledger.transaction() as tx:
                     attempt = tx.attempts.live(tx.epochs.lock(world.it.pipeline.name, epoch))
                     assert attempt is not None
-                    tx.attempts.note_error(attempt, "compare test exception.")
+                    raised = RecordedError(error_class="KeyError", said="compare test exception.")
+                    tx.attempts.note_error(attempt, raised)
                 assert self.sums(world) == self.expected(*range(1, epoch))
             world.it.staged_and_sealed(planned, run)
             world.it.commit(planned)

@@ -90,7 +90,7 @@ def test_a_run_is_followed_through_a_database_that_is_away_and_the_wait_is_said_
     airflow.says(run=[(200, {"state": "running"}), BROKEN, (503, {}), (502, {}), BROKEN, ended])
     airflow.says(tasks={"task_instances": [task("plan_epoch", "success")]})
 
-    assert trigger._follow(airflow.api, "shop", "second") == "success"
+    assert trigger._follow(airflow.api, "shop", "second", lambda: None) == "success"
 
     said = capsys.readouterr().err
     assert said.count("waiting for up to 120 s: ") == 1
@@ -105,14 +105,14 @@ def test_a_server_that_stays_away_ends_the_wait_and_names_the_command(
     airflow.server_close()
 
     with pytest.raises(AirflowUnavailableError, match="refused.*`epochline up` starts again what crashed"):
-        trigger._follow(api, "shop", "second")
+        trigger._follow(api, "shop", "second", lambda: None)
 
 
 def test_a_refusal_is_not_asked_again(airflow: Server) -> None:
     airflow.says(run=[(403, {"detail": "not yours"}), (200, {"state": "success"})])
 
     with pytest.raises(StackError, match="HTTP 403: not yours") as refused:
-        trigger._follow(airflow.api, "shop", "second")
+        trigger._follow(airflow.api, "shop", "second", lambda: None)
     assert not refused.value.retryable
 
 
@@ -175,7 +175,7 @@ def test_a_run_that_makes_no_progress_says_once_what_it_waits_for(
     airflow.says(tasks_of_first={"task_instances": [task("plan_epoch", "success"), task("pre_commit", "running")]})
     airflow.says(tasks={"task_instances": tasks}, run=[*[(200, {"state": state})] * 4, (200, {"state": "success"})])
 
-    trigger._follow(airflow.api, "shop", "second")
+    trigger._follow(airflow.api, "shop", "second", lambda: None)
 
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("  run ")]
     assert lines == ([] if why is None else [f"  run second is {state}: {why}"])

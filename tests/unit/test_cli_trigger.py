@@ -66,7 +66,7 @@ def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
     def ask(ledger: str, pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
         asked.append((query, list(api.done), values.get("epoch_id")))
         answers: dict[str, dict[str, Any] | None] = {
-            "pipeline_overview": {"paused_at": None}, "newest_epoch_id": {"epoch_id": 6}, "epoch_of_run": own,
+            "standing": {"paused_at": None}, "newest_epoch_id": {"epoch_id": 6}, "epoch_of_run": own,
             "epoch_committed_after": after,
         }  # fmt: skip
         return answers[query]

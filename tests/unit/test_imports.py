@@ -166,7 +166,7 @@ def test_help_imports_no_driver_and_no_pydantic(environment: Environment, option
 
 
 LEDGER = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
-NO_EPOCH = SERVERS + "\nuse_a_ledger(pipeline_overview=[{}], aborts=[{'in_a_row': 0}])\nuse_a_kafka()"
+NO_EPOCH = SERVERS + "\nuse_a_ledger(standing=[])\nuse_a_kafka()"
 
 
 @pytest.mark.parametrize(

@@ -32,17 +32,17 @@ SECRET = "alice@example.org"
             "epoch 12 · [4000, 8000) of 4 partitions · 1 row · committed, then undone by epoch 15",
         ),
         (
-            {**ABORTED, "error": "RowsRefusedError: check no_spaces", "paused": "it is down"},
+            {**ABORTED, "error_class": "RowsRefusedError", "way_on": "resume orders --reason …"},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted: rows refused · no offset moved; the pipeline is paused;"
             " to go on, run `epochline resume orders --reason …`",
         ),
         (
-            {**ABORTED, "attempts": 3, "error": "KeyError: 'city'"},
+            {**ABORTED, "attempts": 3, "error_class": "KeyError"},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted after 3 tries: KeyError · no offset moved; the next run"
             " reads the range again",
         ),
         (
-            {**ABORTED, "error": "teardown of run x", "committed_later": 13, "paused": "why"},
+            {**ABORTED, "committed_later": 13, "way_on": "resume orders --reason …"},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted · no offset moved; epoch 13 read on from the same place",
         ),
         (
@@ -71,22 +71,20 @@ def test_ranges_that_differ_are_summed_up_and_an_epoch_may_read_nothing() -> Non
     assert str(Reading.of([])) == "no range"
 
 
-@pytest.mark.parametrize("kind", ["PythonException", "BadRecordError", "TargetCodeError", "ValueError"])
-def test_the_line_repeats_nothing_of_what_an_error_says(kind: str) -> None:
+def test_the_line_repeats_nothing_of_what_an_error_says() -> None:
     """SEC-5: a user's code, a trigger and a constraint's detail may say a record's values."""
-    error = f"{kind}: Key (mail)=({SECRET}) To go on, run `epochline accept-ledger {SECRET}`"
+    row: dict[str, Any] = {
+        "pipeline": "orders", "epoch_id": 12, "state": "ABORTED", "attempt": 1, "partitions": 1, "offsets": 9,
+        "shared_start": None, "shared_until": None, "rows_written": None, "records_quarantined": 0, "approval": None,
+        "error": f"KeyError: {SECRET}", "error_class": "KeyError", "paused_at": "now", "paused_reason": SECRET,
+        "paused_command": None, "undone_by": None, "committed_later": None,
+    }  # fmt: skip
 
     for state in EpochState:
-        line = str(EpochOutcome(**{**ABORTED, "state": state}, error=error, paused=error))
+        line = str(EpochOutcome.of_row(row | {"state": state}))
         assert SECRET not in line
-    assert SECRET not in str(EpochOutcome(**ABORTED, error=f"{SECRET}: failed"))
+    assert "KeyError" in str(EpochOutcome.of_row(row))
     assert SECRET not in not_planned(TargetError(f"{SECRET} is refused.", "migrate orders"))
-
-
-def test_a_ledger_that_went_back_is_accepted_not_resumed() -> None:
-    paused = "kafka shows epoch 9. To go on, run `epochline accept-ledger orders --reason …`"
-
-    assert str(EpochOutcome(**ABORTED, paused=paused)).endswith("run `epochline accept-ledger orders --reason …`")
 
 
 def test_a_run_without_an_epoch_says_why_and_what_to_do() -> None:
@@ -100,12 +98,11 @@ def test_a_run_without_an_epoch_says_why_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "kind"),
+    ("error_class", "kind"),
     [
-        ("RowsRefusedError: attempt 1", "rows refused"), ("EpochTimeoutError: late", "epoch timeout"),
-        ("PythonException: x", "PythonException"), ("teardown of run x", None), ("", None), (None, None),
-        ("a record that ends in Error: x", None),
+        ("RowsRefusedError", "rows refused"), ("EpochTimeoutError", "epoch timeout"),
+        ("PythonException", "PythonException"), (None, None),
     ],
 )  # fmt: skip
-def test_an_error_is_named_by_its_class(recorded: str | None, kind: str | None) -> None:
-    assert kind_of(recorded) == kind
+def test_an_error_is_named_by_its_class(error_class: str | None, kind: str | None) -> None:
+    assert kind_of(error_class) == kind

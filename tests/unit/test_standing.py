@@ -1,67 +1,137 @@
-"""One rule gives the word for a pipeline's state to the command line and to the pages in Airflow."""
+"""One rule gives a pipeline's state, the reason and the next step to the command line and to the pages (issue 35)."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from epochline.airflow.pages.standing import standing_of_epoch, standing_of_pipeline
-from epochline.cli.faults import aborting_fault
-from epochline.cli.standing import GOES_ON, decided
-from epochline.protocol.standing import StandingWord, word_of_aborts, word_of_pipeline
+from epochline.cli.standing import GOES_ON, UNKNOWN, decided
+from epochline.protocol.standing import StandingWord, standing_of_epoch, standing_of_pipeline
 
+NOW = datetime.now(UTC)
 ROW: dict[str, Any] = {
-    "pipeline": "orders", "dropped_at": None, "dropped_by": "ada", "dropped_reason": "done", "paused_at": None,
-    "paused_by": None, "paused_reason": "why", "approval": None, "lease_expired": False, "attempt": 1,
-    "epoch_id": 7, "state": None, "undone_by": None, "committed_later": None, "data_lost": False, "failures": 0,
-    "due": None, "lag": 0, "interval_seconds": None, "seconds_since_observed": 1.0,
+    **UNKNOWN, "pipeline": "orders", "lag": 0, "seconds_since_observed": 30.0, "interval_seconds": 60.0,
+    "data_lost": False, "committed_epoch": 6, "committed_at": NOW,
 }  # fmt: skip
-CASES: list[tuple[dict[str, Any], StandingWord]] = [
-    ({"dropped_at": 1, "paused_at": 1, "state": "PLANNED"}, StandingWord.DROPPED),
-    ({"paused_at": 1, "paused_by": "epochline"}, StandingWord.STOPPED),
-    ({"paused_at": 1, "paused_by": "ada", "state": "PLANNED", "lease_expired": True}, StandingWord.PAUSED),
-    ({"state": "PRE_COMMITTED", "approval": "awaited"}, StandingWord.AWAITING_APPROVAL),
-    ({"state": "PRE_COMMITTED", "lease_expired": True}, StandingWord.PRE_COMMITTED),
-    ({"state": "PLANNED", "lease_expired": True}, StandingWord.LEFT_PLANNED),
-    ({"state": "PLANNED"}, StandingWord.STAGING),
-]
+PLANNED: dict[str, Any] = {"epoch_id": 7, "state": "PLANNED", "attempt": 1, "lease_expired": False, "planned_at": NOW}
+SEALED: dict[str, Any] = {**PLANNED, "state": "PRE_COMMITTED"}
+FAILED: dict[str, Any] = {
+    "failures": 1, "failing_since": NOW, "failed_epoch": 7, "failed_attempt": 1, "failure": "KeyError: 'city'",
+    "failure_class": "KeyError", "failure_command": None,
+}  # fmt: skip
+ABORTED: dict[str, Any] = {
+    "aborts": 1,
+    "failing_since": None,
+    "failure": None,
+    "failure_command": None,
+    "failed_epoch": None,
+}
+ABORTED |= {"aborted_epoch": 7, "aborted_at": NOW, "aborted_error": "why", "aborted_command": None}
+PAUSED: dict[str, Any] = {"paused_at": NOW, "paused_by": "ada", "paused_reason": "why", "paused_command": None}
+STOPPED: dict[str, Any] = {**PAUSED, "paused_by": "epochline"}
+PLANLESS: dict[str, Any] = {
+    "plan_error": "TargetError: no",
+    "plan_failures": 2,
+    "plan_failing_since": NOW,
+    "plan_command": "migrate",
+}
+RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7 --reason …"
+
+CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
+    ({}, "caught up", "good", None),
+    ({"lag": 5}, "behind", "good", None),
+    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", None),
+    ({"seconds_since_observed": 181.0}, "silent", "warning", "trigger orders --unpause"),
+    ({"seconds_since_observed": 9e9, "interval_seconds": None}, "caught up", "good", None),
+    ({"due": {"kafka:x": 3}}, "not shown everywhere", "warning", "publish orders"),
+    (FAILED, "failing", "warning", RUN),
+    ({**FAILED, "failures": 2, **PLANNED, "attempt": 3}, "failing", "warning", RUN),
+    ({**FAILED, "failures": 3, **PLANNED}, "keeps failing", "bad", RUN),
+    ({**FAILED, "failure_command": "migrate orders"}, "failing", "warning", "migrate orders"),
+    (ABORTED, "failing", "warning", RUN),
+    ({**FAILED, "failures": 3, **ABORTED, "aborts": 3}, "keeps aborting", "bad", RUN),
+    (PLANNED, "staging", "busy", None),
+    ({**PLANNED, "attempt": 3}, "staging, attempt 3", "busy", None),
+    ({**PLANNED, "lease_expired": True}, "left planned", "warning", ABORT),
+    ({**SEALED, "lease_expired": True}, "pre-committed", "busy", None),
+    ({**SEALED, "approval": "awaited", **FAILED}, "awaiting approval", "warning", ABORT),
+    (PLANLESS, "cannot plan", "bad", "migrate"),
+    ({**PLANLESS, "plan_command": None, **FAILED}, "cannot plan", "bad", "plan orders"),
+    (
+        {"committed_read": 100, "committed_quarantined": 11, "quarantining_above": 0.1},
+        "quarantining", "warning", "quarantine orders --epoch 6",
+    ),
+    ({"committed_read": 100, "committed_quarantined": 10, "quarantining_above": 0.1}, "caught up", "good", None),
+    ({"committed_read": 99, "committed_quarantined": 99, "quarantining_above": 0.1}, "caught up", "good", None),
+    ({"data_lost": True, **PLANLESS}, "unread records deleted", "bad", "declare-loss orders --reason …"),
+    ({**PAUSED, **PLANNED, **FAILED}, "paused", "warning", RESUME),
+    (STOPPED, "stopped", "bad", RESUME),
+    ({**STOPPED, "paused_command": "accept-ledger orders"}, "stopped", "bad", "accept-ledger orders"),
+    ({**PAUSED, "dropped_at": NOW, "dropped_by": "ada", "dropped_reason": "done"}, "dropped", "quiet", None),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "word"), CASES)
-def test_a_state_has_the_same_word_on_the_command_line_and_on_the_pages(
-    changes: dict[str, Any], word: StandingWord
+@pytest.mark.parametrize(("changes", "state", "tone", "command"), CASES)
+def test_a_pipeline_has_one_state_with_a_reason_and_the_command_that_goes_on(
+    changes: dict[str, Any], state: str, tone: str, command: str | None
 ) -> None:
-    row = {**ROW, **changes}
-    state = row["state"]
-    unfinished = {
-        "unfinished_epoch": 7 if state else None, "unfinished_state": state, "unfinished_attempt": row["attempt"],
-    }  # fmt: skip
+    standing = standing_of_pipeline({**ROW, **changes})
 
-    assert word_of_pipeline(row, state=state) is word
-    assert standing_of_pipeline(row | unfinished).state == word
-    assert decided("orders", row)[0] == (word if word.stands else GOES_ON)
+    assert (standing.state, standing.tone, standing.command) == (state, tone, command)
+    assert standing.advice.endswith((".", "?"))
+    stands = standing.word.stands
+    assert decided({**ROW, **changes}) == ((standing.word, str(standing)) if stands else (GOES_ON, None))
+    if stands and standing.word is not StandingWord.UNREAD_DELETED:
+        assert standing.since == NOW
+    for said in ("paused_reason", "plan_error", "failure"):
+        if changes.get(said) and standing.word not in (StandingWord.DROPPED, StandingWord.AWAITING_APPROVAL):
+            break
+    else:
+        return
+    assert stands
 
 
-@pytest.mark.parametrize(("changes", "word"), [case for case in CASES if "paused_at" not in case[0]])
-def test_an_unfinished_epoch_has_the_word_of_its_pipeline(changes: dict[str, Any], word: StandingWord) -> None:
-    assert standing_of_epoch({**ROW, **changes}).state == word
+def test_the_reason_of_a_failed_attempt_is_the_newest_error() -> None:
+    assert standing_of_pipeline({**ROW, **FAILED}).reason == "Epoch 7: KeyError: 'city'"
+    assert standing_of_pipeline({**ROW, **ABORTED, "aborted_error": None}).reason == "Epoch 7: no reason was recorded"
+    assert "TargetError: no." in str(standing_of_pipeline({**ROW, **PLANLESS}))
 
 
-def test_a_pipeline_that_nobody_stopped_and_that_has_no_unfinished_epoch_has_no_such_word() -> None:
-    assert word_of_pipeline(ROW, state=None) is None
-    assert decided("orders", ROW) == (GOES_ON, None)
+def test_a_pipeline_that_the_ledger_does_not_know_goes_on() -> None:
+    assert decided({**UNKNOWN, "pipeline": "orders"}) == (GOES_ON, None)
+
+
+EPOCH: dict[str, Any] = {
+    **PLANNED, "pipeline": "orders", "state": "COMMITTED", "undone_by": None, "paused_at": None, "approval": None,
+    "committed_later": None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("aborts", "word"),
-    [(0, None), (1, StandingWord.FAILING), (2, StandingWord.FAILING), (3, StandingWord.KEEPS_ABORTING)],
+    ("changes", "state", "advice"),
+    [
+        ({}, "committed", "it was committed."),
+        ({"attempt": 2}, "committed", "it was committed after 2 tries"),
+        ({"undone_by": 9}, "undone", "Epoch 9 took its rows"),
+        ({"state": "ABORTED"}, "aborted", "The next run reads the range again"),
+        ({"state": "ABORTED", "committed_later": 8}, "aborted", "epoch 8 read on"),
+        ({"state": "ABORTED", **PAUSED}, "aborted", "orders is paused by ada (why)."),
+        ({"state": "PLANNED"}, "staging", "Spark stages epoch 7"),
+        ({"state": "PLANNED", "lease_expired": True}, "left planned", "nobody stages it"),
+        ({"state": "PRE_COMMITTED"}, "pre-committed", "staged and sealed"),
+    ],
 )
-def test_the_command_line_and_the_pages_count_aborts_by_one_rule(aborts: int, word: StandingWord | None) -> None:
-    row = {**ROW, "aborts": aborts, "aborted_error": "why", "aborted_epoch": 7, "unfinished_epoch": None}
+def test_an_epoch_says_what_becomes_of_it(changes: dict[str, Any], state: str, advice: str) -> None:
+    standing = standing_of_epoch({**EPOCH, **changes})
 
-    assert word_of_aborts(aborts) is word
-    fault = aborting_fault("orders", row)
-    assert (fault.word if fault else None) == (word if word and word.stands else None)
-    shown = standing_of_pipeline({**row, "failures": aborts}).state
-    assert shown == (word or "caught up")
+    assert standing.state == state
+    assert advice in str(standing)
+
+
+@pytest.mark.parametrize(
+    "changes", [PLANNED, {**PLANNED, "lease_expired": True}, SEALED, {**SEALED, "approval": "awaited"}]
+)
+def test_an_unfinished_epoch_has_the_word_of_its_pipeline(changes: dict[str, Any]) -> None:
+    assert standing_of_epoch({**EPOCH, **changes}) == standing_of_pipeline({**ROW, **changes})

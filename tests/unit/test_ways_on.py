@@ -15,14 +15,13 @@ import epochline
 from epochline import errors
 from epochline.cli.commands import COMMANDS, registered_by
 from epochline.errors import (
-    LedgerBehindError,
-    OutboxTooLargeError,
     PipelinePausedError,
     PipelineStandsError,
-    error_of,
-    way_on,
-    way_out_of_pause,
+    rebuilt,
 )
+from epochline.protocol.failures import RecordedError
+from epochline.protocol.standing import way_out_of_pause
+from tests.ways import way_on
 
 LIBRARY = Path(epochline.__file__).parent
 FILLED = "1"
@@ -55,8 +54,8 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
             return ["".join(str(part.value) if isinstance(part, ast.Constant) else FILLED for part in parts)]
         case ast.IfExp(body=one, orelse=other):
             return texts(one, module) + texts(other, module)
-        case ast.Call(func=ast.Name(id=name), args=arguments):
-            return [getattr(errors, name)(*[FILLED] * len(arguments))]
+        case ast.Call(func=ast.Name(id="way_out_of_pause")):
+            return [way_out_of_pause(FILLED, None)]
         case ast.Name(id=name):
             assigned = [one for one in ast.walk(module) if isinstance(one, ast.Assign)]
             values = [one.value for one in assigned for to in one.targets if isinstance(to, ast.Name) and to.id == name]
@@ -109,16 +108,16 @@ def test_a_command_that_the_command_line_does_not_take_is_found() -> None:
 
 def test_a_paused_pipeline_is_resumed_unless_its_ledger_went_back() -> None:
     """To resume a pipeline whose ledger went back would only stop it again; accept-ledger resumes it."""
-    behind = LedgerBehindError("The ledger went back.", "accept-ledger shop --reason …")
-    too_large = OutboxTooLargeError("Too many rows.", "run shop")
-
-    assert way_out_of_pause("shop", str(behind)) == "accept-ledger shop --reason …"
-    assert way_out_of_pause("shop", f"epoch 7 failed: {too_large}") == "resume shop --reason …"
+    assert way_out_of_pause("shop", "accept-ledger shop --reason …") == "accept-ledger shop --reason …"
+    assert way_out_of_pause("shop", None) == "resume shop --reason …"
 
 
 def test_a_message_that_another_process_recorded_keeps_its_command() -> None:
     made = PipelinePausedError("shop: is paused.", "resume shop --reason …")
 
-    assert str(error_of(f"PipelinePausedError: {made}")) == str(made)
+    kept = RecordedError.of(made)
+
+    assert (str(kept), kept.command) == ("PipelinePausedError: shop: is paused.", "resume shop --reason …")
+    assert str(rebuilt(kept.error_class, kept.said, kept.command)) == str(made)
     assert way_on(str(made)) == "resume shop --reason …"
     assert way_on("shop: goes on") is None

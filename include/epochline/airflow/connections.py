@@ -13,8 +13,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from epochline.config.connections import SPARK_CONNECT, Connection, Connections, spark_writers
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochlineError, recorded
+from epochline.errors import ConfigurationError, EpochlineError
 from epochline.protocol.epoch import Interval, Run
+from epochline.protocol.failures import RecordedError
 from epochline.sinks.adapters import Adapters
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def epochline_errors() -> Iterator[None]:
         log.error("%s", _one_line(str(error)))
         raise
     except (Exception, AirflowTaskTimeout) as error:
-        log.error("%s", recorded(error))
+        log.error("%s", RecordedError.of(error))
         raise
 
 

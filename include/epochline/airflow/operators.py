@@ -25,8 +25,9 @@ from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log, show_outcom
 from epochline.airflow.outcome import EpochOutcome, no_epoch, not_planned
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochlineError, PipelinePausedError, way_out_of_pause
+from epochline.errors import EpochlineError, PipelinePausedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
+from epochline.protocol.standing import way_out_of_pause
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -196,7 +197,7 @@ class AbortEpochOperator(BaseOperator):
             outcome = abort(ledger, name, int(self.epoch_id), run, reason=f"teardown of {run}")
             with ledger.transaction() as tx:
                 epoch, paused = tx.epochs.lock(name, int(self.epoch_id)), tx.operators.standing(name).paused
-            show_outcome(context, EpochOutcome.of(epoch, ranges, None if paused is None else paused.reason))
+            show_outcome(context, EpochOutcome.of(epoch, ranges, paused))
             if outcome is AbortOutcome.ALREADY_COMMITTED:
                 raise AirflowSkipException(f"{epoch} is committed; nothing to abort, and nothing to do.")
             what = {
@@ -205,7 +206,7 @@ class AbortEpochOperator(BaseOperator):
                 AbortOutcome.ALREADY_ABORTED: "was aborted before",
             }[outcome]
             if paused is not None:
-                then = f"The pipeline is paused. To go on, run `epochline {way_out_of_pause(name, paused.reason)}`"
+                then = f"The pipeline is paused. To go on, run `epochline {way_out_of_pause(name, paused.command)}`"
             elif outcome is AbortOutcome.LEFT_FOR_RECOVERY:
                 then = "The next run of the pipeline commits it, or clear commit_epoch"
             else:

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from epochline.errors import EpochlineError, error_of, way_on, way_out_of_pause
+from epochline.errors import EpochlineError, rebuilt
+from epochline.ports import Decision
 from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.standing import way_out_of_pause
 
-_KIND = re.compile(r"([A-Za-z]{1,60}(?:Error|Exception)): ")
 _WORD = re.compile(r"[A-Z][a-z]*")
 
 
@@ -57,18 +58,18 @@ class EpochOutcome:
     rows: int | None = None
     """Rows written; None before the commit."""
     quarantined: int = 0
-    error: str | None = None
-    """Why it was aborted, as the ledger keeps it. The line has the error's class alone."""
-    paused: str | None = None
-    """Why the pipeline is paused; None if it is not. The line has the command that goes on."""
+    error_class: str | None = None
+    """Of the error for which it was aborted. Its message may repeat a record."""
+    way_on: str | None = None
+    """The command that lets a paused pipeline go on; None if it is not paused."""
     awaits_approval: bool = False
     undone_by: int | None = None
     committed_later: int | None = None
     """The next committed epoch after this one."""
 
     @classmethod
-    def of(cls, epoch: Epoch, ranges: Iterable[PlannedRange], paused: str | None = None) -> EpochOutcome:
-        """The outcome of an epoch as read from the ledger, with its ranges and why its pipeline is paused."""
+    def of(cls, epoch: Epoch, ranges: Iterable[PlannedRange], paused: Decision | None = None) -> EpochOutcome:
+        """The outcome of an epoch as read from the ledger, with its ranges and the pause of its pipeline."""
         return cls(
             pipeline=epoch.pipeline,
             epoch_id=epoch.epoch_id,
@@ -77,8 +78,8 @@ class EpochOutcome:
             reading=Reading.of(one.range for one in ranges),
             rows=epoch.rows_written,
             quarantined=epoch.counts.quarantined,
-            error=epoch.error,
-            paused=paused,
+            error_class=epoch.error_class,
+            way_on=None if paused is None else way_out_of_pause(epoch.pipeline, paused.command),
             awaits_approval=epoch.approval == "awaited",
         )
 
@@ -95,8 +96,8 @@ class EpochOutcome:
             reading=Reading(partitions=row["partitions"], offsets=row["offsets"], shared=shared),
             rows=row["rows_written"],
             quarantined=row["records_quarantined"] or 0,
-            error=row["error"],
-            paused=row["paused_reason"] if row["paused_at"] else None,
+            error_class=row["error_class"],
+            way_on=way_out_of_pause(row["pipeline"], row["paused_command"]) if row["paused_at"] else None,
             awaits_approval=row["approval"] == "awaited",
             undone_by=row["undone_by"],
             committed_later=row["committed_later"],
@@ -113,7 +114,7 @@ class EpochOutcome:
             undone = f", then undone by epoch {self.undone_by}" if self.undone_by is not None else ""
             return [f"committed{self._tries}{undone}"]
         if self.state is EpochState.ABORTED:
-            kind = kind_of(self.error)
+            kind = kind_of(self.error_class)
             return [f"aborted{self._tries}{f': {kind}' if kind else ''}", f"no offset moved; {self._next()}"]
         if self.state is EpochState.PRE_COMMITTED:
             return [f"pre-committed{self._tries}", self._next()]
@@ -122,10 +123,8 @@ class EpochOutcome:
     def _next(self) -> str:
         if self.committed_later is not None:
             return f"epoch {self.committed_later} read on from the same place"
-        if self.paused is not None:
-            # Of the reason only which command it is: a reason may end with what a user's code says.
-            command = way_out_of_pause(self.pipeline, self.paused).split()[0]
-            return f"the pipeline is paused; to go on, run `epochline {command} {self.pipeline} --reason …`"
+        if self.way_on is not None:
+            return f"the pipeline is paused; to go on, run `epochline {self.way_on}`"
         if self.awaits_approval:
             return "it waits for an approval in Airflow"
         return (
@@ -151,22 +150,16 @@ def no_epoch(why: str, then: str = "nothing to do") -> str:
 
 def not_planned(error: EpochlineError) -> str:
     """The line of a run whose plan failed or was refused."""
-    command = way_on(str(error))
+    command = error.command
     retried = (
         "Airflow tries again, or the next run plans" if error.retryable else "the log of plan_epoch says what to do"
     )
     then = f"to go on, run `epochline {command}`" if command else retried
-    return no_epoch(kind_of(f"{type(error).__name__}: ") or "refused", then)
+    return no_epoch(kind_of(type(error).__name__) or "refused", then)
 
 
-def kind_of(recorded: str | None) -> str | None:
-    """The class of a recorded error, and ours in words: ``rows refused`` for ``RowsRefusedError: …``.
-
-    Returns:
-        None for a text that begins with no class of an error.
-    """
-    found = _KIND.match(recorded or "")
-    if found is None:
-        return None
-    name = found[1]
-    return name if error_of(f"{name}: ") is None else " ".join(_WORD.findall(name.removesuffix("Error"))).lower()
+def kind_of(error_class: str | None) -> str | None:
+    """The class of an error, and ours in words: ``rows refused`` for ``RowsRefusedError``; None without a class."""
+    if error_class is None or rebuilt(error_class, "") is None:
+        return error_class
+    return " ".join(_WORD.findall(error_class.removesuffix("Error"))).lower()

@@ -25,7 +25,7 @@ from epochline.airflow.server_job import ServerJob, how_it_ended
 from epochline.airflow.settings import settings_of_run
 from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochTimeoutError, JobLostError, error_of
+from epochline.errors import EpochTimeoutError, JobLostError, rebuilt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -116,8 +116,7 @@ class PreCommitOperator(SparkSubmitOperator):
             except AirflowException as failure:
                 with ledger.transaction() as tx:
                     attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
-                said = None if attempt is None else attempt.error
-                if said is None:
+                if attempt is None or attempt.error is None:
                     # The hook of spark-submit repeats its command, and ends with the code.
                     code = re.search(r"Error code is: (-?\d+)", str(failure))
                     raise JobLostError(
@@ -125,7 +124,9 @@ class PreCommitOperator(SparkSubmitOperator):
                         " ledger. If the output above shows none either, look for what ends processes on the driver's"
                         " machine, such as its memory limit."
                     ) from failure
-                raise error_of(said) or AirflowException(f"{ticket}: {said}") from None
+                said = attempt.error.removeprefix(f"{attempt.error_class}: ")
+                ours = rebuilt(attempt.error_class, said, attempt.error_command)
+                raise ours or AirflowException(f"{ticket}: {attempt.error}") from None
 
     def on_kill(self) -> None:
         """End the job, wherever it runs."""

@@ -12,9 +12,7 @@ from epochline.errors import (
     LedgerBehindError,
     PipelineStandsError,
     TopicMissingError,
-    way_on,
 )
-from epochline.protocol.standing import word_of_aborts
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
@@ -94,7 +92,7 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
     from epochline.cli import database
     from epochline.coordinator.evidence import mirrored_evidence, refuse_unknown
 
-    last = row["last_epoch_id"] or 0
+    last = row["last_epoch_id"]
     unknown = []
     for one in mirrored_evidence(source, pipeline):
         if one.shown.token is None:
@@ -130,19 +128,6 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
     except KafkaBehindError as error:
         return Fault(word="Kafka behind", reason=_said(pipeline.name, error))
     return None
-
-
-def aborting_fault(pipeline: str, row: Row) -> Fault | None:
-    """Whether the last tries were aborted, and nothing was committed between them."""
-    word = word_of_aborts(row["aborts"])
-    if word is None or not word.stands:
-        return None
-    why = row["aborted_error"] or "no reason was recorded"
-    said = (
-        f"Its last {row['aborts']} tries were aborted, and nothing was committed between them. Epoch"
-        f" {row['aborted_epoch']}: {why}"
-    )
-    return Fault(word=word, reason=said if way_on(why) else going_on(said, f"run {pipeline}"))
 
 
 def _said(pipeline: str, error: Exception) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochline.cli import printing
-from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError, way_out_of_pause
+from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
 
 if TYPE_CHECKING:
-    from epochline.cli.database import Session
+    from epochline.cli.database import Row, Session
 
 _PHASES = ("wait", "plan", "start", "stage", "seal", "commit", "publish")
 
@@ -69,11 +69,11 @@ def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, 
     ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
     attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
     kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
-    (standing,) = database.ask(opened, "pipeline_overview", pipeline=pipeline)
+    (known,) = database.ask(opened, "epoch_standing", pipeline=pipeline, epoch=epoch)
     if as_json:
         whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
         return partial(printing.say, printing.as_json(whole))
-    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(epochs[0], standing))
+    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(known))
 
 
 def check_known(pipeline: str, in_ledger: Set[str]) -> None:
@@ -114,35 +114,15 @@ def connection_of(pipeline: str | None) -> str:
         return POSTGRES
 
 
-def paused_in_words(pipeline: str, standing: dict[str, Any]) -> str:
-    """By whom a pipeline is paused, and why; ``standing`` is its row of `pipeline_overview`."""
-    return f"{pipeline} is paused by {standing['paused_by']} ({standing['paused_reason']})"
-
-
-def next_step(epoch: dict[str, Any], standing: dict[str, Any]) -> str | None:
+def next_step(row: Row) -> str | None:
     """What becomes of an epoch, and the command that goes on if a person has to act; None if it is committed.
 
     Args:
-        epoch: with ``pipeline``, ``epoch_id`` and ``state``.
-        standing: the row of `pipeline_overview`.
+        row: of the statement ``epoch_standing``.
     """
-    pipeline, state = epoch["pipeline"], epoch["state"]
-    if state == "COMMITTED":
-        return None
-    if standing["paused_at"]:
-        said = paused_in_words(pipeline, standing)
-        return f"{said}. To go on, run `epochline {way_out_of_pause(pipeline, standing['paused_reason'])}`"
-    if state == "ABORTED":
-        return "no offset moved; the next run reads its range again"
-    if state == "PRE_COMMITTED":
-        return "the next run commits it"
-    if standing["epoch_id"] == epoch["epoch_id"] and standing["lease_expired"]:
-        return (
-            "nobody stages it, and its lease has expired. If its DAG is paused, unpause it: the teardown of its run, or"
-            " the next run, ends the epoch, and its range is read again. At once, run"
-            f" `epochline abort {pipeline} {epoch['epoch_id']} --reason …`"
-        )
-    return "it is being staged"
+    from epochline.protocol.standing import standing_of_epoch
+
+    return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 
 
 def show_epochs(epochs: list[dict[str, Any]]) -> None:

@@ -72,7 +72,7 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
         lags = [one["lag"] for one in standing.partitions]
         state, reason, lag = standing.state, standing.reason, None if None in lags else sum(lags)
     except (SourceError, ConfigurationError) as error:
-        (state, reason), lag = decided(pipeline.name, overview), None
+        (state, reason), lag = decided(overview), None
         reason = reason or f"lag unknown: {error}"
     if state == GOES_ON and overview["epoch_id"] is not None:
         state = f"epoch {overview['epoch_id']} {overview['state']}"
@@ -82,7 +82,7 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
         "reason": reason,
         "epoch": overview["epoch_id"],
         "lag": lag,
-        "last_commit": overview["last_commit"],
+        "last_commit": overview["committed_at"],
     }
 
 

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from epochline.cli.faults import (
     OTHER_CLUSTER,
-    aborting_fault,
-    going_on,
     kafka_fault,
     ledger_fault,
     log_fault,
     topic_fault,
 )
-from epochline.errors import TopicMissingError, way_on, way_out_of_pause
-from epochline.protocol.standing import StandingWord, word_of_pipeline
+from epochline.errors import TopicMissingError
+from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
@@ -46,36 +44,35 @@ class Standing:
     partitions: Sequence[Row]
 
 
+_DECIDED = frozenset(
+    {
+        StandingWord.DROPPED, StandingWord.STOPPED, StandingWord.PAUSED, StandingWord.AWAITING_APPROVAL,
+        StandingWord.LEFT_PLANNED,
+    }
+)  # fmt: skip
+"""States that say more than what Kafka shows. What a failed plan said, Kafka shows as it is now."""
+
+UNKNOWN: Row = {
+    "paused_at": None, "paused_command": None, "dropped_at": None, "last_epoch_id": 0, "cluster_id": None,
+    "epoch_id": None, "state": None, "attempt": None, "planned_at": None, "lease_expired": None, "approval": None,
+    "committed_epoch": None, "committed_at": None, "committed_read": None, "committed_quarantined": None,
+    "quarantining_above": 0.0, "interval_seconds": None, "failures": 0, "aborts": 0, "plan_error": None, "due": None,
+}  # fmt: skip
+"""The row of a pipeline that the ledger does not know."""
+
+
 def overview_of(pipeline: Pipeline, ledger: Session) -> Row:
-    """What the ledger has decided about a pipeline, and its unfinished and its last epochs."""
+    """The pipeline's row of the view ``epochline.standings``."""
     from epochline.cli import database
 
-    (row,) = database.ask(ledger, "pipeline_overview", pipeline=pipeline.name)
-    (aborts,) = database.ask(ledger, "aborts", pipeline=pipeline.name)
-    return row | {"aborts": aborts["in_a_row"]}
+    known = database.ask(ledger, "standing", pipeline=pipeline.name)
+    return known[0] if known else {**UNKNOWN, "pipeline": pipeline.name}
 
 
-def decided(pipeline: str, row: Row) -> tuple[str, str | None]:
-    """The state that an operator, or the pipeline itself, decided on, and the reason."""
-    word = word_of_pipeline(row, state=row["state"])
-    if word is None or not word.stands:
-        return GOES_ON, None
-    if word is StandingWord.DROPPED:
-        return word, f"Dropped by {row['dropped_by']}: {row['dropped_reason']}. Its history stays."
-    if word in (StandingWord.STOPPED, StandingWord.PAUSED):
-        reason = row["paused_reason"]
-        said = f"{word.capitalize()} by {row['paused_by']}: {reason}"
-        command = way_out_of_pause(pipeline, reason)
-        return word, said if way_on(reason) == command else going_on(said, command)
-    epoch = row["epoch_id"]
-    if word is StandingWord.AWAITING_APPROVAL:
-        said = f"Epoch {epoch} is pre-committed and awaits approval. Approve or abort it."
-    else:
-        said = (
-            f"Epoch {epoch} is planned, nobody stages it, and its lease has expired. If its DAG is paused, unpause it:"
-            " the next run ends the epoch and reads its range again; or end the epoch."
-        )
-    return word, going_on(said, f"abort {pipeline} {epoch} --reason …")
+def decided(row: Row) -> tuple[str, str | None]:
+    """The state by the ledger alone, and the reason if the pipeline stands."""
+    standing = standing_of_pipeline(row)
+    return (standing.word, str(standing)) if standing.word.stands else (GOES_ON, None)
 
 
 def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Standing:
@@ -104,14 +101,13 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
         or lost
         or topic_fault(pipeline.name, missing)
         or ledger_fault(pipeline, row, ledger, source)
-        or aborting_fault(pipeline.name, row)
     )
     # Where new partitions begin is not known before an operator has settled a loss.
     origins = {} if lost else _origins(pipeline, heads, view, source)
     there = () if lost is not None and lost.word == OTHER_CLUSTER else view.partitions
     shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
-    state, reason = decided(pipeline.name, row)
-    if reason is None and fault is not None:
+    state, reason = decided(row)
+    if fault is not None and state not in _DECIDED:
         state, reason = next(iter(fault.at.values()), fault.word), fault.reason
         words = [fault.at.get((one["topic"], one["partition"]), "stands" if fault.at else state) for one in shown]
     else:

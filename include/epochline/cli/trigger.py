@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from epochline.cli import printing
-from epochline.cli.ledger import connection_of, next_step, paused_in_words
-from epochline.errors import EpochlineError, PipelinePausedError, StackError, way_out_of_pause
+from epochline.cli.ledger import connection_of, next_step
+from epochline.errors import EpochlineError, PipelinePausedError, StackError
+from epochline.protocol.standing import way_out_of_pause
 
 if TYPE_CHECKING:
     from epochline.local.airflow_api import AirflowApi, TaskState
@@ -65,11 +66,11 @@ def trigger(
             " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
     ledger = connections.postgres_dsn(connection_of(pipeline))
-    standing = _ask(ledger, pipeline, "pipeline_overview")
+    standing = _ask(ledger, pipeline, "standing")
     if standing is not None and standing["paused_at"]:
         raise PipelinePausedError(
-            f"{paused_in_words(pipeline, standing)}. Nothing was started.",
-            way_out_of_pause(pipeline, standing["paused_reason"]),
+            f"{pipeline} is paused by {standing['paused_by']} ({standing['paused_reason']}). Nothing was started.",
+            way_out_of_pause(pipeline, standing["paused_command"]),
         )
     # Before the DAG is unpaused: its schedule may start a run at once, which then takes the records.
     before = _ask(ledger, pipeline, "newest_epoch_id") if follow else None
@@ -84,7 +85,7 @@ def trigger(
         return
     printing.progress(f"started run {run_id} of {pipeline}")
     try:
-        state = _follow(api, pipeline, run_id)
+        state = _follow(api, pipeline, run_id, lambda: _ask(ledger, pipeline, "standing"))
     except KeyboardInterrupt:
         printing.progress(f"run {run_id} goes on in Airflow; `epochline logs {pipeline} --follow` follows its epoch")
         raise
@@ -94,8 +95,9 @@ def trigger(
     if as_json:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id, "state": state, "epoch": epoch}))
     else:
-        standing = None if epoch is None or state == "success" else _ask(ledger, pipeline, "pipeline_overview")
-        then = None if epoch is None or standing is None else next_step(epoch, standing)
+        of_epoch = None if epoch is None or state == "success" else {"epoch": epoch["epoch_id"]}
+        known = None if of_epoch is None else _ask(ledger, pipeline, "epoch_standing", **of_epoch)
+        then = None if known is None else next_step(known)
         if epoch is None and state != "success":
             then = _patiently(why_it_failed, api, pipeline, run_id)
         printing.say(_outcome(pipeline, run_id, state, epoch, then))
@@ -118,7 +120,7 @@ def stack_api() -> AirflowApi:
     return AirflowApi(stack.airflow.url, timeout=20, token=stack.airflow.token())
 
 
-def _follow(api: AirflowApi, dag_id: str, run_id: str) -> str:
+def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], dict[str, Any] | None]) -> str:
     from epochline.local.airflow_api import FINISHED
     from epochline.local.airflow_waits import why_it_waits
 
@@ -135,6 +137,9 @@ def _follow(api: AirflowApi, dag_id: str, run_id: str) -> str:
                 again = f" (try {task.try_number})" if task.try_number > 1 else ""
                 printing.progress(f"  {task.task_id:<13} {task.state}{again}")
                 shown[task.task_id] = now
+                if task.state == "up_for_retry" and (now_known := standing()) is not None:
+                    why = now_known["plan_error"] or now_known["failure"]
+                    printing.progress(f"  {'':<13} {why or 'no reason is known yet'}")
                 changed = time.monotonic()
         if state in FINISHED:
             return state
@@ -195,4 +200,4 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
             f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
-    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. Now {then}."
+    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. {then}"

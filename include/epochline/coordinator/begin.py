@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 
 from epochline.coordinator.discard import discard
-from epochline.coordinator.pacing import check_failure_rate
+from epochline.coordinator.pacing import check_failure_rate, check_not_given_up
 from epochline.errors import EpochFencedError, EpochStateError
 from epochline.ports import Ledger
 from epochline.protocol.epoch import EpochState, Run
@@ -39,6 +39,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
                 " range is planned again."
             )
         check_failure_rate(tx, epoch)
+        check_not_given_up(tx, epoch)
         previous = tx.attempts.live(epoch)
         if previous is not None:
             silent = "" if previous.error else "its process was lost, or could not reach the ledger; "

@@ -13,7 +13,6 @@ from epochline.errors import (
     DataLossError,
     PipelineDroppedError,
     PipelinePausedError,
-    way_out_of_pause,
 )
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
@@ -23,6 +22,7 @@ from epochline.protocol.inputs import belongs_to
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.standing import way_out_of_pause
 
 
 def check_admitted(tx: Transaction, pipeline: str) -> None:
@@ -40,7 +40,7 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
     if standing.paused is not None:
         raise PipelinePausedError(
             f"{pipeline}: is paused {standing.paused}. Nothing was planned.",
-            way_out_of_pause(pipeline, standing.paused.reason),
+            way_out_of_pause(pipeline, standing.paused.command),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from epochline.coordinator.evidence import (
     pausing_where_behind,
 )
 from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
 from epochline.declare.names import QUARANTINE
@@ -31,7 +31,6 @@ from epochline.errors import (
     LedgerUnavailableError,
     StagingLostError,
     TargetError,
-    recorded,
 )
 from epochline.ports import Applied, Ledger, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
@@ -94,10 +93,11 @@ def _commit_or_abort_lost(
             receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
             settings = tx.history.settings(receipt.epoch)
     except StagingLostError as error:
+        keep_error(ledger, pipeline, epoch_id, error)
         abort_lost(ledger, pipeline, epoch_id, str(error))
         raise
     except EpochlineError as error:
-        _keep_error(ledger, pipeline, epoch_id, error)
+        keep_error(ledger, pipeline, epoch_id, error)
         raise
     log.info(
         "epoch.%s pipeline=%s epoch=%d rows=%s",
@@ -115,17 +115,8 @@ def _evidence_for(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id:
     except LedgerUnavailableError:
         raise  # A ledger that is away cannot keep the reason.
     except EpochlineError as error:
-        _keep_error(ledger, pipeline, epoch_id, error)
+        keep_error(ledger, pipeline, epoch_id, error)
         raise
-
-
-def _keep_error(ledger: Ledger, pipeline: str, epoch_id: int, error: EpochlineError) -> None:
-    """Write to the sealed attempt why its commit failed. Best effort."""
-    with suppress(Exception), ledger.transaction() as tx:
-        epoch = tx.epochs.lock(pipeline, epoch_id)
-        attempt = tx.attempts.live(epoch)
-        if epoch.state is EpochState.PRE_COMMITTED and attempt is not None:
-            tx.attempts.note_error(attempt, recorded(error))
 
 
 def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult:

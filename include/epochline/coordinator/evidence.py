@@ -200,7 +200,7 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
     except (LedgerBehindError, KafkaBehindError) as error:
         with ledger.transaction() as tx:
             tx.epochs.lock_pipeline(pipeline)
-            pause(tx, pipeline, PAUSE_BEHIND, str(error))
+            pause(tx, pipeline, PAUSE_BEHIND, error.said, command=error.command)
         raise
 
 

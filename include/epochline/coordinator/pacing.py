@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from epochline.config.resolve import recorded_restart, recorded_value
 from epochline.declare.restart import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
 from epochline.protocol.epoch import Attempt, Epoch
-from epochline.protocol.failures import failure_of, may_be_repeated
+from epochline.protocol.failures import GIVEN_UP_AFTER, failure_of, keeps_failing_alike, may_be_repeated
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +80,17 @@ def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -
         pause(tx, pipeline, PAUSE_AFTER_FAILURES, reason, aborts=aborts.ever)
 
 
-def pause(tx: Transaction, pipeline: str, action: str, reason: str, **noted: int) -> None:
-    """Pause a pipeline whose row is locked, as epochline itself. A paused or dropped pipeline stays as it is."""
+def pause(
+    tx: Transaction, pipeline: str, action: str, reason: str, *, command: str | None = None, **noted: int
+) -> None:
+    """Pause a pipeline whose row is locked, as epochline itself. A paused or dropped pipeline stays as it is.
+
+    ``command`` goes on, where it is not ``resume``.
+    """
     standing = tx.operators.standing(pipeline)
     if standing.paused is not None or standing.dropped is not None:
         return
-    tx.operators.pause(pipeline, "epochline", reason)
+    tx.operators.pause(pipeline, "epochline", reason, command)
     tx.operators.record(
         ActionRow(
             pipeline=pipeline,
@@ -110,8 +116,8 @@ def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
         epoch: the epoch.
         attempt: its newest attempt, with the error.
     """
-    failure = failure_of(attempt.error)
-    if failure is Failure.INCURABLE or (failure is Failure.CODE and not may_be_repeated(attempt.error)):
+    failure = failure_of(attempt.error_class, attempt.error)
+    if failure is Failure.INCURABLE or (failure is Failure.CODE and not may_be_repeated(attempt.error_class)):
         why = "a restart would fail again"
     elif failure is Failure.CODE and _restarts_are_used_up(tx, epoch):
         why = "its restart strategy is used up"
@@ -125,14 +131,37 @@ def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
 
 
 def _restarts_are_used_up(tx: Transaction, epoch: Epoch) -> bool:
-    strategy = recorded_restart(tx.history.settings(epoch))
+    settings = tx.history.settings(epoch)
+    strategy = recorded_restart(settings)
     if isinstance(strategy, Endless):
-        return False
+        return _given_up(tx, epoch, settings) is not None
     if isinstance(strategy, FixedDelay):
         return epoch.attempt - epoch.attempts_before > strategy.attempts
     if isinstance(strategy, FailureRate):
         return tx.history.failed_attempts(epoch.pipeline, strategy.interval) > strategy.max_failures
     return True
+
+
+def _given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> str | None:
+    """The error of which an epoch fails again and again, if nobody declared its restart strategy (ADR 0049)."""
+    errors = tx.history.errors(epoch) if settings.get("restart", {}).get("from") == "default" else ()
+    return errors[0][1] if keeps_failing_alike(errors) else None
+
+
+def check_not_given_up(tx: Transaction, epoch: Epoch) -> None:
+    """Refuse another attempt of an epoch that failed of the same error three times in a row.
+
+    Raises:
+        RestartsExhaustedError: another attempt would fail of it again; the abort that follows pauses the pipeline.
+    """
+    error = _given_up(tx, epoch, tx.history.settings(epoch))
+    if error is not None:
+        raise RestartsExhaustedError(
+            f"{epoch}: its last {GIVEN_UP_AFTER} attempts failed of the same error: {error}. Another would fail of it,"
+            " too, so the epoch is aborted, no offset moves, and the pipeline is paused. Correct the code. Declare"
+            " restart=Endless(), and such an epoch is tried for ever.",
+            f"resume {epoch.pipeline} --reason …" if _starts_by_itself(tx, epoch) else f"run {epoch.pipeline}",
+        )
 
 
 def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
@@ -155,7 +184,7 @@ def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
     silent = live is not None and live.error is None
     failures = tx.history.failed_attempts(epoch.pipeline, strategy.interval) + silent
     if failures > strategy.max_failures:
-        failure = failure_of(None if live is None else live.error)
+        failure = Failure.PASSING if live is None else failure_of(live.error_class, live.error)
         stays_down = failure is Failure.INCURABLE or (failure is Failure.CODE and _starts_by_itself(tx, epoch))
         raise RestartsExhaustedError(
             f"{epoch}: {failures} attempts failed within {strategy.interval}, and the restart strategy allows"

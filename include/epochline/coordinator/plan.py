@@ -39,10 +39,11 @@ from epochline.coordinator.intent import (
 from epochline.coordinator.interval import report_interval
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_interval, wait_for_pause
+from epochline.coordinator.plan_failure import keep_plan_error
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import PlanChangedError
+from epochline.errors import EpochlineError, PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
 from epochline.protocol.backpressure import adapted_limit, missed_interval
@@ -111,6 +112,17 @@ def plan(
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
+    try:
+        return _plan(ledger, source, pipeline, run, request, sleep)
+    except EpochlineError as error:
+        keep_plan_error(ledger, pipeline.name, run, error)
+        raise
+
+
+def _plan(
+    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, request: PlanRequest,
+    sleep: Callable[[float], None],
+) -> Plan:  # fmt: skip
     settings = request.settings or resolve_settings(pipeline)
     request = replace(request, settings=settings)
     recovered = settle(ledger, source, pipeline, run, request.lease)
@@ -196,6 +208,7 @@ class _NextRanges(Intent):
         _still_as_seen(tx, self.pipeline, row, self.seen)
         check_log(self.pipeline, self.watched, self.observed)
         self._expired(tx)
+        tx.history.plan_succeeded(self.pipeline.name)
 
     def _expired(self, tx: Transaction) -> list[str]:
         """A note if the consumer group has expired: the next commit makes it, and is evidence from then on."""

@@ -10,22 +10,23 @@ from contextlib import suppress
 from epochline.coordinator.begin import begin
 from epochline.coordinator.intent import LEASE
 from epochline.coordinator.lease import keep_lease_alive
+from epochline.coordinator.pacing import check_not_given_up
+from epochline.coordinator.reasons import PATIENCE_SECONDS as REASON_PATIENCE_SECONDS
+from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.seal import seal
 from epochline.errors import (
     EpochInterruptedError,
+    EpochlineError,
     LedgerUnavailableError,
+    RestartsExhaustedError,
     SinkUnavailableError,
     SourceUnavailableError,
-    recorded,
 )
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import Counts, Run
 from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
-
-REASON_PATIENCE_SECONDS = 30.0
-"""So long the reason of a failure waits for a ledger that is away."""
 
 PATIENCE_SECONDS = 120.0
 """How long the seal waits for Kafka and the sinks: as long as a task waits for its next record."""
@@ -85,40 +86,34 @@ def stage(
             return _sealed(ledger, source, ticket, run)
     except Exception as error:
         # The job has ended: `submit` raises an `Exception` only then, and a fence stops the job.
-        _keep_error(ledger, ticket, error, patience=REASON_PATIENCE_SECONDS)
+        keep_error(
+            ledger, pipeline, epoch_id, error, unsealed=ticket.attempt, patience=REASON_PATIENCE_SECONDS
+        )  # fmt: skip
+        _give_up(ledger, ticket, error)
         raise
     except BaseException as error:
         # An interrupted job still writes. Stop the job before the error is raised: the caller may abort the epoch.
         with suppress(Exception):
             stop()
         said = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-        _keep_error(ledger, ticket, EpochInterruptedError(f"{ticket}: was interrupted by {said}"))
+        interrupted = EpochInterruptedError(f"{ticket}: was interrupted by {said}")
+        keep_error(ledger, pipeline, epoch_id, interrupted, unsealed=ticket.attempt)
         raise
 
 
-def _keep_error(ledger: Ledger, ticket: StagingTicket, error: Exception, *, patience: float = 0.0) -> None:
-    """Write why the attempt failed, before an abort or a successor adds a reason of its own. Best effort.
+def _give_up(ledger: Ledger, ticket: StagingTicket, error: Exception) -> None:
+    """End the retries where another attempt would only fail of the same error.
 
-    Waits up to ``patience`` seconds for a ledger that is away: its restart may be what ended the job.
+    Raises:
+        RestartsExhaustedError: as `check_not_given_up`.
     """
-    deadline = time.monotonic() + patience
-    with suppress(Exception):
-        while True:
-            try:
-                _write_error(ledger, ticket, error)
-            except LedgerUnavailableError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(1)
-            else:
-                return
-
-
-def _write_error(ledger: Ledger, ticket: StagingTicket, error: Exception) -> None:
-    with ledger.transaction() as tx:
-        attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
-        if attempt is not None and attempt.number == ticket.attempt and not attempt.sealed and attempt.error is None:
-            tx.attempts.note_error(attempt, recorded(error))
+    if isinstance(error, EpochlineError) and not error.retryable:
+        return
+    with suppress(LedgerUnavailableError), ledger.transaction() as tx:
+        try:
+            check_not_given_up(tx, tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+        except RestartsExhaustedError as given_up:
+            raise given_up from error
 
 
 def _sealed(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:

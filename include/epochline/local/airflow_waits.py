@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochline.errors import error_of
+from epochline.errors import rebuilt
 from epochline.local.airflow_api import AirflowApi, TaskState
 
 _WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred")
@@ -74,5 +74,6 @@ def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
     if not details:
         return None
     # The first is what the task raised; its causes follow.
-    said = str(details[0]["exc_value"])
-    return f"{failed[-1].task_id}: {' '.join(str(error_of(said) or said).split())}"
+    said = " ".join(str(details[0]["exc_value"]).split())
+    name, _, message = said.partition(": ")
+    return f"{failed[-1].task_id}: {message if rebuilt(name, message) else said}"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from epochline.declare.pipeline import Pipeline
 from epochline.protocol.epoch import Attempt, Epoch, Run
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
@@ -59,8 +60,8 @@ class Attempts(Protocol):
     def fence(self, attempt: Attempt, reason: str) -> None:
         """Reject everything that the attempt writes from now on. The reason is added to the attempt's error."""
 
-    def note_error(self, attempt: Attempt, error: str) -> None:
-        """Add ``Class: message`` to the error of an attempt that is not fenced, unless the error holds it already."""
+    def note_error(self, attempt: Attempt, error: RecordedError) -> None:
+        """Add to the errors of an attempt that is not fenced, unless it has this one. The attempt has failed."""
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         """Close the attempt's staging: later parts are rejected."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from epochline.protocol.epoch import Epoch
+from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.failures import RecordedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,15 @@ class History(Protocol):
 
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         """Number of attempts that ended unsealed within the interval before now (R2)."""
+
+    def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
+        """Class and text of the error of each attempt since the epoch was last planned, the newest first."""
+
+    def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
+        """Keep why a run has no epoch. A repeat by the same run counts once."""
+
+    def plan_succeeded(self, pipeline: str) -> None:
+        """Forget what `plan_failed` kept."""
 
     def aborts(self, pipeline: str) -> Aborts:
         """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice (K11)."""

@@ -22,6 +22,8 @@ class Decision:
     by: str
     at: datetime
     reason: str
+    command: str | None = None
+    """The command that goes on, where it is not ``resume``."""
 
     def __str__(self) -> str:
         return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S %Z} ({self.reason})"
@@ -57,7 +59,7 @@ class Operators(Protocol):
     def standing(self, pipeline: str) -> PipelineStatus:
         """Whether the pipeline is paused or dropped."""
 
-    def pause(self, pipeline: str, by: str, reason: str) -> None:
+    def pause(self, pipeline: str, by: str, reason: str, command: str | None = None) -> None:
         """Stop planning epochs."""
 
     def resume(self, pipeline: str) -> None:

@@ -34,6 +34,7 @@ class AttemptState(enum.StrEnum):
 
     RUNNING = "RUNNING"
     SEALED = "SEALED"
+    FAILED = "FAILED"
     FENCED = "FENCED"
     COMMITTED = "COMMITTED"
 
@@ -137,6 +138,8 @@ class Epoch:
     approval: str | None = None
     note: str | None = None
     error: str | None = None
+    error_class: str | None = None
+    error_command: str | None = None
     pre_committed_at: datetime | None = None
     committed_at: datetime | None = None
     aborted_at: datetime | None = None
@@ -185,6 +188,8 @@ class Attempt:
     """Whether the job wrote its end mark. Without one the attempt failed, whatever the exit code says."""
     error: str | None = None
     """Why the attempt failed, as ``Class: message``, then why it was fenced, each after ``; ``."""
+    error_class: str | None = None
+    error_command: str | None = None
     generation: int = 1
 
     @property

@@ -1,12 +1,19 @@
-"""What made an attempt fail, read from the error that the ledger keeps. Pure."""
+"""What made an attempt fail: its error as the ledger keeps it, and what follows from the error's class. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from epochline.errors import Failure, error_of
+from epochline.errors import Failure, rebuilt
 
-_RECORDED = re.compile(r"(?P<name>\w+): ")
+_LONGEST = 4000
+
+GIVEN_UP_AFTER = 3
+"""So many attempts of an epoch that fail in the same way are no failure that passes (ADR 0049)."""
+
+_NUMBER = re.compile(r"attempt \d+ of ")
 
 _AROUND = frozenset(
     ("Py4JError", "Py4JJavaError", "SparkConnectException", "SparkConnectGrpcException", "SparkException")
@@ -24,25 +31,64 @@ _OF_SERVERS = frozenset(
 )  # fmt: skip
 
 
-def failure_of(error: str | None) -> Failure:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedError:
+    """An error as the ledger keeps it: the columns ``error_class``, ``error`` and ``error_command``."""
+
+    error_class: str
+    said: str
+    """The message in one line, without the class and the command."""
+    command: str | None = None
+    """The command that goes on, without ``epochline``."""
+
+    @classmethod
+    def of(cls, error: BaseException, said: str | None = None) -> RecordedError:
+        """What the ledger keeps of an error.
+
+        Args:
+            error: of any class.
+            said: its message, where the error's own text holds more than that.
+        """
+        command: str | None = getattr(error, "command", None)
+        if said is None:
+            said = str(error) if command is None else getattr(error, "said", str(error))
+        return cls(error_class=type(error).__name__, said=" ".join(said.split()), command=command)
+
+    def __str__(self) -> str:
+        return f"{self.error_class}: {self.said}"[:_LONGEST]
+
+
+def failure_of(error_class: str | None, error: str | None) -> Failure:
     """Tell failures apart that the pipeline survives from those after which somebody has to act (K11, N1).
 
     Args:
-        error: of an attempt, as ``Class: message``. None, or a text without a class, if nothing was heard of the
-            attempt: its process was lost.
+        error_class: of the attempt's error; None if nothing was heard of the attempt: its process was lost.
+        error: the whole text that the ledger keeps.
     """
-    named = _RECORDED.match(error or "")
-    if error is None or named is None or named["name"] in _OF_SERVERS:
+    if error_class is None or error_class in _OF_SERVERS:
         return Failure.PASSING
-    ours = error_of(error)
+    ours = rebuilt(error_class, "")
     if ours is not None:
         return ours.failure
-    if named["name"] in _AROUND and _OF_PYTHON not in error:
+    if error_class in _AROUND and _OF_PYTHON not in (error or ""):
         return Failure.PASSING
     return Failure.CODE
 
 
-def may_be_repeated(error: str | None) -> bool:
-    """Whether the restart strategy applies to a recorded error."""
-    ours = error_of(error or "")
+def keeps_failing_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> bool:
+    """Whether the newest attempts of an epoch failed of the same error of code, so that a further one would, too.
+
+    Args:
+        newest_first: class and text of each attempt's error. What fenced an older one follows in its text.
+    """
+    last = newest_first[:GIVEN_UP_AFTER]
+    if len(last) < GIVEN_UP_AFTER or failure_of(*last[0]) is Failure.PASSING:
+        return False
+    error_class, error = last[0][0], _NUMBER.sub("", last[0][1] or "")
+    return all(kind == error_class and _NUMBER.sub("", said or "").startswith(error) for kind, said in last)
+
+
+def may_be_repeated(error_class: str | None) -> bool:
+    """Whether the restart strategy applies to an error of this class."""
+    ours = rebuilt(error_class, "")
     return ours is None or ours.retryable

@@ -1,64 +1,314 @@
-"""The state of a pipeline as operators decided it, or as its unfinished epoch has it: one word for one state. Pure."""
+"""The state of a pipeline and of an epoch, the reason, and the next step: one rule for pages and command line. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
-KEEPS_ABORTING = 3
-"""So many aborts without a commit between them no longer look like a failure that passes by itself."""
+Tone = Literal["bad", "warning", "busy", "good", "quiet"]
+"""How urgent a state is, the most urgent first."""
+
+KEEPS = 3
+"""So many failures without a commit between them no longer look like a failure that passes by itself."""
+
+LEAST_JUDGED = 100
+"""An epoch with fewer records says nothing about the share that is quarantined."""
+
+_LATE_INTERVALS = 3
+"""So many intervals of its schedule may pass without a plan before a pipeline counts as silent."""
+
+Row = Mapping[str, Any]
 
 
 class StandingWord(StrEnum):
-    """A state as `epochline lag`, `epochline list` and the pages in Airflow name it."""
+    """A state as `epochline lag`, `epochline list` and the pages in Airflow name it, the most urgent fact first."""
 
     DROPPED = "dropped"
     STOPPED = "stopped"
     PAUSED = "paused"
+    UNREAD_DELETED = "unread records deleted"
+    CANNOT_PLAN = "cannot plan"
     AWAITING_APPROVAL = "awaiting approval"
+    KEEPS_ABORTING = "keeps aborting"
+    KEEPS_FAILING = "keeps failing"
+    FAILING = "failing"
     LEFT_PLANNED = "left planned"
     STAGING = "staging"
     PRE_COMMITTED = "pre-committed"
-    KEEPS_ABORTING = "keeps aborting"
-    FAILING = "failing"
+    QUARANTINING = "quarantining"
+    NOT_SHOWN = "not shown everywhere"
+    SILENT = "silent"
+    NOT_STARTED = "not started"
+    BEHIND = "behind"
+    CAUGHT_UP = "caught up"
+    UNDONE = "undone"
+    ABORTED = "aborted"
+    COMMITTED = "committed"
+
+    @property
+    def tone(self) -> Tone:
+        """How urgent the state is."""
+        return _TONES[self]
 
     @property
     def stands(self) -> bool:
         """Whether the pipeline may stay as it is until a person acts."""
-        return self not in (StandingWord.STAGING, StandingWord.PRE_COMMITTED, StandingWord.FAILING)
+        return self in _STAND
 
 
-def word_of_pipeline(row: Mapping[str, Any], *, state: str | None) -> StandingWord | None:
-    """The most urgent word for a pipeline; None if nobody stopped it and no epoch is unfinished.
+_TONES: Mapping[StandingWord, Tone] = {
+    StandingWord.DROPPED: "quiet",
+    StandingWord.STOPPED: "bad",
+    StandingWord.PAUSED: "warning",
+    StandingWord.UNREAD_DELETED: "bad",
+    StandingWord.CANNOT_PLAN: "bad",
+    StandingWord.AWAITING_APPROVAL: "warning",
+    StandingWord.KEEPS_ABORTING: "bad",
+    StandingWord.KEEPS_FAILING: "bad",
+    StandingWord.FAILING: "warning",
+    StandingWord.LEFT_PLANNED: "warning",
+    StandingWord.STAGING: "busy",
+    StandingWord.PRE_COMMITTED: "busy",
+    StandingWord.QUARANTINING: "warning",
+    StandingWord.NOT_SHOWN: "warning",
+    StandingWord.SILENT: "warning",
+    StandingWord.NOT_STARTED: "quiet",
+    StandingWord.BEHIND: "good",
+    StandingWord.CAUGHT_UP: "good",
+    StandingWord.UNDONE: "quiet",
+    StandingWord.ABORTED: "warning",
+    StandingWord.COMMITTED: "good",
+}
+
+_STAND = frozenset(
+    {
+        StandingWord.DROPPED, StandingWord.STOPPED, StandingWord.PAUSED, StandingWord.UNREAD_DELETED,
+        StandingWord.CANNOT_PLAN, StandingWord.AWAITING_APPROVAL, StandingWord.KEEPS_ABORTING,
+        StandingWord.KEEPS_FAILING, StandingWord.FAILING, StandingWord.LEFT_PLANNED, StandingWord.QUARANTINING,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A state, since when, the reason, what becomes of it, and the command of the next step."""
+
+    word: StandingWord
+    advice: str
+    """What happens next, or what to do: whole sentences."""
+    since: datetime | None = None
+    reason: str | None = None
+    """What the ledger keeps of the cause: an error, or what an operator said."""
+    command: str | None = None
+    """The command line that goes on, without ``epochline``; None if nobody has to do anything."""
+    attempt: int = 1
+    tone: Tone = "quiet"
+
+    @property
+    def state(self) -> str:
+        """The word, and which attempt it is."""
+        return f"{self.word}, attempt {self.attempt}" if self.attempt > 1 else str(self.word)
+
+    @property
+    def anchor(self) -> str:
+        """The id of the first row in this state, in the list of all pipelines."""
+        return "state-" + self.state.replace(",", "").replace(" ", "-")
+
+    def __str__(self) -> str:
+        """What to read at a terminal: the reason, the advice, and the command."""
+        said = " ".join(filter(None, (self.reason and f"{self.reason.rstrip('.')}.", self.advice)))
+        return said if self.command is None else f"{said} To go on, run `epochline {self.command}`"
+
+
+def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
+    return Standing(word=word, advice=advice, tone=word.tone, **more)
+
+
+def way_out_of_pause(pipeline: str, command: str | None) -> str:
+    """The command, without ``epochline``, that lets a paused pipeline go on.
 
     Args:
-        row: with ``dropped_at``, ``paused_at``, ``paused_by``, ``approval`` and ``lease_expired``.
-        state: of the unfinished epoch, PLANNED or PRE_COMMITTED; None if there is no such epoch.
+        pipeline: its name.
+        command: what the ledger keeps with the pause: where ledger or Kafka went back, a resumed pipeline would stop
+            again, and another command resumes it.
     """
+    return command or f"resume {pipeline} --reason …"
+
+
+def standing_of_pipeline(row: Row) -> Standing:
+    """The state of a pipeline, the most urgent fact first.
+
+    Args:
+        row: of the view ``epochline.standings``. With ``lag``, ``seconds_since_observed`` and ``data_lost`` of the
+            statement ``page_pipelines``, if the caller does not ask Kafka itself.
+    """
+    name = row["pipeline"]
+    return (
+        _decided(row)
+        or (_lost(name) if row.get("data_lost") else None)
+        or _planless(row)
+        or (_unfinished(row) if row["approval"] == "awaited" else None)
+        or _failing(row)
+        or (_unfinished(row) if row["epoch_id"] is not None else None)
+        or _quarantining(row)
+        or _at_rest(row)
+    )
+
+
+def _decided(row: Row) -> Standing | None:
+    name = row["pipeline"]
     if row["dropped_at"]:
-        return StandingWord.DROPPED
-    if row["paused_at"]:
-        return StandingWord.STOPPED if row["paused_by"] == "epochline" else StandingWord.PAUSED
-    return None if state is None else word_of_unfinished(row, state=state)
+        return _standing(
+            StandingWord.DROPPED, "Nothing runs any more. Its history stays.", since=row["dropped_at"],
+            reason=f"Dropped by {row['dropped_by']}: {row['dropped_reason']}",
+        )  # fmt: skip
+    if not row["paused_at"]:
+        return None
+    said: dict[str, Any] = {
+        "since": row["paused_at"],
+        "command": way_out_of_pause(name, row["paused_command"]),
+    }
+    if row["paused_by"] == "epochline":
+        advice = "Epochline stopped the pipeline, because its next run would fail again. Repair the cause first."
+        return _standing(StandingWord.STOPPED, advice, reason=f"Stopped by epochline: {row['paused_reason']}", **said)
+    advice = "It plans no epoch until somebody resumes it."
+    reason = f"Paused by {row['paused_by']}: {row['paused_reason']}"
+    return _standing(StandingWord.PAUSED, advice, reason=reason, **said)
 
 
-def word_of_unfinished(row: Mapping[str, Any], *, state: str) -> StandingWord:
-    """The word for an unfinished epoch. A lease guards a planned epoch only: the next run takes over when it is over.
+def _lost(name: str) -> Standing:
+    return _standing(
+        StandingWord.UNREAD_DELETED,
+        "Kafka deleted records before they were read. Declare the loss, and the next run goes on.",
+        command=f"declare-loss {name} --reason …",
+    )
+
+
+def _planless(row: Row) -> Standing | None:
+    if row["plan_error"] is None:
+        return None
+    runs = "The last run" if row["plan_failures"] == 1 else f"The last {row['plan_failures']} runs"
+    return _standing(
+        StandingWord.CANNOT_PLAN, f"{runs} wrote no epoch. No offset moved.", since=row["plan_failing_since"],
+        reason=row["plan_error"], command=row["plan_command"] or f"plan {row['pipeline']}",
+    )  # fmt: skip
+
+
+def _failing(row: Row) -> Standing | None:
+    """Failed attempts and aborted epochs since the last commit, or since somebody resumed the pipeline."""
+    name, failures, aborts = row["pipeline"], row["failures"], row["aborts"]
+    if aborts < 1 and failures < 1:
+        return None
+    if aborts >= KEEPS:
+        return _standing(
+            StandingWord.KEEPS_ABORTING,
+            f"Its last {aborts} tries were aborted, and nothing was committed between them."
+            f" No offset moved; the next run reads the range again.",
+            since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
+            command=row["failure_command"] or row["aborted_command"] or f"run {name}",
+        )  # fmt: skip
+    times = "once" if failures <= 1 else f"{failures} times"
+    return _standing(
+        StandingWord.KEEPS_FAILING if failures >= KEEPS else StandingWord.FAILING,
+        f"Failed {times} since the last commit. No offset moved; "
+        + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again."),
+        since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
+        command=row["failure_command"] or f"run {name}",
+    )  # fmt: skip
+
+
+def _reason(row: Row) -> str | None:
+    if row["failure"] is not None:
+        return f"Epoch {row['failed_epoch']}: {row['failure']}"
+    return f"Epoch {row['aborted_epoch']}: {row['aborted_error'] or 'no reason was recorded'}"
+
+
+def _unfinished(row: Row) -> Standing:
+    """The state of an unfinished epoch. A lease guards a planned one only: the next run takes over when it is over."""
+    name, epoch = row["pipeline"], row["epoch_id"]
+    said: dict[str, Any] = {"since": row["planned_at"]}
+    abort = f"abort {name} {epoch} --reason …"
+    if row["approval"] == "awaited":
+        advice = f"Epoch {epoch} is pre-committed and awaits approval. Approve or abort it."
+        return _standing(StandingWord.AWAITING_APPROVAL, advice, command=abort, **said)
+    if row["state"] == "PRE_COMMITTED":
+        advice = f"All rows of epoch {epoch} are staged and sealed. Its run or the next one commits it."
+        return _standing(StandingWord.PRE_COMMITTED, advice, **said)
+    if row["lease_expired"]:
+        advice = (
+            f"Epoch {epoch} is planned, nobody stages it, and its lease has expired. If its DAG is paused, unpause it:"
+            " the next run ends the epoch and reads its range again; or end the epoch."
+        )
+        return _standing(StandingWord.LEFT_PLANNED, advice, command=abort, **said)
+    advice = f"Nothing to do: Spark stages epoch {epoch}."
+    return _standing(StandingWord.STAGING, advice, attempt=row["attempt"], **said)
+
+
+def _quarantining(row: Row) -> Standing | None:
+    """Whether the last commit set aside more of its records than the pipeline tolerates."""
+    read, aside, above = row["committed_read"] or 0, row["committed_quarantined"] or 0, row["quarantining_above"]
+    if read < LEAST_JUDGED or aside <= above * read:
+        return None
+    name, epoch = row["pipeline"], row["committed_epoch"]
+    return _standing(
+        StandingWord.QUARANTINING,
+        f"Epoch {epoch} set {aside:,} of its {read:,} records aside ({aside / read:.0%}); more than {above:.0%} is too"
+        " many. They wait in the quarantine. Correct the parse or the producer, then requeue them.",
+        since=row["committed_at"], command=f"quarantine {name} --epoch {epoch}",
+    )  # fmt: skip
+
+
+def _at_rest(row: Row) -> Standing:
+    """The state of a pipeline that nothing holds up."""
+    name = row["pipeline"]
+    if row["due"]:
+        return _standing(
+            StandingWord.NOT_SHOWN,
+            "Committed, but a sink does not show every epoch yet. Each run publishes what is due.",
+            command=f"publish {name}",
+        )  # fmt: skip
+    lag, interval, silent = row.get("lag"), row["interval_seconds"], row.get("seconds_since_observed")
+    if lag is None:
+        return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet. Trigger a run.")
+    if interval and silent and silent > _LATE_INTERVALS * interval:
+        return _standing(
+            StandingWord.SILENT, "No run has planned for several intervals of the schedule. Is the DAG paused, is the"
+            " scheduler up?",
+            command=f"trigger {name} --unpause",
+        )  # fmt: skip
+    if lag:
+        return _standing(StandingWord.BEHIND, "Nothing to do: the next run goes on at the head.")
+    return _standing(StandingWord.CAUGHT_UP, "Nothing to do.", since=row["committed_at"])
+
+
+def standing_of_epoch(row: Row) -> Standing:
+    """What becomes of an epoch.
 
     Args:
-        row: with ``approval`` and ``lease_expired``, by the database's clock.
-        state: PLANNED or PRE_COMMITTED.
+        row: with ``pipeline``, ``epoch_id``, ``state``, ``attempt``, ``approval``, ``lease_expired``, ``planned_at``,
+            ``error``, ``undone_by`` and ``committed_later``, the pause of its pipeline, and its newest attempt's
+            failure if it is unfinished.
     """
-    if row["approval"] == "awaited":
-        return StandingWord.AWAITING_APPROVAL
-    if state == "PRE_COMMITTED":
-        return StandingWord.PRE_COMMITTED
-    return StandingWord.LEFT_PLANNED if row["lease_expired"] else StandingWord.STAGING
-
-
-def word_of_aborts(aborts: int) -> StandingWord | None:
-    """The word for a pipeline whose epochs were aborted so many times since the last commit; None if none was."""
-    if aborts >= KEEPS_ABORTING:
-        return StandingWord.KEEPS_ABORTING
-    return StandingWord.FAILING if aborts else None
+    name, tries = row["pipeline"], row["attempt"]
+    if row["state"] == "COMMITTED" and row["undone_by"] is not None:
+        return _standing(StandingWord.UNDONE, f"Epoch {row['undone_by']} took its rows out of the target.")
+    if row["state"] == "COMMITTED":
+        after = f" after {tries} tries" if tries > 1 else ""
+        return _standing(StandingWord.COMMITTED, f"Nothing to do: it was committed{after}.")
+    if row["state"] == "ABORTED" and row["committed_later"] is not None:
+        later = f"Nothing to do: no offset moved, and epoch {row['committed_later']} read on from the same head."
+        return Standing(word=StandingWord.ABORTED, advice=later, tone="quiet")
+    if row["paused_at"]:
+        word = {"ABORTED": StandingWord.ABORTED, "PRE_COMMITTED": StandingWord.PRE_COMMITTED}.get(row["state"])
+        return Standing(
+            word=word or StandingWord.LEFT_PLANNED, tone="bad",
+            reason=f"{name} is paused by {row['paused_by']} ({row['paused_reason']})",
+            advice="It plans no epoch until somebody resumes it.",
+            command=way_out_of_pause(name, row["paused_command"]),
+        )  # fmt: skip
+    if row["state"] == "ABORTED":
+        return _standing(StandingWord.ABORTED, "No offset moved. The next run reads the range again.")
+    return _unfinished(row)

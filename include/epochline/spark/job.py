@@ -22,6 +22,7 @@ from epochline.errors import (
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import end_job, record_error, standing
 from epochline.protocol.epoch import EpochKind
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
@@ -172,4 +173,5 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
 def _keep_error(ticket: StagingTicket, dsn: str, error: Exception) -> None:
     # Best effort, because the caller raises the error in any case.
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:
-        record_error(cursor, ticket.attempt_id, f"{type(error).__name__}: {one_line(error)}"[:4000])
+        said = None if isinstance(error, EpochlineError) else one_line(error)
+        record_error(cursor, ticket.attempt_id, RecordedError.of(error, said))

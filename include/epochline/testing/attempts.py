@@ -10,6 +10,7 @@ from typing import Any
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, EpochState, Run
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
@@ -63,13 +64,20 @@ class FakeAttempts(Side):
 
     def fence(self, attempt: Attempt, reason: str) -> None:
         self.rows.failed_at.setdefault(attempt.attempt_id, self._now())
-        self.change(attempt, fenced=True, state=AttemptState.FENCED, error=self._with(attempt, reason))
+        failed = self.rows.attempts[attempt.attempt_id].attempt.error_class is not None
+        state = AttemptState.FAILED if failed else AttemptState.FENCED
+        self.change(attempt, fenced=True, state=state, error=self._with(attempt, reason))
 
-    def note_error(self, attempt: Attempt, error: str) -> None:
+    def note_error(self, attempt: Attempt, error: RecordedError) -> None:
         known = self.rows.attempts[attempt.attempt_id].attempt
-        if not known.fenced and error not in (known.error or ""):
+        if not known.fenced and str(error) not in (known.error or ""):
             self.rows.failed_at.setdefault(attempt.attempt_id, self._now())
-            self.change(attempt, error=self._with(attempt, error))
+            self.change(
+                attempt, error=self._with(attempt, str(error)),
+                state=known.state if known.sealed else AttemptState.FAILED,
+                error_class=known.error_class or error.error_class,
+                error_command=known.error_command or error.command,
+            )  # fmt: skip
 
     def _with(self, attempt: Attempt, added: str) -> str:
         known = self.rows.attempts[attempt.attempt_id].attempt.error

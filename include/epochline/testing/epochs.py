@@ -119,7 +119,7 @@ class FakeEpochs(Side):
         self.rows.declarations[key] = pipeline
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         return self._mark(
-            epoch, EpochState.PLANNED, aborted_at=None, error=None, approval=None,
+            epoch, EpochState.PLANNED, aborted_at=None, error=None, error_class=None, error_command=None, approval=None,
             declaration_hash=pipeline.declaration_hash, attempts_before=epoch.attempt,
         )  # fmt: skip
 
@@ -168,7 +168,14 @@ class FakeEpochs(Side):
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         key = (epoch.pipeline, epoch.epoch_id)
         self.rows.aborts[key] = self.rows.aborts.get(key, 0) + 1
-        return self._mark(epoch, EpochState.ABORTED, error=reason, aborted_at=self._now())
+        own = [
+            row.attempt for row in self.rows.attempts.values() if (row.attempt.pipeline, row.attempt.epoch_id) == key
+        ]
+        last = max(own, key=lambda one: one.number, default=None)
+        return self._mark(
+            epoch, EpochState.ABORTED, error=reason, aborted_at=self._now(),
+            error_class=last and last.error_class, error_command=last and last.error_command,
+        )  # fmt: skip
 
     def _mark(self, epoch: Epoch, state: EpochState, **facts: Any) -> Epoch:
         key = (epoch.pipeline, epoch.epoch_id)

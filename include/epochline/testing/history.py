@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from epochline.ports import Aborts
-from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.failures import RecordedError
 from epochline.testing.side import Side
 
 
@@ -38,6 +39,18 @@ class FakeHistory(Side):
             and not row.attempt.sealed
         ]
         return sum(1 for moment in failed if moment > self._now() - interval)
+
+    def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
+        attempts = [row.attempt for row in self.rows.attempts.values()]
+        own = [one for one in attempts if (one.pipeline, one.epoch_id) == (epoch.pipeline, epoch.epoch_id)]
+        own.sort(key=lambda one: one.number, reverse=True)
+        return [(one.error_class, one.error) for one in own if one.number > epoch.attempts_before]
+
+    def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
+        self.rows.plan_failures[pipeline] = error
+
+    def plan_succeeded(self, pipeline: str) -> None:
+        self.rows.plan_failures.pop(pipeline, None)
 
     def aborts(self, pipeline: str) -> Aborts:
         last = self._tx.states.last_committed(pipeline) or 0

@@ -15,8 +15,8 @@ class FakeOperators(Side):
     def standing(self, pipeline: str) -> PipelineStatus:
         return self.rows.standing.get(pipeline, PipelineStatus())
 
-    def pause(self, pipeline: str, by: str, reason: str) -> None:
-        decided = Decision(by=by, at=self._now(), reason=reason)
+    def pause(self, pipeline: str, by: str, reason: str, command: str | None = None) -> None:
+        decided = Decision(by=by, at=self._now(), reason=reason, command=command)
         self.rows.standing[pipeline] = replace(self.standing(pipeline), paused=decided)
 
     def resume(self, pipeline: str) -> None:

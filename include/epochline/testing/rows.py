@@ -11,6 +11,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest
 from epochline.ports import Accepted, ActionRow, Manifest, PartSum, PipelineRow, PipelineStatus
 from epochline.protocol.epoch import Attempt, Epoch
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
 from epochline.protocol.sink import Committable
 from epochline.protocol.staging import StagedTable
@@ -81,6 +82,7 @@ class Rows:
     settings: dict[tuple[str, int], Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     aborts: dict[tuple[str, int], int] = field(default_factory=dict)
     failed_at: dict[int, datetime] = field(default_factory=dict)
+    plan_failures: dict[str, RecordedError] = field(default_factory=dict)
     states: dict[tuple[str, str], tuple[int, StateDigest]] = field(default_factory=dict)
     undone: set[tuple[str, int]] = field(default_factory=set)
     receipts: dict[tuple[str, int, str], ReceiptRow] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epochline.airflow.pages.standing import Tone
+from epochline.protocol.standing import Tone
 
 _NEAR_SECONDS = 6 * 3600
 """So little time to loss is shown as a warning."""

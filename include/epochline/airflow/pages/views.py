@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from epochline.airflow.outcome import EpochOutcome
-from epochline.airflow.pages.standing import URGENCY, Standing, standing_of_epoch, standing_of_pipeline
 from epochline.airflow.reading import Snapshot, Table
+from epochline.protocol.standing import Standing, Tone, standing_of_epoch, standing_of_pipeline
 
 SUMMARY_EPOCHS = 500
 """The summary of a pipeline covers so many committed epochs, the newest ones."""
@@ -115,7 +115,7 @@ def pipelines_view(ledger: Snapshot, may_see: Callable[[list[str]], set[str]]) -
     found, day = ledger.ask("page_pipelines", pipeline=None), ledger.ask("page_day", pipeline=None)
     seen = may_see([row["pipeline"] for row in found.rows])
     judged = [(standing_of_pipeline(row), row) for row in found.rows if row["pipeline"] in seen]
-    judged.sort(key=lambda one: URGENCY.index(one[0].tone))
+    judged.sort(key=lambda one: get_args(Tone).index(one[0].tone))
     return PipelinesView(
         pipelines=replace(found, rows=[row for _, row in judged]),
         standings=[standing for standing, _ in judged],

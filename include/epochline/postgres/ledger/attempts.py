@@ -19,6 +19,7 @@ from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.shapes import staged_types, table_shapes
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, Run
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
@@ -28,7 +29,9 @@ from epochline.protocol.staging_tables import staged_external, staged_tables
 
 def _attempt(row: Row[Any]) -> Attempt:
     state = AttemptState.RUNNING
-    if row.fenced_at is not None:
+    if row.failed_at is not None and (row.fenced_at is not None or row.sealed_at is None):
+        state = AttemptState.FAILED
+    elif row.fenced_at is not None:
         state = AttemptState.FENCED
     elif row.ended_at is not None:
         state = AttemptState.COMMITTED
@@ -45,6 +48,8 @@ def _attempt(row: Row[Any]) -> Attempt:
         fenced=row.fenced_at is not None,
         ended=row.job_ended_at is not None,
         error=row.error,
+        error_class=row.error_class,
+        error_command=row.error_command,
         generation=row.generation,
     )
 
@@ -125,8 +130,11 @@ class PostgresAttempts:
     def fence(self, attempt: Attempt, reason: str) -> None:
         execute(self._connection, "fence_attempt", attempt_id=attempt.attempt_id, reason=reason)
 
-    def note_error(self, attempt: Attempt, error: str) -> None:
-        execute(self._connection, "note_attempt_error", attempt_id=attempt.attempt_id, error=error)
+    def note_error(self, attempt: Attempt, error: RecordedError) -> None:
+        execute(
+            self._connection, "note_attempt_error",
+            attempt_id=attempt.attempt_id, error=str(error), error_class=error.error_class, command=error.command,
+        )  # fmt: skip
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         execute(self._connection, "seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)

@@ -32,6 +32,8 @@ def _epoch(row: Row[Any]) -> Epoch:
         approval=row.approval,
         note=row.note,
         error=row.error,
+        error_class=row.error_class,
+        error_command=row.error_command,
         pre_committed_at=row.pre_committed_at,
         committed_at=row.committed_at,
         aborted_at=row.aborted_at,

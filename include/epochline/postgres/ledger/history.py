@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from epochline.ports import Aborts
 from epochline.postgres.queries.statements import run as execute
-from epochline.protocol.epoch import Epoch
+from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.failures import RecordedError
 
 
 class PostgresHistory:
@@ -44,6 +45,23 @@ class PostgresHistory:
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         seconds = interval.total_seconds()
         return int(execute(self._connection, "failed_attempts", pipeline=pipeline, interval=seconds).scalar_one())
+
+    def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
+        rows = execute(
+            self._connection, "errors_of_attempts",
+            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, before=epoch.attempts_before,
+        )  # fmt: skip
+        return [(row.error_class, row.error) for row in rows]
+
+    def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
+        execute(
+            self._connection, "keep_plan_failure",
+            pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id, error=str(error), error_class=error.error_class,
+            command=error.command,
+        )  # fmt: skip
+
+    def plan_succeeded(self, pipeline: str) -> None:
+        execute(self._connection, "forget_plan_failure", pipeline=pipeline)
 
     def aborts(self, pipeline: str) -> Aborts:
         row = execute(self._connection, "aborts", pipeline=pipeline).one()

@@ -23,14 +23,18 @@ class PostgresOperators:
         if row is None:
             return PipelineStatus()
         return PipelineStatus(
-            paused=Decision(by=row.paused_by, at=row.paused_at, reason=row.paused_reason) if row.paused_at else None,
+            paused=(
+                Decision(by=row.paused_by, at=row.paused_at, reason=row.paused_reason, command=row.paused_command)
+                if row.paused_at
+                else None
+            ),
             dropped=(
                 Decision(by=row.dropped_by, at=row.dropped_at, reason=row.dropped_reason) if row.dropped_at else None
             ),
         )
 
-    def pause(self, pipeline: str, by: str, reason: str) -> None:
-        execute(self._connection, "pause_pipeline", pipeline=pipeline, by=by, reason=reason)
+    def pause(self, pipeline: str, by: str, reason: str, command: str | None = None) -> None:
+        execute(self._connection, "pause_pipeline", pipeline=pipeline, by=by, reason=reason, command=command)
 
     def resume(self, pipeline: str) -> None:
         execute(self._connection, "resume_pipeline", pipeline=pipeline)

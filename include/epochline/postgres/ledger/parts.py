@@ -15,6 +15,7 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named 
 
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import Place
 from epochline.protocol.staging import StagingTicket
@@ -157,10 +158,11 @@ def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, 
     return ended
 
 
-def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
+def record_error(cursor: Cursor, attempt_id: int, error: RecordedError) -> bool:
     """Store in the attempt why its job failed; False if the attempt is fenced or sealed, or its job ended."""
     failpoint("job.error")
-    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, "error": error})
+    kept = {"error": str(error), "error_class": error.error_class, "command": error.command}
+    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, **kept})
     return cursor.rowcount == 1
 
 

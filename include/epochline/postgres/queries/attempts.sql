@@ -38,7 +38,9 @@ WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL
 
 -- name: note_attempt_error
 -- Add to what is known of an attempt's failure, once: a repeat that fails in the same way adds nothing.
-UPDATE epochline.attempt SET error = left(concat_ws('; ', error, %(error)s), 8000)
+UPDATE epochline.attempt
+SET error = left(concat_ws('; ', error, %(error)s), 8000), error_class = coalesce(error_class, %(error_class)s),
+    error_command = coalesce(error_command, %(command)s), failed_at = coalesce(failed_at, clock_timestamp())
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND coalesce(position(%(error)s IN error), 0) = 0
 
 -- name: seal_attempt

@@ -133,19 +133,19 @@ SELECT FROM epochline.part WHERE attempt_id = %(attempt_id)s LIMIT 1
 SELECT backend_pid, host, what, refused_at FROM epochline.fenced_write WHERE attempt_id = %(attempt_id)s
 ORDER BY refused_at
 
--- name: pipeline_overview
--- Whether a pipeline is paused or dropped, its cluster, its unfinished epoch, the last aborted one and the last commit:
--- one row in any case.
-SELECT p.paused_at, p.paused_by, p.paused_reason, p.dropped_at, p.dropped_by, p.dropped_reason, p.last_epoch_id,
-       p.cluster_id, e.epoch_id, e.state, e.approval, e.lease_until < clock_timestamp() AS lease_expired,
-       a.epoch_id AS aborted_epoch, a.error AS aborted_error,
-       (SELECT max(c.committed_at) FROM epochline.epoch c WHERE c.pipeline = %(pipeline)s) AS last_commit
-FROM (SELECT 1) one
-LEFT JOIN epochline.pipeline p ON p.pipeline = %(pipeline)s
-LEFT JOIN epochline.epoch e ON e.pipeline = %(pipeline)s AND e.state IN ('PLANNED', 'PRE_COMMITTED')
-LEFT JOIN LATERAL (SELECT epoch_id, error FROM epochline.epoch
-                   WHERE pipeline = %(pipeline)s AND state = 'ABORTED' AND kind <> 'replay'
-                   ORDER BY epoch_id DESC LIMIT 1) a ON true
+-- name: epoch_standing
+-- What becomes of an epoch.
+SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.approval, e.planned_at,
+       e.lease_until < clock_timestamp() AS lease_expired, e.undone_by, p.paused_at, p.paused_by, p.paused_reason,
+       p.paused_command,
+       (SELECT min(c.epoch_id) FROM epochline.epochs c
+        WHERE c.pipeline = e.pipeline AND c.state = 'COMMITTED' AND c.epoch_id > e.epoch_id) AS committed_later
+FROM epochline.epochs e JOIN epochline.pipelines p USING (pipeline)
+WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch)s
+
+-- name: standing
+-- Where a pipeline stands by the ledger; no row for one that the ledger does not know.
+SELECT * FROM epochline.standings WHERE pipeline = %(pipeline)s
 
 -- name: quarantined_records
 -- The newest quarantined records that match. Of a value, the first bytes.

@@ -63,8 +63,8 @@ DELETE FROM epochline.planned_target WHERE pipeline = %(pipeline)s AND epoch_id 
 -- name: reopen_epoch
 -- Plan an aborted epoch again, with its old ranges and the current declaration.
 UPDATE epochline.epoch
-SET state = 'PLANNED', aborted_at = NULL, error = NULL, approval = NULL, declaration_hash = %(hash)s,
-    attempts_before = attempt, lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
+SET state = 'PLANNED', aborted_at = NULL, error = NULL, error_class = NULL, error_command = NULL, approval = NULL,
+    declaration_hash = %(hash)s, attempts_before = attempt, lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'ABORTED'
 
 -- name: epoch
@@ -168,12 +168,17 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND topic = %(topic)s 
 -- name: mark_committed
 -- Mark a sealed epoch as committed.
 UPDATE epochline.epoch
-SET state = 'COMMITTED', committed_at = clock_timestamp(), rows_written = %(rows_written)s, error = NULL
+SET state = 'COMMITTED', committed_at = clock_timestamp(), rows_written = %(rows_written)s, error = NULL,
+    error_class = NULL, error_command = NULL
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'PRE_COMMITTED'
 
 -- name: mark_aborted
--- Mark an unfinished epoch as aborted.
-UPDATE epochline.epoch SET state = 'ABORTED', aborted_at = clock_timestamp(), error = %(reason)s, aborts = aborts + 1
+-- Mark an unfinished epoch as aborted. It keeps the class and the command of its newest attempt's error.
+UPDATE epochline.epoch e
+SET state = 'ABORTED', aborted_at = clock_timestamp(), error = %(reason)s, aborts = aborts + 1,
+    (error_class, error_command) = (
+        SELECT a.error_class, a.error_command FROM epochline.attempt a
+        WHERE (a.pipeline, a.epoch_id, a.attempt) = (e.pipeline, e.epoch_id, e.attempt))
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state IN ('PLANNED', 'PRE_COMMITTED')
 
 -- name: mark_undone

@@ -96,7 +96,9 @@ DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s
 
 -- name: record_error
 -- Store why a job failed, unless it ended or the attempt is fenced or sealed.
-UPDATE epochline.attempt SET error = coalesce(error, %(error)s)
+UPDATE epochline.attempt
+SET error = coalesce(error, %(error)s), error_class = coalesce(error_class, %(error_class)s),
+    error_command = coalesce(error_command, %(command)s), failed_at = coalesce(failed_at, clock_timestamp())
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
 
 -- name: attempt_status

@@ -2,17 +2,19 @@
 
 -- name: pipeline_status
 -- Whether a pipeline is paused or dropped.
-SELECT paused_at, paused_by, paused_reason, dropped_at, dropped_by, dropped_reason
+SELECT paused_at, paused_by, paused_reason, paused_command, dropped_at, dropped_by, dropped_reason
 FROM epochline.pipeline WHERE pipeline = %(pipeline)s
 
 -- name: pause_pipeline
 -- Pause a pipeline, unless it is paused.
-UPDATE epochline.pipeline SET paused_at = clock_timestamp(), paused_by = %(by)s, paused_reason = %(reason)s
+UPDATE epochline.pipeline
+SET paused_at = clock_timestamp(), paused_by = %(by)s, paused_reason = %(reason)s, paused_command = %(command)s
 WHERE pipeline = %(pipeline)s AND paused_at IS NULL
 
 -- name: resume_pipeline
 -- Resume a pipeline.
-UPDATE epochline.pipeline SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE pipeline = %(pipeline)s
+UPDATE epochline.pipeline SET paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_command = NULL
+WHERE pipeline = %(pipeline)s
 
 -- name: drop_pipeline
 -- Drop a pipeline. Its history stays.
@@ -54,6 +56,24 @@ FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state = 'COMMITTED'
 -- How much of the interval after the last plan of the schedule is left; zero before the first one.
 SELECT greatest(interval '0', max(planned_at) + make_interval(secs => %(interval)s) - clock_timestamp())
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND kind IN ('regular', 'idle')
+
+-- name: errors_of_attempts
+-- The errors of an epoch's attempts since it was last planned, the newest first.
+SELECT error_class, error FROM epochline.attempt
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND attempt > %(before)s ORDER BY attempt DESC LIMIT 10
+
+-- name: keep_plan_failure
+-- Store why a run has no epoch. A repeat by the same run counts once.
+INSERT INTO epochline.plan_failure AS f (pipeline, dag_id, run_id, error, error_class, error_command)
+VALUES (%(pipeline)s, %(dag_id)s, %(run_id)s, %(error)s, %(error_class)s, %(command)s)
+ON CONFLICT (pipeline) DO UPDATE
+SET dag_id = EXCLUDED.dag_id, run_id = EXCLUDED.run_id, failed_at = EXCLUDED.failed_at, error = EXCLUDED.error,
+    error_class = EXCLUDED.error_class, error_command = EXCLUDED.error_command,
+    runs = f.runs + ((f.dag_id, f.run_id) IS DISTINCT FROM (EXCLUDED.dag_id, EXCLUDED.run_id))::integer
+
+-- name: forget_plan_failure
+-- A plan succeeded.
+DELETE FROM epochline.plan_failure WHERE pipeline = %(pipeline)s
 
 -- name: failed_attempts
 -- The number of attempts that failed recently: their job reported an error, or they were fenced before they were

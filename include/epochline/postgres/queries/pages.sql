@@ -2,32 +2,15 @@
 -- them but three, which read bytes or reasons of quarantined records and need the role epochline_inspector.
 
 -- name: page_pipelines
--- Every pipeline with its state, its unfinished epoch, its last commit, its failures since then, its lag and what its
--- sinks do not show yet. The lag counts up to where the logs ended when Kafka was last asked. seconds_to_loss is the least
--- time until Kafka may delete an unread record because of its age.
-SELECT p.pipeline, p.paused_at, p.paused_by, p.paused_reason, p.dropped_at, p.dropped_by, p.dropped_reason,
-       u.epoch_id AS unfinished_epoch, u.state AS unfinished_state, u.attempt AS unfinished_attempt, u.approval,
-       u.planned_at AS unfinished_since, u.lease_until < clock_timestamp() AS lease_expired,
-       c.epoch_id AS committed_epoch, c.committed_at, c.records_read AS committed_records,
-       extract(epoch FROM clock_timestamp() - c.committed_at)::float8 AS seconds_since_commit,
-       f.failures, a.epoch_id AS aborted_epoch, a.aborted_at, a.error AS aborted_error,
+-- Every pipeline where it stands, with its lag. The lag counts up to where the logs ended when Kafka was last asked.
+-- seconds_to_loss is the least time until Kafka may delete an unread record because of its age.
+SELECT s.*, extract(epoch FROM clock_timestamp() - s.committed_at)::float8 AS seconds_since_commit,
        l.lag, l.observed_at, l.partitions, l.seconds_since_observed, l.data_lost,
        CASE WHEN l.lag > 0 THEN extract(epoch FROM clock_timestamp() - t.newest)::float8 END AS lag_seconds,
-       s.due, i.seconds AS interval_seconds, c.watermark, l.seconds_to_loss, l.retention_unknown, l.by_age, l.by_size,
+       w.watermark, l.seconds_to_loss, l.retention_unknown, l.by_age, l.by_size,
        l.compacted, v.savepoints, v.newest_savepoint, v.savepoint_made_at
-FROM epochline.pipelines p
-LEFT JOIN LATERAL (
-    SELECT * FROM epochline.epochs e
-    WHERE e.pipeline = p.pipeline AND e.state IN ('PLANNED', 'PRE_COMMITTED') LIMIT 1) u ON true
-LEFT JOIN LATERAL (
-    SELECT * FROM epochline.epochs e WHERE e.pipeline = p.pipeline AND e.state = 'COMMITTED'
-    ORDER BY e.epoch_id DESC LIMIT 1) c ON true
-LEFT JOIN LATERAL (
-    SELECT * FROM epochline.epochs e WHERE e.pipeline = p.pipeline AND e.state = 'ABORTED'
-    ORDER BY e.epoch_id DESC LIMIT 1) a ON true
-CROSS JOIN LATERAL (
-    SELECT coalesce(sum(e.aborts), 0)::bigint AS failures FROM epochline.epochs e
-    WHERE e.pipeline = p.pipeline AND e.epoch_id > coalesce(c.epoch_id, 0)) f
+FROM epochline.standings s
+LEFT JOIN epochline.epochs w ON (w.pipeline, w.epoch_id) = (s.pipeline, s.committed_epoch)
 CROSS JOIN LATERAL (
     SELECT sum(l.unread)::bigint AS lag, min(l.observed_at) AS observed_at, count(*) AS partitions,
            extract(epoch FROM clock_timestamp() - min(l.observed_at))::float8 AS seconds_since_observed,
@@ -36,23 +19,16 @@ CROSS JOIN LATERAL (
            bool_or(l.by_age) FILTER (WHERE l.unread > 0) AS by_age,
            bool_or(l.by_size) FILTER (WHERE l.unread > 0) AS by_size,
            bool_or(l.compacted) FILTER (WHERE l.unread > 0) AS compacted
-    FROM epochline.log_ends l WHERE l.pipeline = p.pipeline) l
+    FROM epochline.log_ends l WHERE l.pipeline = s.pipeline) l
 CROSS JOIN LATERAL (
     SELECT count(*) AS savepoints, (array_agg(v.name ORDER BY v.made_at DESC))[1] AS newest_savepoint,
            max(v.made_at) AS savepoint_made_at
-    FROM epochline.savepoints v WHERE v.pipeline = p.pipeline) v
+    FROM epochline.savepoints v WHERE v.pipeline = s.pipeline) v
 CROSS JOIN LATERAL (
     SELECT max(o.newest_timestamp) AS newest FROM epochline.offsets o
-    WHERE (o.pipeline, o.epoch_id) = (p.pipeline, c.epoch_id)) t
-CROSS JOIN LATERAL (
-    SELECT jsonb_object_agg(d.sink, d.epochs) AS due
-    FROM (SELECT r.sink, count(*) AS epochs FROM epochline.receipts r
-          WHERE r.pipeline = p.pipeline AND r.shown_at IS NULL GROUP BY r.sink) d) s
-CROSS JOIN LATERAL (
-    SELECT CASE jsonb_typeof(c.settings #> '{interval,value}')
-           WHEN 'number' THEN (c.settings #>> '{interval,value}')::float8 END AS seconds) i
-WHERE %(pipeline)s::text IS NULL OR p.pipeline = %(pipeline)s
-ORDER BY p.pipeline
+    WHERE (o.pipeline, o.epoch_id) = (s.pipeline, s.committed_epoch)) t
+WHERE %(pipeline)s::text IS NULL OR s.pipeline = %(pipeline)s
+ORDER BY s.pipeline
 
 -- name: page_day
 -- The number of epochs that each pipeline planned in each of the last 24 hours, by state; hour 0 is the oldest.
@@ -219,7 +195,7 @@ WHERE pipeline = %(pipeline)s ORDER BY made_at DESC, name LIMIT %(limit)s
 -- One epoch in full, with what it reads summed up: the shared offsets are null if its partitions' ranges differ.
 SELECT e.*, extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_timestamp()) - e.planned_at)::float8
            AS seconds,
-       e.lease_until < clock_timestamp() AS lease_expired, p.paused_at, p.paused_by, p.paused_reason,
+       e.lease_until < clock_timestamp() AS lease_expired, p.paused_at, p.paused_by, p.paused_reason, p.paused_command,
        (SELECT c.epoch_id FROM epochline.epochs c
         WHERE c.pipeline = e.pipeline AND c.state = 'COMMITTED' AND c.epoch_id > e.epoch_id
         ORDER BY c.epoch_id LIMIT 1) AS committed_later,

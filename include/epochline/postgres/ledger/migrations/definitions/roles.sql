@@ -95,7 +95,8 @@ BEGIN
         epochline.attempt, epochline.part, epochline.requeue_claim, epochline.quarantined_record, epochline.event_times,
         epochline.refused_row TO epochline_writer;
     -- SELECT … FOR KEY SHARE needs the right to update at least one column.
-    GRANT UPDATE (job_ended_at, error, watermark, records_too_late) ON epochline.attempt TO epochline_writer;
+    GRANT UPDATE (job_ended_at, error, error_class, error_command, failed_at, watermark, records_too_late)
+        ON epochline.attempt TO epochline_writer;
     -- DELETE: at its end the job deletes the counts of its parse tasks. The seal refuses if a real part is missing.
     GRANT INSERT, DELETE ON epochline.part TO epochline_writer;
     GRANT INSERT ON epochline.manifest TO epochline_writer;

@@ -2,14 +2,14 @@
 
 CREATE OR REPLACE VIEW epochline.pipelines AS
 SELECT pipeline, generation, last_epoch_id, cluster_id, created_at, paused_at, paused_by, paused_reason, dropped_at,
-       dropped_by, dropped_reason
+       dropped_by, dropped_reason, paused_command
 FROM epochline.pipeline;
 
 CREATE OR REPLACE VIEW epochline.epochs AS
 SELECT pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, planned_at, pre_committed_at,
        committed_at, aborted_at, records_read, records_passed, records_quarantined, rows_written, approval, error,
        records_skipped, record_limit, note, declaration_hash, lease_until, settings, interval_start, interval_end,
-       aborts, watermark, records_too_late, undone_by, replays
+       aborts, watermark, records_too_late, undone_by, replays, error_class, error_command
 FROM epochline.epoch;
 
 -- The planned ranges of every epoch, with their counts. last_stable is where the log ended at the plan.
@@ -69,7 +69,8 @@ FROM epochline.committed_range c JOIN epochline.pipeline p USING (pipeline);
 
 CREATE OR REPLACE VIEW epochline.attempts AS
 SELECT a.pipeline, a.epoch_id, a.attempt,
-       CASE WHEN a.fenced_at IS NOT NULL THEN 'FENCED'
+       CASE WHEN a.failed_at IS NOT NULL AND (a.fenced_at IS NOT NULL OR a.sealed_at IS NULL) THEN 'FAILED'
+            WHEN a.fenced_at IS NOT NULL THEN 'FENCED'
             WHEN a.ended_at IS NOT NULL THEN 'COMMITTED'
             WHEN a.sealed_at IS NOT NULL THEN 'SEALED'
             ELSE 'RUNNING' END AS state,
@@ -77,7 +78,7 @@ SELECT a.pipeline, a.epoch_id, a.attempt,
        coalesce(a.rows_staged, (SELECT sum(p.rows) FROM epochline.part p WHERE p.attempt_id = a.attempt_id), 0)::bigint
            AS rows_staged,
        (SELECT count(*) FROM epochline.fenced_write f WHERE f.attempt_id = a.attempt_id) AS fenced_writes,
-       a.error
+       a.error, a.error_class, a.error_command, a.failed_at
 FROM epochline.attempt a;
 
 CREATE OR REPLACE VIEW epochline.quarantine AS
@@ -195,3 +196,57 @@ LEFT JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT min(r.oldest_timestamp) AS oldest, max(r.newest_timestamp) AS newest
     FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) t;
+
+-- Where each pipeline stands by the ledger alone: what operators decided, the unfinished epoch, the last commit, the
+-- failed attempts and the aborts since then or since the last resume, and plans that failed. An attempt that a later one
+-- of its epoch replaced without a word of its own has failed too: its process was lost. A replay is left out: an operator
+-- who only looks at one aborts it. `epochline.protocol.standing` is the rule that makes one state of a row. A pipeline
+-- whose first plan failed has a row too.
+CREATE OR REPLACE VIEW epochline.standings AS
+SELECT coalesce(p.pipeline, x.pipeline) AS pipeline, p.paused_at, p.paused_by, p.paused_reason, p.paused_command,
+       p.dropped_at, p.dropped_by, p.dropped_reason, coalesce(p.last_epoch_id, 0) AS last_epoch_id, p.cluster_id,
+       u.epoch_id, u.state, u.attempt, u.approval, u.planned_at, u.lease_until < clock_timestamp() AS lease_expired,
+       c.epoch_id AS committed_epoch, c.committed_at, c.records_read AS committed_read,
+       c.records_quarantined AS committed_quarantined,
+       coalesce((c.settings #>> '{quarantining_above,value}')::float8, 0.1) AS quarantining_above,
+       CASE jsonb_typeof(c.settings #> '{interval,value}')
+           WHEN 'number' THEN (c.settings #>> '{interval,value}')::float8 END AS interval_seconds,
+       f.failures, f.failing_since, f.failed_epoch, f.failed_attempt, f.failure, f.failure_class, f.failure_command,
+       b.aborts, a.epoch_id AS aborted_epoch, a.aborted_at, a.error AS aborted_error, a.error_class AS aborted_class,
+       a.error_command AS aborted_command,
+       x.runs AS plan_failures, x.first_failed_at AS plan_failing_since, x.error AS plan_error,
+       x.error_class AS plan_class, x.error_command AS plan_command, x.dag_id AS plan_dag_id, x.run_id AS plan_run_id,
+       d.due
+FROM epochline.pipeline p FULL JOIN epochline.plan_failure x ON x.pipeline = p.pipeline
+LEFT JOIN LATERAL (
+    SELECT * FROM epochline.epoch e
+    WHERE e.pipeline = p.pipeline AND e.state IN ('PLANNED', 'PRE_COMMITTED') LIMIT 1) u ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM epochline.epoch e WHERE e.pipeline = p.pipeline AND e.state = 'COMMITTED'
+    ORDER BY e.epoch_id DESC LIMIT 1) c ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM epochline.epoch e WHERE e.pipeline = p.pipeline AND e.state = 'ABORTED' AND e.kind <> 'replay'
+    ORDER BY e.epoch_id DESC LIMIT 1) a ON true
+CROSS JOIN LATERAL (
+    SELECT max(acted_at) AS resumed_at FROM epochline.action WHERE pipeline = p.pipeline AND action = 'resume') r
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(e.aborts), 0)::bigint AS aborts FROM epochline.epoch e
+    WHERE e.pipeline = p.pipeline AND e.epoch_id > coalesce(c.epoch_id, 0) AND e.kind <> 'replay'
+      AND e.aborted_at > coalesce(r.resumed_at, '-infinity')) b
+CROSS JOIN LATERAL (
+    SELECT count(*) AS failures, min(t.at) AS failing_since,
+           (array_agg(t.epoch_id ORDER BY t.at DESC))[1] AS failed_epoch,
+           (array_agg(t.attempt ORDER BY t.at DESC))[1] AS failed_attempt,
+           (array_agg(t.error ORDER BY t.at DESC))[1] AS failure,
+           (array_agg(t.error_class ORDER BY t.at DESC))[1] AS failure_class,
+           (array_agg(t.error_command ORDER BY t.at DESC))[1] AS failure_command
+    FROM (SELECT t.*, coalesce(t.failed_at, t.fenced_at) AS at
+          FROM epochline.attempt t JOIN epochline.epoch e USING (pipeline, epoch_id)
+          WHERE t.pipeline = p.pipeline AND t.epoch_id > coalesce(c.epoch_id, 0) AND e.kind <> 'replay'
+            AND (t.failed_at IS NOT NULL OR (t.fenced_at IS NOT NULL AND t.sealed_at IS NULL AND t.attempt < e.attempt))
+         ) t
+    WHERE t.at > coalesce(r.resumed_at, '-infinity')) f
+CROSS JOIN LATERAL (
+    SELECT jsonb_object_agg(d.sink, d.epochs) AS due
+    FROM (SELECT r.sink, count(*) AS epochs FROM epochline.receipt r
+          WHERE r.pipeline = p.pipeline AND r.shown_at IS NULL GROUP BY r.sink) d) d;

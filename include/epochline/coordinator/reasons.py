@@ -1,0 +1,60 @@
+"""Why an attempt failed, kept in the ledger. Best effort: the caller raises the error in any case."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from epochline.errors import LedgerUnavailableError
+from epochline.ports import Ledger
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.failures import RecordedError
+
+PATIENCE_SECONDS = 30.0
+"""So long the reason of a failure waits for a ledger that is away."""
+
+
+def keep_error(
+    ledger: Ledger,
+    pipeline: str,
+    epoch_id: int,
+    error: Exception,
+    *,
+    unsealed: int | None = None,
+    patience: float = 0.0,
+) -> None:
+    """Write why an attempt failed, before an abort or a successor adds a reason of its own.
+
+    Args:
+        ledger: where the attempt is.
+        pipeline: its pipeline.
+        epoch_id: its epoch.
+        error: what was raised.
+        unsealed: number of the attempt, which failed before its seal. None for the sealed one, whose commit failed.
+        patience: seconds to wait for a ledger that is away: its restart may be what ended the job.
+    """
+    deadline = time.monotonic() + patience
+    with suppress(Exception):
+        while True:
+            try:
+                _write(ledger, pipeline, epoch_id, RecordedError.of(error), unsealed)
+            except LedgerUnavailableError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(1)
+            else:
+                return
+
+
+def _write(ledger: Ledger, pipeline: str, epoch_id: int, error: RecordedError, unsealed: int | None) -> None:
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        attempt = tx.attempts.live(epoch)
+        if attempt is None:
+            return
+        if unsealed is None:
+            failed = epoch.state is EpochState.PRE_COMMITTED
+        else:  # The job knows more than its caller.
+            failed = attempt.number == unsealed and not attempt.sealed and attempt.error is None
+        if failed:
+            tx.attempts.note_error(attempt, error)
