@@ -22,6 +22,7 @@ from epochline.arrow.cast.reasons import printable
 from epochline.arrow.formats import json_values
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.formats.postgres_text import as_text
+from epochline.declare.avro import Avro
 from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex
 from epochline.declare.pipeline import Pipeline
@@ -444,11 +445,13 @@ def test_a_number_that_stands_for_a_time_or_a_decimal_is_exact_or_refused(
     ],
 )
 def test_a_unit_or_scale_that_no_column_can_have_is_refused(declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(DeclarationError, match=said):
-        Json(columns={"n": "numeric", "at": "timestamptz"}, **declared)
+    for parser in (Json, Avro) if "unit" in declared else (Json,):
+        with pytest.raises(DeclarationError, match=said):
+            parser(columns={"n": "numeric", "at": "timestamptz"}, **declared)
 
 
-def test_a_unit_counts_for_each_column_of_a_time() -> None:
-    parser = Json(columns={"n": "numeric", "at": "timestamptz", "day": "date"}, unit="ms")
+@pytest.mark.parametrize("kind", [Json, Avro])
+def test_a_unit_counts_for_each_column_of_a_time(kind: type[Json | Avro]) -> None:
+    parser = kind(columns={"n": "numeric", "at": "timestamptz", "day": "date"}, unit="ms")
 
     assert parser.units == {"at": "ms", "day": "ms"}
