@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from epochline.airflow.dag_file import epoch_dag
     from epochline.declare.aggregation import Windowed
+    from epochline.declare.avro import Avro
     from epochline.declare.event_time import EventTime
     from epochline.declare.external import CustomSink, Files
     from epochline.declare.inputs import Input, Sources
-    from epochline.declare.parsers import Avro, Bytes, Json, Regex, Text
+    from epochline.declare.parsers import Bytes, Json, Regex, Text
     from epochline.declare.pipeline import Pipeline
     from epochline.declare.restart import Endless, FailureRate, FixedDelay, NoRestart
     from epochline.declare.settings import Settings
@@ -67,7 +68,8 @@ _MODULES = {
     "declare.event_time": ("EventTime",),
     "declare.external": ("Files", "CustomSink"),
     "declare.inputs": ("Input", "Sources"),
-    "declare.parsers": ("Avro", "Bytes", "Json", "Regex", "Text"),
+    "declare.avro": ("Avro",),
+    "declare.parsers": ("Bytes", "Json", "Regex", "Text"),
     "declare.pipeline": ("Pipeline",),
     "declare.restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
     "declare.settings": ("Settings",),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -24,7 +27,7 @@ from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import BadRecordError, ConfigurationError, SinkError, SourceUnavailableError
+from epochline.errors import BadRecordError, ConfigurationError, RecordsRefusedError, SinkError, SourceUnavailableError
 from epochline.protocol.offsets import TopicPartition
 from epochline.testing import FakeKafka
 from tests.databases import holding
@@ -85,11 +88,13 @@ def batch(*values: bytes | None, keys: list[bytes | None] | None = None) -> pa.R
     return source_batch(tp, range(len(values)), values, key=keys or [None] * len(values))
 
 
-def parsed(columns: dict[str, str], source: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
+def parsed(columns: dict[str, str], source: pa.RecordBatch, **declared: Any) -> tuple[pa.RecordBatch, list[str | None]]:
     sinks = (PostgresTable(table="t"),)
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=sinks)
+    parse = Avro(columns=columns, **declared)
+    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parse, sinks=sinks)
     rows = build_parser(pipeline.spec)(source)
-    return rows.select(list(columns)), rows.column("_error").to_pylist()
+    kept = [name for name in rows.schema.names if name != "_error"]
+    return rows.select(kept), rows.column("_error").to_pylist()
 
 
 def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
@@ -189,6 +194,8 @@ REF = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
 MILLIS, MICROS, NANOS = (logical("long", f"timestamp-{unit}") for unit in ("millis", "micros", "nanos"))
 YEAR_11476, FIRST = 300_000_000_000_000_000, -210_866_803_200_000_000
 
+VARIABLE = record(("scale", "int"), ("value", "bytes"), name="variable")
+
 # Avro's type, the plain value in the record, the column's type, and what PostgreSQL shows of the row or the reason.
 LOGICAL: list[tuple[Any, Any, str, str]] = [
     (dec(4, 2), unscaled(123456789), "numeric(12,2)", "1234567.89"),
@@ -246,7 +253,31 @@ LOGICAL: list[tuple[Any, Any, str, str]] = [
     ("string", "2024-02-29T00:00:00.123456000z", "timestamptz", "2024-02-29 00:00:00.123456+00"),
     ("string", "0044-03-15T00:00:00 BC", "timestamp", "0044-03-15 00:00:00 BC"),
     ("string", "2024-02-29T00:00:00", "timestamptz", "!no offset from UTC"),
+    ({"type": "array", "items": logical("int", "time-millis")}, [86_400_001], "json", "!a time that is not within a day"),
+    ({"type": "array", "items": logical("long", "time-micros")}, [-1], "json", "!a time that is not within a day"),
+    ("string", "2024-02-29", "date", "2024-02-29"),
+    ("string", "infinity", "date", "infinity"),
+    ("string", "2024-02-30", "date", "!not a date"),
+    ("string", "24:00:00", "time", "24:00:00"),
+    ("string", "23:59:60", "time", "!not a time of day"),
     ("string", "NaN", "numeric", "NaN"),
+    # A decimal of a column without a scale, and times as plain integers: what Debezium sends.
+    (VARIABLE, {"scale": 3, "value": unscaled(-1234567)}, "numeric(12,3)", "-1234.567"),
+    (VARIABLE, {"scale": -2, "value": unscaled(15)}, "numeric", "1500"),
+    (VARIABLE, {"scale": 3, "value": unscaled(1)}, "numeric(12,2)", "!"),
+    (VARIABLE, {"scale": 200_000, "value": unscaled(1)}, "numeric", "!out of range"),
+    (VARIABLE, {"scale": 2, "value": b""}, "numeric", "!no bytes"),
+    ("long", 1_700_000_000_123_456, "timestamptz", "!not a timestamp"),
+    ("long", 1_700_000_000_123_456, "timestamptz in us", "2023-11-14 22:13:20.123456+00"),
+    ("long", YEAR_11476, "timestamp in us", "11476-08-15 05:20:00"),
+    ("long", 2**63 - 1, "timestamp in ms", "!outside 4713 BC to 294276 AD"),
+    ("long", 1_001, "timestamptz in ns", "!more than six digits of a second"),
+    ("int", 19_675, "date in days", "2023-11-14"),
+    ("int", 86_400_001, "time in ms", "!not within a day"),
+    ("double", 1.5, "timestamp in s", "!not a timestamp"),
+    ("boolean", True, "date in days", "!not a date"),
+    (MILLIS, 1, "timestamptz in s", "1970-01-01 00:00:00.001+00"),
+    ("string", "2024-02-29T00:00:00Z", "timestamptz in s", "2024-02-29 00:00:00+00"),
     ("long", 2**53 + 1, "double precision", "!more digits than a floating-point number keeps"),
     ("long", 2**53, "double precision", "9.007199254740992e+15"),
     ({"type": "enum", "name": "size", "symbols": ["S", "L"]}, "L", "text", "L"),
@@ -273,8 +304,11 @@ def test_a_logical_value_is_stored_exactly_or_refused_for_its_true_reason(
     """Whatever the schema says of itself: no value is rounded, wrapped or cut."""
     schema = record(("v", kind), name=f"r{next(_numbers)}")
     schema_id = registered(client, schema)
+    column, _, unit = column.partition(" in ")
 
-    found, (error,) = parsed({"v": column}, batch(written(schema_id, bare(schema), {"v": value})))
+    found, (error,) = parsed(
+        {"v": column}, batch(written(schema_id, bare(schema), {"v": value})), unit={"v": unit} if unit else {}
+    )
 
     if shown.startswith("!"):
         assert error is not None
@@ -299,6 +333,66 @@ def stored(cursor: Any, columns: dict[str, str], found: pa.RecordBatch) -> list[
     cursor.copy_expert(f"COPY pg_temp.one FROM STDIN WITH ({codec.copy_options})", data)
     cursor.execute("SELECT v::text FROM pg_temp.one")
     return [text.replace('", "', '","') for (text,) in cursor.fetchall()]
+
+
+P = "__debezium_unavailable_value"
+MD5 = hashlib.md5(P.encode(), usedforsecurity=False).digest()
+INNER = record(("a", "int"), ("b", "string"), name="inner")
+MAP, ARRAY, INTEGERS = {"type": "map", "values": "string"}, *({"type": "array", "items": i} for i in ("string", "int"))
+# Avro's type, the value in the record, the column's type, and whether the column keeps its value.
+PLACEHOLDERS: list[tuple[Any, Any, str, bool]] = [
+    (["null", "string"], P, "text", True),
+    ("string", P, "timestamptz", True),
+    ("string", f'{{"{P}":"{P}"}}', "jsonb", True),
+    ("string", str(UUID(bytes=MD5, version=3)), "uuid", True),
+    ("bytes", P.encode(), "bytea", True),
+    (dec(64, 2), P.encode(), "numeric(12,2)", True),
+    (IDENTITY, UUID(bytes=MD5, version=3).bytes, "uuid", True),
+    (ARRAY, [P], "text[]", True),
+    ({"type": "array", "items": "bytes"}, [P.encode()], "bytea[]", True),
+    (INTEGERS, list(P.encode()), "int[]", True),
+    ({"type": "array", "items": logical("int", "date")}, list(P.encode()), "date[]", True),
+    ({"type": "array", "items": "double"}, list(P.encode()), "jsonb", True),
+    (MAP, {P: P}, "jsonb", True),
+    (ARRAY, [P, "x"], "text[]", False),
+    (MAP, {"a": P}, "jsonb", False),
+    (INNER, {"a": 1, "b": P}, "jsonb", False),
+    ({"type": "array", "items": INNER}, [{"a": 1, "b": P}], "json", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "column", "kept"), PLACEHOLDERS, ids=lambda case: ascii(case)[:40])
+def test_a_placeholder_of_debezium_leaves_the_column_out_or_is_a_bad_record(
+    client: SchemaRegistryClient, kind: Any, value: Any, column: str, kept: bool
+) -> None:
+    """In each form that Debezium has for a type; never a value of the column. Without the declaration it is a value."""
+    schema = record(("k", "string"), ("v", kind), name=f"r{next(_numbers)}")
+    columns = {"k": "text", "v": column}
+    value = written(registered(client, schema), bare(schema), {"k": "a", "v": value})
+
+    found, (error,) = parsed(columns, batch(value), unavailable=P)
+    plain, _ = parsed(columns, batch(value))
+
+    assert "_unavailable" not in plain.schema.names
+    if kept:
+        assert error is None
+        assert found.to_pylist() == [{"k": "a", "v": None, "_unavailable": ["v"]}]
+    else:
+        assert str(error).startswith("v: the value holds the placeholder")
+
+
+def test_an_upsert_table_keeps_what_an_avro_record_does_not_give(dsn: str, client: SchemaRegistryClient) -> None:
+    values = [(1, "one"), (1, P), (2, P)]
+    id_ = registered(client, PERSON_SCHEMA)
+    records = [written(id_, PERSON_SCHEMA, {"id": number, "name": name}) for number, name in values]
+    sink = {"mode": "upsert", "key": "id", "keep_unavailable": True}
+    one = world(dsn, "quarantine", *records, unavailable=P, sink=sink)
+
+    with pytest.raises(RecordsRefusedError, match="name is unavailable"):
+        one.epoch()
+    one.epoch()
+
+    assert one.sql(f"SELECT id, name FROM {one.pipeline.name}_t") == [(1, "one")]
 
 
 def test_a_tombstone_is_no_avro_record() -> None:
@@ -377,6 +471,16 @@ def test_what_cannot_be_read_is_its_records_error_and_the_others_are_rows(client
     assert [row for row, error in zip(found, errors, strict=True) if error is None] == [{"id": 1, "name": "canary"}] * 2
 
 
+@pytest.mark.parametrize("depth", [100, 1_000, 200_000])
+def test_a_record_of_any_depth_ends_no_process(client: SchemaRegistryClient, depth: int) -> None:
+    """The reader in C has no limit but the stack of the process: one record would kill each attempt."""
+    schema_id = registered(client, record(("n", ["null", "r"])))
+
+    _, (error,) = read({"n": "jsonb"}, batch(with_header(schema_id, b"\2" * depth + b"\0")))
+
+    assert (error is None) if depth == 100 else ("nested deeper than 256" in str(error))
+
+
 def test_a_tombstone_takes_its_columns_from_an_avro_key_and_from_no_other(client: SchemaRegistryClient) -> None:
     schema = record(("id", "long"))
     key = written(registered(client, schema), schema, {"id": 7})
@@ -399,14 +503,15 @@ def test_a_schema_that_is_registered_later_is_found_by_the_next_task(client: Sch
     assert read({"id": "bigint"}, batch(value)) == ([{"id": 1}], [None])
 
 
-def world(dsn: str, policy: str, *values: bytes) -> InProcess:
+def world(
+    dsn: str, policy: str, *values: bytes, sink: Mapping[str, Any] = MappingProxyType({}), **declared: Any
+) -> InProcess:
     name = f"avro{next(_numbers)}"
     kafka = FakeKafka()
     kafka.produce(name, 0, len(values))
-    sinks = (PostgresTable(table=f"{name}_t", columns=PERSON),)
-    pipeline = Pipeline(
-        name=name, source=KafkaSource(topics=name), parse=Avro(columns=PERSON), bad_records=policy, sinks=sinks
-    )
+    sinks = (PostgresTable(table=f"{name}_t", columns=PERSON, **sink),)
+    parse = Avro(columns=PERSON, **declared)
+    pipeline = Pipeline(name=name, source=KafkaSource(topics=name), parse=parse, bad_records=policy, sinks=sinks)
     one = InProcess(dsn, pipeline, kafka, lambda planned: [range_batch(planned, values)])
     one.create()
     return one

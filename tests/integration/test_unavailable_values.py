@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
+from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE, Row
 from tests.integration.in_process import InProcess
-from tests.reading import range_batch
+from tests.reading import range_batch, source_batch
 
 P = "__debezium_unavailable_value"
-RECORD = {"k": "text", "a": "text", "b": "bytea", "n": "integer", "_deleted": "boolean"}
 COLUMNS = {"k": "text", "a": "text", "b": "bytea", "n": "integer"}
 SINK: dict[str, Any] = {"table": "t", "mode": "upsert", "key": "k", "columns": COLUMNS, "keep_unavailable": True}
 
@@ -35,8 +37,18 @@ class Job:
             name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=PostgresTable(**SINK | sink),
             bad_records="quarantine",
         )  # fmt: skip
-        self.one = InProcess(dsn, pipeline, self.kafka, lambda one: [range_batch(one, self.records[one.tp.partition])])
+        self.one = InProcess(dsn, pipeline, self.kafka, lambda one: [self.batch(one)])
         self.one.create()
+
+    def batch(self, one: PlannedRange) -> pa.RecordBatch:
+        """A record without any column but the key and its order is a tombstone."""
+        offsets = range(one.range.start, one.range.until)
+        records = [self.records[one.tp.partition][offset] for offset in offsets]
+        texts = [json.dumps(record).encode() for record in records]
+        is_tombstone = [set(record) == {"k", "n"} for record in records]
+        values = [None if gone else text for text, gone in zip(texts, is_tombstone, strict=True)]
+        keys = [text if gone else None for text, gone in zip(texts, is_tombstone, strict=True)]
+        return source_batch(one.tp, offsets, values, key=keys)
 
     def send(self, *records: Row, partition: int = 0) -> None:
         self.records[partition] += records
@@ -102,11 +114,59 @@ def test_a_value_that_no_older_row_gives_is_a_bad_record(postgres_dsn: str) -> N
     )
 
 
+def gone(k: str, n: int) -> Row:
+    return {"k": k, "n": n}
+
+
+# What is committed before, what the next epoch reads (both by partition), and the row of x with the offset that is bad.
+ONE, KEPT = row("x", "one", B1, 1), ("x", "one", "x", 3)
+LATE: dict[str, tuple[dict[int, list[Row]], dict[int, list[Row]], tuple[Any, ...] | None, set[tuple[int, int]]]] = {
+    "the first row of a key": ({}, {0: [row("x", P, B1, 3)]}, None, {(0, 0)}),
+    "an earlier record of the epoch": ({}, {0: [ONE, row("x", P, B1, 3)]}, KEPT, set()),
+    "an older order that is read later": ({}, {0: [row("x", P, B1, 3), ONE]}, KEPT, set()),
+    "a deletion before it in the epoch": (
+        {}, {0: [ONE, gone("x", 2), row("x", P, B1, 3)]}, None, {(0, 2)}),
+    "a row, a deletion and a whole row before it": (
+        {0: [row("x", "old", B2, 0)]}, {0: [gone("x", 0), ONE, row("x", P, B1, 3)]}, KEPT, set()),
+    "a deletion after it": ({0: [ONE]}, {0: [row("x", P, B1, 3), gone("x", 4)]}, None, set()),
+    "a deletion in the table": ({0: [ONE, gone("x", 2)]}, {0: [row("x", P, B1, 3)]}, None, {(0, 2)}),
+    "a deletion that is older than the row": ({0: [ONE]}, {0: [gone("x", 0), row("x", P, B1, 3)]}, KEPT, set()),
+    "no value, and a newer whole row": (
+        {}, {0: [row("x", P, B1, 2), row("x", "two", B1, 3)]}, ("x", "two", "x", 3), {(0, 0)}),
+    "a value of another partition in the epoch": ({0: [ONE]}, {0: [row("x", P, B1, 3)], 1: [row("x", "two", B1, 2)]},
+                                                  ("x", "two", "x", 2), {(0, 1)}),
+    # The order of a key goes back: the late record changes nothing, also not the value that the newer row has kept.
+    "a late record of another partition": (
+        {0: [ONE, row("x", P, B1, 3)]}, {1: [row("x", "two", B2, 2)]}, KEPT, set()),
+    "a late record of the same partition": (
+        {0: [ONE, row("x", P, B1, 3)]}, {0: [row("x", "two", B2, 2)]}, KEPT, set()),
+    "a late record without the value": ({0: [ONE, row("x", "one", B1, 3)]}, {1: [row("x", P, B2, 2)]}, KEPT, set()),
+    "a repeat of what was read": (
+        {0: [ONE, row("x", P, B1, 3)]}, {0: [ONE, row("x", P, B1, 3)]}, KEPT, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_a_kept_value_is_that_of_the_newest_older_record_of_its_partition(postgres_dsn: str, case: str) -> None:
+    before, then, x, bad = LATE[case]
+    job = Job(postgres_dsn, order_by="n")
+    for part in filter(None, (before, then)):
+        for partition, records in part.items():
+            job.send(*records, partition=partition)
+        job.epoch()
+
+    assert job.rows() == ([] if x is None else [x])
+    assert set(job.bad()) == bad
+
+
 def reference(history: Sequence[Row]) -> tuple[dict[str, tuple[Any, ...]], set[int]]:
     """The rows, and the offsets of the bad records, of a history in one partition."""
     rows: dict[str, tuple[Any, ...]] = {}
     bad = set()
     for offset, one in enumerate(history):
+        if set(one) == {"k", "n"}:
+            rows.pop(one["k"], None)
+            continue
         before = rows.get(one["k"])
         kept = [one["a"] == P, one["b"] == NO_BYTES]
         if any(kept) and before is None:
@@ -127,9 +187,10 @@ def test_every_division_into_epochs_gives_the_same_rows_and_bad_records(
     rng = random.Random(seed)
     job = Job(postgres_dsn, order_by=order_by)
     history = [
+        gone(rng.choice("xyz"), number) if rng.random() < 0.15 else
         row(rng.choice("xyz"), rng.choice(["one", "two", None, P, P]), rng.choice([B1, B2, None, NO_BYTES]), number)
         for number in range(40)
-    ]
+    ]  # fmt: skip
     job.send(*history)
 
     while job.one.sql("SELECT max(next_offset) FROM epochline.heads") != [(len(history),)]:

@@ -92,7 +92,7 @@ def test_an_array_of_avro_is_an_array(items: Any, kind: str, value: Any, carried
     fastavro.schemaless_writer(body, registry.parsed, {"v": value})
     reader = AvroReader({"v": column_type(kind)}, cast("Registry", registry))
 
-    [column], problems = reader.read(pa.array([with_header(1, body.getvalue())]), pa.array([None], pa.binary()))
+    [column], problems, _ = reader.read(pa.array([with_header(1, body.getvalue())]), pa.array([None], pa.binary()))
 
     if problems:
         assert carried is not None

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import re2
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.jsontext import read_json, write_json
 from epochline.arrow.cast.reasons import printable
 from epochline.arrow.formats import json_values
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.formats.postgres_text import as_text
+from epochline.declare.avro import Avro
 from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex
 from epochline.declare.pipeline import Pipeline
@@ -70,6 +74,80 @@ def test_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> 
         one_by_one = parse(Json(columns=COLUMNS), values)
 
     assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
+
+
+def digits(most: int) -> st.SearchStrategy[str]:
+    """Also digits that are nearly all 0 or 9, as far as a decimal of Arrow reaches and much further."""
+    lengths = st.integers(1, most) | st.sampled_from([38, 39, 46, 76, 77, 400])
+    return st.text("0123456789", min_size=1, max_size=most) | lengths.flatmap(
+        lambda length: st.sampled_from(["0" * length, "9" * length, "1" * length, "1" + "0" * length])
+    )
+
+
+NUMERALS = st.builds(
+    lambda sign, whole, fraction, exponent: sign + (whole.lstrip("0") or "0") + fraction + exponent,
+    st.sampled_from(["", "-"]), digits(12), st.just("") | digits(12).map(".{}".format),
+    st.just("") | st.builds("{}{}{}".format, st.sampled_from("eE"), st.sampled_from(["", "+", "-", "-0"]),
+                            st.integers(0, 80) | st.sampled_from([308, 324, 400, 99_999, 10**9 - 1, 10**9])),
+)  # fmt: skip
+FRACTIONS = ["numeric(12,2)", "numeric(38,0)", "numeric(38,18)", "numeric(38,38)", "numeric(60,4)", "numeric(76,70)",
+             "real", "double precision"]  # fmt: skip
+
+
+def held(numeral: str, kind: str) -> Any:
+    """The value of a number in a column; None if the column has no such value."""
+    mantissa, _, exponent = numeral.lower().partition("e")
+    is_zero = not mantissa.strip("-0.")
+    if not kind.startswith("numeric"):
+        number = float(numeral)
+        with np.errstate(over="ignore", under="ignore"):
+            number = float(np.float32(number)) if kind == "real" else number
+        return None if np.isinf(number) or (number == 0 and not is_zero) else number
+    precision, scale = parse_type(kind).precision or 0, parse_type(kind).scale or 0
+    if len(exponent.lstrip("+-0")) > 9:
+        return None
+    if is_zero:
+        return 0
+    value = Fraction(mantissa) * Fraction(10) ** (int(exponent or 0) if abs(int(exponent or 0)) < 2000 else 2000)
+    return value if abs(value) < 10 ** (precision - scale) and (value * 10**scale).denominator == 1 else None
+
+
+@settings(deadline=None)
+@given(NUMERALS, st.sampled_from(FRACTIONS))
+@example("1e-41", "numeric(12,2)")
+@example("1" + "0" * 45, "numeric(12,2)")
+@example("9" * 39, "numeric(38,0)")
+@example("99", "numeric(38,38)")
+@example("1" * 31 + "e9", "numeric(12,2)")
+@example("1e-1000000000", "numeric(60,4)")
+@example("1e-999999999", "numeric(60,4)")
+@example("1.8e308", "double precision")
+@example("1" + "0" * 309, "real")
+@example("-1e-400", "double precision")
+@example("0." + "0" * 400 + "1", "double precision")
+def test_a_number_of_any_length_is_the_same_number_or_is_refused(numeral: str, kind: str) -> None:
+    """Arrow's decimals wrap around in silence, and its numbers with a fraction overflow to infinity or to 0."""
+    parser = Json(columns={"v": kind})
+
+    [alone] = parse(parser, [b'{"v":%s}' % numeral.encode()])
+    [among_many, *_] = parse(parser, [b'{"v":%s}' % numeral.encode(), *[b'{"v": 0}'] * 300])
+
+    assert alone == among_many
+    assert (alone["v"] is None) == (alone["_error"] is not None)
+    assert alone["v"] == held(numeral, kind)
+
+
+@given(
+    st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**34), max_value=10**34),
+    st.sampled_from(FRACTIONS[:-2]),
+)
+@example(Decimal("3887946.501"), "numeric(38,32)")
+def test_a_decimal_of_a_function_is_the_same_number_or_is_refused(value: Decimal, kind: str) -> None:
+    """Arrow wraps around as well where the scale of a decimal grows."""
+    cast = cast_column("v", pa.array([value], pa.decimal128(38, 3)), parse_type(kind))
+
+    assert (cast.array[0].as_py() is None) == (cast.problems != {})
+    assert cast.array[0].as_py() == held(str(value), kind)
 
 
 def test_good_json_is_read_all_at_once() -> None:
@@ -367,11 +445,13 @@ def test_a_number_that_stands_for_a_time_or_a_decimal_is_exact_or_refused(
     ],
 )
 def test_a_unit_or_scale_that_no_column_can_have_is_refused(declared: dict[str, Any], said: str) -> None:
-    with pytest.raises(DeclarationError, match=said):
-        Json(columns={"n": "numeric", "at": "timestamptz"}, **declared)
+    for parser in (Json, Avro) if "unit" in declared else (Json,):
+        with pytest.raises(DeclarationError, match=said):
+            parser(columns={"n": "numeric", "at": "timestamptz"}, **declared)
 
 
-def test_a_unit_counts_for_each_column_of_a_time() -> None:
-    parser = Json(columns={"n": "numeric", "at": "timestamptz", "day": "date"}, unit="ms")
+@pytest.mark.parametrize("kind", [Json, Avro])
+def test_a_unit_counts_for_each_column_of_a_time(kind: type[Json | Avro]) -> None:
+    parser = kind(columns={"n": "numeric", "at": "timestamptz", "day": "date"}, unit="ms")
 
     assert parser.units == {"at": "ms", "day": "ms"}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochline import (
+    Avro,
     Bytes,
     FailureRate,
     Files,
@@ -236,6 +237,10 @@ WRONG_TOPIC = {
     "paths": (
         {"topic": "t", "value": Json(columns={"a": "text"}, paths={"a": "$.b.c"})},
         "value: paths: for reading only",
+    ),
+    "what Avro reads": (
+        {"topic": "t", "value": Avro(columns={"at": "timestamptz"}, unit="us", unavailable="gone")},
+        "value: unavailable, unit: for reading only",
     ),
 }
 WRONG: list[tuple[Callable[..., object], type, Fields]] = [

@@ -91,9 +91,10 @@ FORMS = {
     "bytes in hex": ("bytea", P.encode().hex()), "array of texts": ("jsonb", [P]), "map": ("jsonb", {P: P}),
     "array of bytes": ("jsonb", [BASE64]), "array of integers": ("jsonb", list(P.encode())), "time": ("timestamptz", P),
     "number": ("numeric(12,2)", P), "map as text": ("text", f'{{"{P}":"{P}"}}'), "integer": ("integer", P),
+    "array of floats": ("jsonb", [float(byte) for byte in P.encode()]), "array": ("text[]", [P]),
     "array of uuids": ("jsonb", ["PLACEHOLDER"]), "uuid": ("uuid", "PLACEHOLDER"),
 }  # fmt: skip
-NO_FORM = ["", P + "x", [P, P], {P: 1}, {"a": P}, [], list(P.encode())[1:], None, "95,95"]
+NO_FORM = ["", P + "x", {P: 1}, [], list(P.encode())[1:], None, "95,95"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -131,6 +132,17 @@ def test_what_is_no_placeholder_stays_the_value(value: Any) -> None:
 
     assert row["_unavailable"] is None
     assert (None if row["v"] is None else json.loads(row["v"])) == value
+
+
+@pytest.mark.parametrize("value", [[P, P], {"a": P}, {P: P, "a": 1}, ["a", {"b": [P]}], {"a": [BASE64]}], ids=str)
+def test_a_placeholder_among_other_values_is_a_bad_record(value: Any) -> None:
+    """A document with a part that is not there is no value that a table may hold."""
+    [row] = parse(
+        Json(columns={"v": "text[]" if value == [P, P] else "jsonb"}, unavailable=P),
+        [json.dumps({"v": value}).encode()],
+    )
+
+    assert "v: the value holds the placeholder of a value that its connector did not have" in row["_error"]
 
 
 KV = {"k": "text", "v": "text"}

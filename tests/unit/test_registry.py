@@ -13,7 +13,7 @@ import pytest
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.avro import derived_schema
+from epochline.arrow.formats.avro_writer import derived_schema
 from epochline.config.registry import (
     Registries,
     Registry,

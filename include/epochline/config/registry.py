@@ -168,7 +168,7 @@ class Registry:
         try:
             self._add_references(held, named)
             return parse_schema(exact_schema(json.loads(held.schema_str or "")), named_schemas=named)
-        except (SchemaParseException, ValueError) as error:
+        except (SchemaParseException, ValueError, RecursionError) as error:
             raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
 
     def _add_references(self, schema: Schema, named: dict[str, Any]) -> None:

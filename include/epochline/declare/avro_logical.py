@@ -61,3 +61,21 @@ def _is_valid(schema: Mapping[str, Any]) -> bool:
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         return type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0
     return schema.get("size") == _SIZES.get(logical)
+
+
+def is_recursive(schema: Any) -> bool:
+    """Whether a record of a schema that fastavro parsed may contain itself, so that a value may be of any depth."""
+    return _recurs(schema, schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}, frozenset())
+
+
+def _recurs(schema: Any, named: Mapping[str, Any], inside: frozenset[str]) -> bool:
+    if isinstance(schema, list):
+        return any(_recurs(one, named, inside) for one in schema)
+    if isinstance(schema, str):
+        return schema in inside or (schema in named and _recurs(named[schema], named, inside))
+    if not isinstance(schema, dict):
+        return False
+    inside = inside | {schema["name"]} if "name" in schema else inside
+    parts = [schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))]
+    inner = schema.get("type")
+    return any(_recurs(one, named, inside) for one in ([*parts, inner] if isinstance(inner, dict | list) else parts))

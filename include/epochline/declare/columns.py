@@ -162,6 +162,30 @@ TIMES = frozenset(
 UNITS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each unit of such a number, which counts from 1970-01-01 in UTC or, for a time, from midnight."""
 
+
+def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
+    """The unit of each column whose numbers stand for a date or a time.
+
+    Args:
+        unit: one of `UNITS` for all such columns, or by column.
+        columns: their types.
+
+    Raises:
+        ValueError: a column has no such type, or a unit is unknown.
+    """
+    kinds = {name: parse_type(text).name for name, text in columns.items()}
+    times = {name for name, kind in kinds.items() if kind in TIMES}
+    units = dict.fromkeys((name for name in columns if name in times), unit) if isinstance(unit, str) else dict(unit)
+    strangers = sorted(set(units) - times)
+    if strangers:
+        raise ValueError(f"unit: {', '.join(strangers)} is not a column of type {', '.join(sorted(TIMES))}")
+    unknown = sorted({one for one in units.values() if one not in UNITS})
+    if unknown or (isinstance(unit, str) and not units):
+        what = f"{', '.join(unknown)} is no unit" if unknown else "there is no column of a date or a time"
+        raise ValueError(f"unit: {what}; use one of {', '.join(UNITS)}, for columns of a date or a time")
+    return units
+
+
 START, END = "window_start", "window_end"
 """``timestamptz`` columns of every window's result and state: ``[window_start, window_end)``."""
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from operator import not_
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.avro_types import proposed, unheld
+from epochline.declare.avro import Avro
 from epochline.declare.base import DeclarationModel, in_order, reading_back
-from epochline.declare.columns import TIMES, UNITS, parse_type
+from epochline.declare.columns import parse_type, units_by_column
 from epochline.declare.json_paths import check_paths, is_json_of, read_path
 from epochline.declare.patterns import check_pattern, named_groups
-from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, TextSpec
+from epochline.declare.specs import BytesSpec, JsonSpec, RegexSpec, TextSpec
 
 
 class Bytes(DeclarationModel):
@@ -128,25 +126,18 @@ class Json(DeclarationModel):
 
     @model_validator(mode="after")
     def _numbers_stand_for_columns(self) -> Json:
-        kinds = {name: parse_type(text).name for name, text in self.columns.items()}
-        for field, given, fitting in (("unit", self.units, TIMES), ("scale", self.scale, {"numeric"})):
-            strangers = sorted(name for name in given if kinds.get(name) not in fitting)
-            if strangers:
-                raise ValueError(
-                    f"{field}: {', '.join(strangers)} is not a column of type {', '.join(sorted(fitting))}"
-                )
-        unknown = sorted({unit for unit in self.units.values() if unit not in UNITS})
-        if unknown or (isinstance(self.unit, str) and not self.units):
-            what = f"{', '.join(unknown)} is no unit" if unknown else "there is no column of a date or a time"
-            raise ValueError(f"unit: {what}; use one of {', '.join(UNITS)}, for columns of a date or a time")
+        strangers = sorted(
+            name for name in self.scale if name not in self.columns or parse_type(self.columns[name]).name != "numeric"
+        )
+        if strangers:
+            raise ValueError(f"scale: {', '.join(strangers)} is not a column of type numeric")
+        _ = self.units  # checks them
         return self
 
     @property
     def units(self) -> dict[str, str]:
         """The unit of each column whose numbers stand for a date or a time."""
-        if isinstance(self.unit, dict):
-            return self.unit
-        return {name: self.unit for name, text in self.columns.items() if parse_type(text).name in TIMES}
+        return units_by_column(self.unit, self.columns)
 
     @property
     def reads_only(self) -> list[str]:
@@ -219,89 +210,6 @@ class Regex(DeclarationModel):
     def spec(self) -> RegexSpec:
         """The values that a Spark worker needs."""
         return RegexSpec(pattern=self.pattern, columns=self.record)
-
-
-class Avro(DeclarationModel):
-    """Each record's value as an Avro record whose schema a registry holds: a zero byte, the schema's id, the body.
-
-    A value is read with its writer's schema and its fields are taken by name. Other fields are ignored; missing fields
-    are NULL. An id that the registry does not know, bytes that are not of that schema, or a value that its column
-    cannot hold makes a bad record. A registry that does not answer fails the attempt; a repeat helps. A record without
-    a value (a tombstone) takes its columns from an Avro record in its key.
-
-    Args:
-        columns: fields and their PostgreSQL types.
-        subject: for writing: the subject of the schema; by default the topic's name and ``-value``.
-        schema_: for writing: the schema, a record of these columns. The default schema allows null in every field, has
-            logical types for timestamps, times, dates, ``numeric(p,s)`` and ``uuid``, and a string for every column
-            type without an Avro type, including ``numeric`` without a precision. Each field of a schema given here
-            must hold every value of its column.
-        registry: id of the registry's connection.
-    """
-
-    kind: Literal["avro"] = "avro"
-    columns: dict[str, str] = Field(min_length=1)
-    subject: str | None = Field(default=None, min_length=1)
-    schema_: dict[str, Any] | None = None
-    registry: str = "epochline_registry"
-
-    _ordered = field_validator("columns", mode="before")(in_order)
-
-    @field_validator("columns")
-    @classmethod
-    def _fields_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
-        for name in columns:
-            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"Avro has no field named {name!r} (letters, digits and _, no digit at the beginning)")
-        return {name: str(parse_type(text)) for name, text in columns.items()}
-
-    @model_validator(mode="after")
-    def _schema_is_of_the_columns(self) -> Avro:
-        if self.schema_ is None:
-            return self
-        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
-
-        named: dict[str, Any] = {}
-        try:
-            parsed = parse_schema(self.schema_, named_schemas=named)
-        except (SchemaParseException, UnknownType, KeyError) as error:
-            raise ValueError(f"schema_: not an Avro schema: {type(error).__name__}: {error}") from error
-        if self.schema_.get("type") != "record":
-            raise ValueError("schema_: must be a record")
-        fields = {one["name"]: "default" in one for one in self.schema_["fields"]}
-        strangers = sorted(set(self.columns) - set(fields))
-        unfilled = sorted(name for name, has_default in fields.items() if not has_default and name not in self.columns)
-        if strangers or unfilled:
-            raise ValueError(
-                f"schema_: has no field {', '.join(strangers)}; take it out of columns"
-                if strangers
-                else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
-            )
-        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
-        if isinstance(parsed, dict) and not reading_back.get():
-            self._fields_hold_their_columns({one["name"]: one["type"] for one in parsed["fields"]}, named)
-        return self
-
-    def _fields_hold_their_columns(self, fields: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-        """Refuse types for which Avro's writer would silently truncate or misread values."""
-        for name, text in self.columns.items():
-            kind = parse_type(text)
-            found = unheld(fields[name], kind, named)
-            if found is not None:
-                raise ValueError(
-                    f"schema_: field {name} has the Avro type {found}, which does not hold every {kind} unchanged;"
-                    f" declare the field as {proposed(kind)}, or give the column a type that {found} holds"
-                )
-
-    @property
-    def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
-        return dict(self.columns)
-
-    @property
-    def spec(self) -> AvroSpec:
-        """The values that a Spark worker needs."""
-        return AvroSpec(columns=self.columns, subject=self.subject, schema=self.schema_, registry=self.registry)
 
 
 ValueFormat = Annotated[Bytes | Text | Json | Avro, Field(discriminator="kind")]

@@ -48,12 +48,14 @@ class RegexSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSpec:
-    """See `epochline.declare.parsers.Avro`."""
+    """See `epochline.declare.avro.Avro`."""
 
     columns: Mapping[str, str]
     subject: str | None
     schema: Mapping[str, Any] | None
     registry: str
+    unavailable: str | None
+    units: Mapping[str, str]
 
 
 FormatSpec = BytesSpec | TextSpec | JsonSpec | AvroSpec

@@ -42,9 +42,9 @@ class PostgresTable(DeclarationModel):
             planned, the same in every retry. It is not among ``columns``.
         before_images: the number of newest epochs whose replaced rows are kept, so that ``epochline restore`` can put
             them back (``upsert``, ``add``). Mode ``append`` replaces no rows.
-        keep_unavailable: whether a column keeps its value where a record does not give it: a value that `Json` reads as
-            ``unavailable``, or a name in the list ``_unavailable`` of a function ``parse`` (``upsert`` with lineage, no
-            ``transform``). Without an older row of the key in the same partition the record is bad.
+        keep_unavailable: whether a column keeps its value where a record does not give it: a value that `Json` or
+            `Avro` reads as ``unavailable``, or a name in the list ``_unavailable`` of a function ``parse`` (``upsert``
+            with lineage, no ``transform``). Without an older row of the key in the same partition the record is bad.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
             the columns are taken by name.
     """

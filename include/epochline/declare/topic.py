@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from epochline.declare.avro import Avro
 from epochline.declare.base import DeclarationModel, Reference, check_columns, check_reference, in_order
 from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import OUTBOX, outbox_table
@@ -106,7 +107,7 @@ class KafkaTopic(DeclarationModel):
     def _values_are_flat(cls, value: str | ValueFormat) -> str | ValueFormat:
         if isinstance(value, str):
             return check_reference(value)
-        if isinstance(value, Json) and value.reads_only:
+        if isinstance(value, Json | Avro) and value.reads_only:
             fields = ", ".join(value.reads_only)
             raise ValueError(
                 f"{fields}: for reading only; a column is written as a member of its own name; leave it out"

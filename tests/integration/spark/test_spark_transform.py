@@ -12,14 +12,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
-from epochline.errors import DeclarationError
+from epochline.errors import DeclarationError, EpochlineError
 from epochline.postgres.ledger.parts import PARSE, counts_of
 from epochline.protocol.offsets import add_up
 from epochline.protocol.staging import StagingTicket
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, LINEAGE
 from tests.integration.kafka_topics import span_of_timestamps
-from tests.integration.spark.conftest import Records, Servers
+from tests.integration.spark.conftest import Records, Runs, Servers
 
 RECORD = {"who": "text", "n": "integer", "at": "timestamp with time zone"}
 
@@ -37,11 +40,67 @@ def misses_a_table(parsed: DataFrame) -> dict[str, DataFrame]:
     return {"public.raw": parsed}
 
 
+def made_of(parsed: DataFrame, **columns: str) -> DataFrame:
+    return parsed.select("who", *STAGED_LINEAGE, *(F.expr(text).alias(name) for name, text in columns.items()))
+
+
+# The table's columns beside who, and what the transform gives; what is stored, or the reason.
+GIVEN: dict[str, tuple[dict[str, str], dict[str, str], str | None, str]] = {
+    "an exact value": ({"n": "numeric(6,2)"}, {"n": "CAST(1.500 AS DECIMAL(9,3))"}, "1.50", ""),
+    "more digits after the point": (
+        {"n": "numeric(6,2)"}, {"n": "CAST(1.505 AS DECIMAL(9,3))"}, None, "n: .*does not fit"),
+    "more digits before the point": ({"n": "numeric(6,2)"}, {"n": "12345.67D"}, None, "n: .*does not fit"),
+    "a scale that wraps around": (
+        {"n": "numeric(38,32)"}, {"n": "CAST(3887946.501 AS DECIMAL(38,3))"}, None, "n: .*does not fit"),
+    "a number beyond its integer": ({"n": "integer"}, {"n": "2147483648L"}, None, "n: .*does not fit"),
+    "a fraction for an integer": ({"n": "integer"}, {"n": "1.5D"}, None, "n: .*does not fit"),
+    "a text of another kind": ({"n": "uuid"}, {"n": "'soon'"}, None, "n: .*does not fit"),
+    "a type of another kind": ({"n": "integer"}, {"n": "array(1)"}, None, "column n: Arrow's list"),
+    "a missing column": ({"n": "integer"}, {}, None, "DataFrame has no n"),
+    "a column that the table generates": (
+        {"n": "integer GENERATED ALWAYS AS (7) STORED"}, {"n": "1"}, None, "has n, which the table generates"),
+    "a column that the table has not": ({"n": "integer"}, {"n": "1", "more": "2"}, "1", ""),
+}  # fmt: skip
+
+
+def gives(parsed: DataFrame) -> DataFrame:
+    return made_of(parsed, **GIVEN[CASE[0]][1])
+
+
+CASE = [""]
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_what_a_transform_returns_is_stored_exactly_or_refused_by_the_name_of_its_column(
+    servers: Servers, case: str
+) -> None:
+    """INV-9, through Spark: no value is rounded, wrapped or replaced by one that the table generates."""
+    CASE[0] = case
+    columns, _, expected, reason = GIVEN[case]
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    query(servers.database.dsn, f"CREATE TABLE t (who text, {declared}{LINEAGE})", options=IN_PUBLIC)
+    body = {
+        "name": servers.name, "source": KafkaSource(topics=servers.topic({0: [b'{"who": "a"}']})).model_dump(),
+        "parse": Json(columns=RECORD).model_dump(), "transform": "pipelines_of_tests:gives",
+        "sinks": [PostgresTable(table="t").model_dump()],
+    }  # fmt: skip
+    line = Runs(servers, Pipeline.from_stored(json.dumps(body)))
+
+    if expected is not None:
+        line.epoch()
+    else:
+        with pytest.raises(EpochlineError, match=reason):
+            line.epoch()
+
+    stored = servers.database.query("SELECT n::text FROM t")
+    assert stored == ([] if expected is None else [(expected,)])
+
+
 @pytest.fixture(autouse=True)
 def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions as a pipeline's module: not importable where the executors look."""
     made = ModuleType("pipelines_of_tests")
-    for function in (transform, misses_a_table):
+    for function in (transform, misses_a_table, gives):
         setattr(made, function.__name__, function)
     monkeypatch.setitem(sys.modules, made.__name__, made)
 

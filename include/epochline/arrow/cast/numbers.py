@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -69,7 +70,8 @@ def to_float(array: pa.Array, kind: ColumnType) -> pa.Array:
 def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     """To ``numeric(p,s)``: a value with more digits than ``p`` or ``s`` allow is refused, not rounded."""
     _only(array)
-    if pa.types.is_integer(array.type):
+    target: Any = arrow_type(kind)
+    if pa.types.is_integer(array.type) or _may_wrap_around(array.type, target):
         array = array.cast(pa.string())
     elif pa.types.is_floating(array.type):
         # The shortest text that reads back as the same double: 0.1 has one decimal digit, not fifty-five.
@@ -78,7 +80,48 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     if pa.types.is_string(array.type):
         require(pc.invert(pc.match_substring_regex(array, _NO_NUMBER)), "only numeric without a precision takes it")
         require(pc.match_substring_regex(array, _NUMERAL), "not a number")
-    return array.cast(arrow_type(kind))
+        array = _within_digits(array, target.precision, target.scale)
+    return array.cast(target)
+
+
+def _may_wrap_around(given: Any, target: Any) -> bool:
+    """Whether a scale that grows may exceed the digits of Arrow's decimals, which Arrow does not check."""
+    if not pa.types.is_decimal(given):
+        return False
+    most = 76 if pa.types.is_decimal256(given) or pa.types.is_decimal256(target) else 38
+    return bool(given.precision - given.scale + target.scale > most)
+
+
+def _within_digits(texts: pa.Array, precision: int, scale: int) -> pa.Array:
+    """The numerals without exponents and needless zeros, each with no more digits than the type has.
+
+    Arrow reads only these safely: with more digits it wraps around in silence, and a far exponent ends the process.
+
+    Raises:
+        DoesNotFitError: a number has more digits.
+    """
+    whole, fraction = precision - scale, rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+    plain = pc.match_substring_regex(texts, rf"^[+-]?{f'[0-9]{{1,{whole}}}' if whole else '0'}{fraction}$")
+    strange = pc.fill_null(pc.invert(plain), False)
+    if not pc.any(strange, min_count=0).as_py():
+        return texts
+    numerals: list[Any] = texts.filter(strange).to_pylist()
+    written = [_digits_of(text, precision, scale) for text in numerals]
+    return pc.replace_with_mask(texts, strange, pa.array(written, pa.string()))
+
+
+def _digits_of(numeral: str, precision: int, scale: int) -> str:
+    value = Decimal(numeral)
+    if value.is_zero():
+        return "0"
+    if value.adjusted() >= precision - scale:
+        raise DoesNotFitError("out of range")
+    sign, digits, exponent = value.as_tuple()
+    figures = "".join(map(str, digits)).rstrip("0")
+    last = int(exponent) + len(digits) - len(figures)
+    if last < -scale:
+        raise DoesNotFitError(f"more than {scale} digits after the point")
+    return format(Decimal((sign, tuple(map(int, figures)), last)), "f")
 
 
 def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:

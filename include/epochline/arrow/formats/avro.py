@@ -1,32 +1,33 @@
-"""Avro with a schema registry: read records of any schema, and write records of one schema."""
+"""Read Avro records of any schema that a registry holds."""
 
 from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
+import fastavro._read_py
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from epochline.arrow.cast.arrays import planted
-from epochline.arrow.cast.calendar import only_postgres, outside_years
+from epochline.arrow.cast.calendar import microseconds, time_number
 from epochline.arrow.cast.casting import Cast, cast_elements
 from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.jsontext import MAX_DEPTH
-from epochline.arrow.cast.time_texts import read_moment
+from epochline.arrow.cast.numbers import unscaled
+from epochline.arrow.cast.time_texts import read_date, read_moment, read_time
 from epochline.arrow.cast.types import arrow_type
 from epochline.arrow.formats import avro_values
 from epochline.arrow.formats.avro_values import Logical
-from epochline.arrow.formats.postgres_text import as_text
-from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header, with_header
-from epochline.declare.columns import INTEGERS, ColumnType
-from epochline.declare.specs import AvroSpec
+from epochline.arrow.formats.placeholder import WITHIN, Placeholder
+from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header
+from epochline.declare.avro_logical import is_recursive
+from epochline.declare.columns import INTEGERS, UNITS, ColumnType
 
 
 class AvroReader:
@@ -35,15 +36,25 @@ class AvroReader:
     Args:
         columns: the fields to read, with their types.
         registry: holds the schemas.
+        unavailable: what a connector sends in place of a value that it does not have.
+        units: by column, the unit of a number that stands for a date or a time.
     """
 
-    def __init__(self, columns: Mapping[str, ColumnType], registry: Registry) -> None:
-        self._fields = [(name, kind, *_reader_of(kind)) for name, kind in columns.items()]
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnType],
+        registry: Registry,
+        unavailable: str | None = None,
+        units: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._fields = [(name, kind, *_reader_of(kind, units.get(name))) for name, kind in columns.items()]
         self._registry = registry
+        self._placeholder = None if unavailable is None else Placeholder(unavailable)
         self._unknown: dict[int, str] = {}
+        self._recursive: dict[int, bool] = {}
 
-    def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        """The columns, and the reason for each row that is not such a record.
+    def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str], dict[int, list[str]]]:
+        """The columns, the reason for each row that is not such a record, and per row the columns left out.
 
         The columns of a record without a value come from its key.
 
@@ -54,10 +65,14 @@ class AvroReader:
         """
         columns: list[list[Any]] = [[] for _ in self._fields]
         problems: dict[int, str] = {}
+        left_out: dict[int, list[str]] = {}
         nothing = [None] * len(self._fields)
         for row, (value, key) in enumerate(zip(values.to_pylist(), keys.to_pylist(), strict=True)):
             try:
-                fields = self._read_key(key) if value is None else self._read_fields(self._decode(value))
+                record = self._key(key) if value is None else self._decode(value)
+                if self._placeholder is not None:
+                    left_out[row] = self._without_placeholders(record, self._placeholder)
+                fields = self._read_fields(record)
             except (UndecodableError, DoesNotFitError) as error:
                 problems[row] = str(error)
                 fields = nothing
@@ -71,14 +86,33 @@ class AvroReader:
             cast = _cast_lists(name, column, kind.element, carried, read)
             arrays.append(cast.array)
             problems = cast.problems | problems
-        return arrays, problems
+        return arrays, problems, left_out
 
-    def _read_key(self, key: bytes | None) -> list[Any]:
-        """The fields of a key; all None if it is not Avro."""
+    def _key(self, key: bytes | None) -> dict[str, Any]:
+        """The record in a key; an empty one if the key is not Avro."""
         try:
-            return self._read_fields(self._decode(key or b""))
+            return self._decode(key or b"")
         except UndecodableError:
-            return [None] * len(self._fields)
+            return {}
+
+    def _reader_for(self, schema_id: int, schema: Any, size: int) -> Callable[..., Any]:
+        """The reader in C, or the one in Python where a value may be so deep that C's stack ends the process."""
+        if size <= _SURELY_FLAT:
+            return fastavro.schemaless_reader
+        if schema_id not in self._recursive:
+            self._recursive[schema_id] = is_recursive(schema)
+        return fastavro._read_py.schemaless_reader if self._recursive[schema_id] else fastavro.schemaless_reader
+
+    def _without_placeholders(self, record: dict[str, Any], placeholder: Placeholder) -> list[str]:
+        """Set fields whose value is the placeholder to null, and return their names."""
+        found = []
+        for name, *_ in self._fields:
+            if placeholder.stands_for(record.get(name)):
+                record[name] = None
+                found.append(name)
+            elif placeholder.lies_within(record.get(name)):
+                raise DoesNotFitError(f"{name}: {WITHIN}")
+        return found
 
     def _decode(self, value: bytes) -> dict[str, Any]:
         schema_id = split_header(value)
@@ -93,7 +127,9 @@ class AvroReader:
         body = BytesIO(value)
         body.seek(HEADER_BYTES)
         try:
-            record = fastavro.schemaless_reader(body, schema, None)
+            record = self._reader_for(schema_id, schema, len(value))(body, schema, None)
+        except RecursionError:
+            raise UndecodableError(f"nested deeper than {MAX_DEPTH}") from None
         except Exception as error:  # fastavro raises many different errors on invalid bytes
             raise UndecodableError(f"not Avro of schema {schema_id} ({type(error).__name__})") from None
         if body.tell() != len(value):
@@ -117,6 +153,8 @@ class AvroReader:
 
 
 _Read = Callable[[Any], Any]
+_SURELY_FLAT = 500
+"""Bytes. Each level takes one at least."""
 _MOMENT = pa.timestamp("us", "UTC")
 
 
@@ -141,13 +179,16 @@ def _cast_lists(name: str, rows: list[Any], element: ColumnType, carried: pa.Dat
     return Cast(cast.array, cast.problems | problems)
 
 
-def _reader_of(kind: ColumnType) -> tuple[pa.DataType, _Read]:
+def _reader_of(kind: ColumnType, unit: str | None = None) -> tuple[pa.DataType, _Read]:
     """The Arrow type that carries a field's values to the cast, and the function that checks and converts them.
 
     Of an array, those of its elements.
     """
     if kind.element is not None:
         return _reader_of(kind.element)
+    if unit is not None:
+        carried, read = _READERS[kind.name]
+        return carried, partial(_count, unit=unit, arrow=arrow_type(kind), read=read)
     if kind.name in INTEGERS:
         return pa.int64(), _integer
     if kind.name in _READERS:
@@ -179,6 +220,9 @@ def _number(value: Any) -> float:
 def _numeral(value: Any) -> str:
     if isinstance(value, Logical) and value.kind == "decimal":
         return avro_values.decimal(value)
+    if isinstance(value, dict) and set(value) == {"scale", "value"} and isinstance(value["value"], bytes):
+        # As Debezium writes a decimal of a column without a fixed scale.
+        return unscaled(value["value"], _integer(value["scale"]))
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise DoesNotFitError("not a number")
     return str(value)
@@ -201,12 +245,21 @@ def _text(value: Any) -> str:
 
 
 def _time(value: Any, *, kinds: tuple[str, ...], arrow: pa.DataType, what: str) -> int:
-    """Arrow's number of a logical date or time. A timestamp may also be a text, with an offset if the type has one."""
-    if isinstance(value, str) and pa.types.is_timestamp(arrow):
-        return read_moment(value, has_zone=arrow.equals(_MOMENT))
+    """Arrow's number of a logical date or time, or of a text: with an offset if the type has one."""
+    if isinstance(value, str):
+        if pa.types.is_timestamp(arrow):
+            return read_moment(value, has_zone=arrow.equals(_MOMENT))
+        return read_date(value) if pa.types.is_date(arrow) else read_time(value)
     if not isinstance(value, Logical) or not value.kind.startswith(kinds):
         raise DoesNotFitError(f"not a {what}")
     return avro_values.time(value, arrow)
+
+
+def _count(value: Any, *, unit: str, arrow: pa.DataType, read: _Read) -> int:
+    """Arrow's number of a date or a time that a plain integer counts; other values are read as without a unit."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return int(read(value))
+    return time_number(microseconds(value, UNITS[unit]), arrow)
 
 
 def _times(arrow: pa.DataType, what: str, *kinds: str) -> tuple[pa.DataType, _Read]:
@@ -220,6 +273,8 @@ def _document(value: Any) -> str:
         return value
     try:
         return json.dumps(_plain(value, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except DoesNotFitError:
+        raise
     except ValueError as error:
         raise DoesNotFitError("not JSON") from error
 
@@ -250,89 +305,3 @@ _READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "jsonb": (pa.string(), _document),
 }
 """Dates and times are numbers of `epochline.arrow.cast.calendar`."""
-
-
-class AvroWriter:
-    """Writes rows as Avro records of one schema, which it registers first.
-
-    Args:
-        spec: the columns, and optionally subject and schema.
-        kinds: the columns' types.
-        topic: the default name of the subject and the record.
-        registry: stores the schema.
-    """
-
-    def __init__(self, spec: AvroSpec, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
-        self._kinds = {name: kinds[name] for name in spec.columns}
-        self._subject = spec.subject or f"{topic}-value"
-        self._schema = dict(spec.schema) if spec.schema else derived_schema(self._kinds, topic)
-        self._registry = registry
-        self._parsed = fastavro.parse_schema(self._schema)
-
-    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One value per row, and the reason for each row that does not fit the schema.
-
-        Raises:
-            SourceUnavailableError: the registry does not answer. A retry may help.
-            SinkError: the registry refuses the schema.
-        """
-        if not rows.num_rows:
-            return pa.array([], pa.binary()), {}
-        schema_id = self._registry.register(self._subject, self._schema)
-        problems: dict[int, str] = {}
-        columns = [self._values(rows.column(name), name, kind, problems) for name, kind in self._kinds.items()]
-        values: list[bytes | None] = []
-        for row, record in enumerate(zip(*columns, strict=True)):
-            body = BytesIO()
-            try:
-                fastavro.schemaless_writer(body, self._parsed, dict(zip(self._kinds, record, strict=True)))
-            except Exception as error:  # any error, because the user wrote the schema; its text would show values
-                problems.setdefault(row, f"does not fit the Avro schema of {self._subject} ({type(error).__name__})")
-            values.append(None if row in problems else with_header(schema_id, body.getvalue()))
-        return pa.array(values, pa.binary()), problems
-
-    def _values(self, column: pa.Array, name: str, kind: ColumnType, problems: dict[int, str]) -> list[Any]:
-        if pa.types.is_temporal(column.type):
-            is_time = pa.types.is_time(column.type)
-            outside = only_postgres(column) if is_time else outside_years(column)
-            limit = "times before 24:00:00" if is_time else "the years 1 to 9999"
-            for row in outside:
-                problems.setdefault(row, f"{name}: Avro is only written for {limit}")
-            if outside:
-                left_out = pa.array([row in problems for row in range(len(column))])
-                column = pc.if_else(left_out, pa.scalar(None, column.type), column)
-            if pa.types.is_timestamp(column.type):
-                # fastavro reads a time without a zone as local time of this machine.
-                column = column.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
-        elif pa.types.is_string(column.type):
-            column = as_text(column, kind)
-        return list(column.to_pylist())
-
-
-_AVRO: dict[str, Any] = {
-    "boolean": "boolean",
-    "smallint": "int",
-    "integer": "int",
-    "bigint": "long",
-    "real": "float",
-    "double precision": "double",
-    "bytea": "bytes",
-    "date": {"type": "int", "logicalType": "date"},
-    "time without time zone": {"type": "long", "logicalType": "time-micros"},
-    "timestamp with time zone": {"type": "long", "logicalType": "timestamp-micros"},
-    "timestamp without time zone": {"type": "long", "logicalType": "local-timestamp-micros"},
-    "uuid": {"type": "string", "logicalType": "uuid"},
-}
-
-
-def derived_schema(columns: Mapping[str, ColumnType], topic: str) -> dict[str, Any]:
-    """The Avro schema of columns: a record named after the topic, with nullable fields."""
-    fields = [{"name": name, "type": ["null", _avro_type(kind)], "default": None} for name, kind in columns.items()]
-    name = re.sub("[^A-Za-z0-9_]", "_", topic)
-    return {"type": "record", "name": name if not name[0].isdigit() else f"_{name}", "fields": fields}
-
-
-def _avro_type(kind: ColumnType) -> Any:
-    if kind.name == "numeric" and kind.precision is not None:
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale or 0}
-    return _AVRO.get(kind.name, "string")

@@ -76,7 +76,11 @@ def text(value: Logical) -> str:
 
 
 def in_document(value: Logical) -> str:
-    """The value as a text in a JSON document; times in ISO 8601, with a sign before a year of more than four digits."""
+    """The value as a text in a JSON document; times in ISO 8601, with a sign before a year of more than four digits.
+
+    Raises:
+        DoesNotFitError: a time of day that is not within a day.
+    """
     if value.kind == "decimal":
         return decimal(value)
     if value.kind in ("duration", "uuid"):
@@ -85,6 +89,8 @@ def in_document(value: Logical) -> str:
         return _date(value.value)
     nanos = value.value * _units(value)
     if value.kind.startswith("time-"):
+        if not 0 <= nanos <= UNITS["days"]:
+            raise DoesNotFitError("a time that is not within a day")
         return _clock(nanos)
     days, rest = divmod(nanos, UNITS["days"])
     return f"{_date(days)}T{_clock(rest)}{'' if value.kind.startswith('local-') else '+00:00'}"

@@ -5,28 +5,22 @@ A record that needs it is written again as another document, which `JsonReader` 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.checks import DoesNotFitError
-from epochline.arrow.cast.jsontext import Numeral, read_json, write_json_as_utf8
+from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.columns import cast_all, with_errors
+from epochline.arrow.formats.columns import cast_all, with_errors, with_left_out
 from epochline.arrow.formats.framing import body_of, texts_of, unframed
 from epochline.arrow.formats.json_values import JsonReader, joined
-from epochline.declare.columns import UNAVAILABLE
+from epochline.arrow.formats.placeholder import WITHIN, Placeholder
 from epochline.declare.specs import JsonSpec
 from epochline.errors import DeclarationError
-
-_LEFT_OUT = pa.list_(pa.string())
 
 
 class JsonParser:
@@ -42,7 +36,7 @@ class JsonParser:
         self._steps = parse.steps
         self._framed = parse.framed
         self._defaults = {name: read_json(json.dumps(value)) for name, value in parse.defaults.items()}
-        self._placeholder = None if parse.unavailable is None else _Placeholder(parse.unavailable)
+        self._placeholder = None if parse.unavailable is None else Placeholder(parse.unavailable)
         if self._defaults:
             self._check_defaults()
 
@@ -60,16 +54,17 @@ class JsonParser:
             given, unfit = unframed(given)
         values = texts_of("value", given)
         texts: pa.Array = values.array
-        left_out: pa.Array = pa.nulls(len(given), _LEFT_OUT)
+        left_out: dict[int, list[str]] = {}
         if self._placeholder is not None:
-            texts, left_out = self._without_placeholders(texts, self._placeholder)
+            texts, left_out, within = self._without_placeholders(texts, self._placeholder)
+            unfit |= within
         if texts.null_count == 0:
             columns, problems = self._read(texts)
         else:
             columns, problems = self._with_tombstones(batch, texts)
         columns, problems = cast_all(columns, self._kinds, unfit | values.problems | problems)
         parsed = with_errors(list(self._kinds), columns, unfit | values.problems | problems)
-        return parsed if self._placeholder is None else parsed.append_column(UNAVAILABLE, left_out)
+        return parsed if self._placeholder is None else with_left_out(parsed, left_out)
 
     def _read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns of texts without NULL; a member that is missing has its default."""
@@ -100,9 +95,12 @@ class JsonParser:
                 inner.setdefault(last, value)
         return write_json_as_utf8(document)
 
-    def _without_placeholders(self, texts: pa.Array, placeholder: _Placeholder) -> tuple[pa.Array, pa.Array]:
-        """The texts with null where a column's value is the placeholder, and the names of these columns."""
+    def _without_placeholders(
+        self, texts: pa.Array, placeholder: Placeholder
+    ) -> tuple[pa.Array, dict[int, list[str]], dict[int, str]]:
+        """The texts with null where a column's value is the placeholder, the names of these columns, and bad rows."""
         changed: dict[int, str] = {}
+        within: dict[int, str] = {}
         names: dict[int, list[str]] = {}
         for row in pc.indices_nonzero(placeholder.may_be_in(texts)).to_pylist():
             try:
@@ -112,12 +110,15 @@ class JsonParser:
             found = [name for name, steps in self._steps.items() if _set_to_null(document, steps, placeholder)]
             if found:
                 changed[row], names[row] = write_json_as_utf8(document), found
+            for name, steps in self._steps.items():
+                if placeholder.lies_within(_at(document, steps)):
+                    within.setdefault(row, f"{name}: {WITHIN}")
         if not changed:
-            return texts, pa.nulls(len(texts), _LEFT_OUT)
+            return texts, names, within
         whole = texts.to_pylist()
         for row, text in changed.items():
             whole[row] = text
-        return pa.array(whole, pa.string()), pa.array([names.get(row) for row in range(len(texts))], _LEFT_OUT)
+        return pa.array(whole, pa.string()), names, within
 
     def _with_tombstones(self, batch: pa.RecordBatch, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
@@ -144,37 +145,15 @@ def _object_text(key: bytes | None, *, framed: bool) -> str:
     return text if text.lstrip(" \t\r\n").startswith("{") else "{}"
 
 
-def _set_to_null(document: Any, steps: Sequence[str], placeholder: _Placeholder) -> bool:
-    inner = document
-    for step in steps[:-1]:
-        inner = inner.get(step) if isinstance(inner, dict) else None
+def _at(document: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        document = document.get(step) if isinstance(document, dict) else None
+    return document
+
+
+def _set_to_null(document: Any, steps: Sequence[str], placeholder: Placeholder) -> bool:
+    inner = _at(document, steps[:-1])
     if not isinstance(inner, dict) or not placeholder.stands_for(inner.get(steps[-1])):
         return False
     inner[steps[-1]] = None
     return True
-
-
-class _Placeholder:
-    """What a connector sends in place of a value that it does not have, in each form that a type takes."""
-
-    def __init__(self, text: str) -> None:
-        raw = text.encode()
-        # As text and JSON, as bytes in three modes, as uuid, as a map that is sent as text.
-        self._texts = {text, base64.b64encode(raw).decode(), base64.urlsafe_b64encode(raw).decode(), raw.hex()}
-        self._texts.add(str(UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)))
-        self._texts.add(json.dumps({text: text}, ensure_ascii=False, separators=(",", ":")))
-        # Java's bytes have a sign.
-        self._numbers = [str(byte - 256 if byte > 127 else byte) for byte in raw]
-        self._forms = "|".join(map(re.escape, [*self._texts, "\\"])) + "|" + r"\s*,\s*".join(self._numbers[:2])
-
-    def may_be_in(self, texts: pa.Array) -> pa.Array:
-        """Rows whose text contains it in some form; an escape may stand for any letter."""
-        return pc.fill_null(pc.match_substring_regex(texts, self._forms), False)
-
-    def stands_for(self, value: Any) -> bool:
-        """Whether a value of `read_json` is the placeholder, alone or as an array or a map of it."""
-        if isinstance(value, dict):
-            return len(value) == 1 and all(self.stands_for(one) for pair in value.items() for one in pair)
-        if isinstance(value, list):
-            return bool(value) and (value == self._numbers or (len(value) == 1 and self.stands_for(value[0])))
-        return isinstance(value, str) and not isinstance(value, Numeral) and str(value) in self._texts

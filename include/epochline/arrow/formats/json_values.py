@@ -13,25 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from epochline.arrow.cast.buffers import byte_layout
-from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
-from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_json
+from epochline.arrow.cast.checks import DoesNotFitError, any_true, require_utf8
+from epochline.arrow.cast.jsontext import Numeral, read_json, write_json
 from epochline.arrow.cast.reasons import marked
 from epochline.arrow.cast.types import arrow_type
+from epochline.arrow.formats.json_at_once import found, is_in, is_plain, nested, strange_number, widest
 from epochline.arrow.formats.json_numbers import UnitOfTime, scaled_by, with_scale
 from epochline.declare.columns import INTEGERS, ColumnType
 from epochline.declare.json_paths import written_path
 
 # A failing batch with fewer records is read one by one instead of being halved again.
 _ONE_BY_ONE = 256
-# Arrow's reader accepts these as numbers, but JSON does not.
-_NOT_JSON = (b"NaN", b"Inf")
-_BRACE, _BRACKET, _LAST_BRACE = b"{[}"
 
 
 class JsonReader:
@@ -60,7 +56,8 @@ class JsonReader:
             member.at_once and read_as.setdefault(member.steps, member.read_as) == member.read_as
             for member in self._members.values()
         )
-        self._schema = _nested(read_as) if self._at_once else None
+        self._schema = nested(read_as) if self._at_once else None
+        self._strange_number = strange_number(read_as.values())
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
@@ -83,19 +80,22 @@ class JsonReader:
         string cannot contain the line feed between two texts. So no document spans two texts, and each text gives at
         least one row. If there are as many rows as texts, each text gave exactly one.
         """
-        if not _is_plain(texts):
+        if not is_plain(texts):
             return None
         lines = pc.binary_join_element_wise(texts, "", "\n")
-        data = lines.buffers()[2]
+        data: Any = lines.buffers()[2]
+        if self._strange_number and is_in(data, self._strange_number):
+            return None
+        source: Any = pa.BufferReader(data)  # the stubs know only files of Python
         try:
             table = pyarrow.json.read_json(
-                pa.BufferReader(data),  # type: ignore[arg-type]  # the stubs know only files of Python
+                source,
                 pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
                 pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
             )
             if table.num_rows != len(texts):
                 return None
-            return [member.given(_found(table, member.steps)) for member in self._members.values()]
+            return [member.given(found(table, member.steps)) for member in self._members.values()]
         except pa.ArrowInvalid:
             return None
 
@@ -127,43 +127,6 @@ def joined(arrays: Sequence[pa.Array]) -> pa.Array:
     if any(pa.types.is_string(one.type) for one in arrays):
         arrays = [one.cast(pa.string()) for one in arrays]
     return pa.concat_arrays(arrays)
-
-
-def _is_plain(texts: pa.Array) -> bool:
-    """Whether each text begins and ends as an object, and all are such that both readers agree on them."""
-    starts, lengths, data = byte_layout(texts)
-    if int(lengths.min()) < 1:
-        return False
-    codes = np.frombuffer(data, np.uint8)
-    if not ((codes[starts] == _BRACE).all() and (codes[starts + lengths - 1] == _LAST_BRACE).all()):
-        return False
-    whole = bytes(data)
-    if any(word in whole for word in _NOT_JSON):
-        return False
-    if int(lengths.max()) <= MAX_DEPTH:
-        return True
-    opened = np.concatenate(([0], np.cumsum((codes == _BRACE) | (codes == _BRACKET))))
-    return int((opened[starts + lengths] - opened[starts]).max()) <= MAX_DEPTH
-
-
-def _nested(read_as: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
-    """A schema with a struct for each object on a path."""
-    fields: dict[str, pa.DataType] = {}
-    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
-    for (name, *rest), kind in read_as.items():
-        if rest:
-            inner.setdefault(name, {})[tuple(rest)] = kind
-        else:
-            fields[name] = kind
-    return pa.schema(fields | {name: pa.struct(list(_nested(below))) for name, below in inner.items()})
-
-
-def _found(table: pa.Table, steps: tuple[str, ...]) -> pa.Array:
-    """A column of the table, or of the structs in it. It is NULL where a struct is NULL."""
-    column: pa.Array = table.column(steps[0]).combine_chunks()
-    for step in steps[1:]:
-        column = pc.struct_field(column, column.type.get_field_index(step))
-    return column
 
 
 class _Member:
@@ -216,7 +179,7 @@ class _Member:
         if scale is not None:
             self.at_once, self._take = False, scaled_by(scale)
         decimal = kind.name == "numeric" and kind.precision is not None
-        self.read_as = _widest(kind) if decimal else pa.int64() if self._unit else self.carried
+        self.read_as = widest(kind) if decimal else pa.int64() if self._unit else self.carried
         self.given_as = arrow_type(kind) if decimal else self.carried
 
     def given(self, column: pa.Array) -> pa.Array:
@@ -225,7 +188,11 @@ class _Member:
         Raises:
             ArrowInvalid: the reader of single records has to read it.
         """
-        return column.cast(self.given_as) if self._unit is None else self._unit.column(column)
+        if self._unit is not None:
+            return self._unit.column(column)
+        if pa.types.is_floating(self.given_as) and any_true(pc.is_inf(column)):
+            raise pa.ArrowInvalid("out of range")
+        return column.cast(self.given_as)
 
     def take(self, document: dict[str, Any]) -> Any:
         value = self._within(document) if self._nested else document.get(self.name)
@@ -245,12 +212,6 @@ class _Member:
             if value is None:
                 break
         return value
-
-
-def _widest(kind: ColumnType) -> pa.DataType:
-    """The widest decimal of a type's scale: Arrow's reader does not look whether a number exceeds the precision."""
-    wide = pa.types.is_decimal256(arrow_type(kind))
-    return pa.decimal256(76, kind.scale or 0) if wide else pa.decimal128(38, kind.scale or 0)
 
 
 def _shown(value: Any) -> str:
@@ -299,6 +260,7 @@ def _integer(value: Any) -> int:
     return int(value)
 
 
+_NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
 _NO_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 """Texts in quotes, as PostgreSQL and Java write what is no JSON number."""
 
@@ -309,7 +271,7 @@ def _double(value: Any) -> float:
             return _NO_NUMBERS[value]
         raise DoesNotFitError("not a number")
     number = float(value)
-    if number in (float("inf"), float("-inf")):
+    if number in (float("inf"), float("-inf")) or (number == 0 and _NOT_ZERO.match(value)):
         raise DoesNotFitError("out of range")
     return number
 

@@ -154,7 +154,7 @@ def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEn
         return _JsonValues(topic.value, kinds)
     if isinstance(topic.value, AvroSpec):
         # Loads fastavro.
-        from epochline.arrow.formats.avro import AvroWriter
+        from epochline.arrow.formats.avro_writer import AvroWriter
 
         return AvroWriter(topic.value, kinds, topic.topic, registry(topic.value.registry))
     return _ColumnValues(topic.value.column)

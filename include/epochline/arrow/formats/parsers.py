@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.columns import cast_all, with_errors
+from epochline.arrow.formats.columns import cast_all, with_errors, with_left_out
 from epochline.arrow.formats.framing import texts_of
 from epochline.arrow.formats.json_records import JsonParser
 from epochline.config.registry import registry
@@ -60,12 +60,14 @@ class _AvroParser:
         from epochline.arrow.formats.avro import AvroReader
 
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._reader = AvroReader(self._kinds, registry(parse.registry))
+        self._names_left_out = parse.unavailable is not None
+        self._reader = AvroReader(self._kinds, registry(parse.registry), parse.unavailable, parse.units)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns, problems = self._reader.read(batch.column("value"), batch.column("key"))
+        columns, problems, left_out = self._reader.read(batch.column("value"), batch.column("key"))
         columns, problems = cast_all(columns, self._kinds, problems)
-        return with_errors(list(self._kinds), columns, problems)
+        parsed = with_errors(list(self._kinds), columns, problems)
+        return with_left_out(parsed, left_out) if self._names_left_out else parsed
 
 
 class _BytesParser:

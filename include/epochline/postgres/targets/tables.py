@@ -119,13 +119,13 @@ class PostgresTargets:
         made = []
         for sink in pipeline.tables:
             schema, table = split_table(sink.table)
-            refuse_lost(self._connection, pipeline, sink)
             target = find_target(self._connection, sink.table)
             if target is not None:
                 check_existing(self._connection, pipeline, sink, target)
                 if isinstance(sink, StateTable):
                     mend(self._connection, sink.table)
             elif sink.columns is not None:
+                refuse_lost(self._connection, pipeline, sink)
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
                 if isinstance(sink, StateTable):

@@ -1,0 +1,129 @@
+"""Declaration of Avro records, to read and to write; ``epochline.arrow.formats`` implements it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from operator import not_
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from epochline.declare.avro_types import proposed, unheld
+from epochline.declare.base import DeclarationModel, in_order, reading_back
+from epochline.declare.columns import parse_type, units_by_column
+from epochline.declare.specs import AvroSpec
+
+
+class Avro(DeclarationModel):
+    """Each record's value as an Avro record whose schema a registry holds: a zero byte, the schema's id, the body.
+
+    A value is read with its writer's schema and its fields are taken by name. Other fields are ignored; missing fields
+    are NULL. An id that the registry does not know, bytes that are not of that schema, or a value that its column
+    cannot hold makes a bad record. A registry that does not answer fails the attempt; a repeat helps. A record without
+    a value (a tombstone) takes its columns from an Avro record in its key.
+
+    Args:
+        columns: fields and their PostgreSQL types.
+        subject: for writing: the subject of the schema; by default the topic's name and ``-value``.
+        schema_: for writing: the schema, a record of these columns. The default schema allows null in every field, has
+            logical types for timestamps, times, dates, ``numeric(p,s)`` and ``uuid``, and a string for every column
+            type without an Avro type, including ``numeric`` without a precision. Each field of a schema given here
+            must hold every value of its column.
+        registry: id of the registry's connection.
+        unavailable: for reading: what a connector sends in place of a value that it does not have, such as Debezium's
+            ``__debezium_unavailable_value``. It is recognized as text, as bytes, as uuid, and as an array or a map of
+            it. An upsert table with ``keep_unavailable`` keeps its value; otherwise the record is bad.
+        unit: for reading: what a plain integer counts that stands for a date or a time, by column or for all such
+            columns: ``days``, ``s``, ``ms``, ``us`` or ``ns`` since 1970-01-01 in UTC, or since midnight for a
+            ``time``. Debezium's times are such integers. Avro's logical types need none.
+    """
+
+    kind: Literal["avro"] = "avro"
+    columns: dict[str, str] = Field(min_length=1)
+    subject: str | None = Field(default=None, min_length=1)
+    schema_: dict[str, Any] | None = None
+    registry: str = "epochline_registry"
+    # An empty field is left out, so that the hashes of declarations in existing ledgers stay valid.
+    unavailable: str | None = Field(default=None, min_length=2, exclude_if=not_)
+    unit: str | dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+
+    _ordered = field_validator("columns", mode="before")(in_order)
+
+    @field_validator("columns")
+    @classmethod
+    def _fields_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name in columns:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"Avro has no field named {name!r} (letters, digits and _, no digit at the beginning)")
+        return {name: str(parse_type(text)) for name, text in columns.items()}
+
+    @model_validator(mode="after")
+    def _schema_is_of_the_columns(self) -> Avro:
+        if self.schema_ is None:
+            return self
+        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+        named: dict[str, Any] = {}
+        try:
+            parsed = parse_schema(self.schema_, named_schemas=named)
+        except (SchemaParseException, UnknownType, KeyError) as error:
+            raise ValueError(f"schema_: not an Avro schema: {type(error).__name__}: {error}") from error
+        if self.schema_.get("type") != "record":
+            raise ValueError("schema_: must be a record")
+        fields = {one["name"]: "default" in one for one in self.schema_["fields"]}
+        strangers = sorted(set(self.columns) - set(fields))
+        unfilled = sorted(name for name, has_default in fields.items() if not has_default and name not in self.columns)
+        if strangers or unfilled:
+            raise ValueError(
+                f"schema_: has no field {', '.join(strangers)}; take it out of columns"
+                if strangers
+                else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
+            )
+        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
+        if isinstance(parsed, dict) and not reading_back.get():
+            self._fields_hold_their_columns({one["name"]: one["type"] for one in parsed["fields"]}, named)
+        return self
+
+    def _fields_hold_their_columns(self, fields: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+        """Refuse types for which Avro's writer would silently truncate or misread values."""
+        for name, text in self.columns.items():
+            kind = parse_type(text)
+            found = unheld(fields[name], kind, named)
+            if found is not None:
+                raise ValueError(
+                    f"schema_: field {name} has the Avro type {found}, which does not hold every {kind} unchanged;"
+                    f" declare the field as {proposed(kind)}, or give the column a type that {found} holds"
+                )
+
+    @model_validator(mode="after")
+    def _numbers_stand_for_columns(self) -> Avro:
+        _ = self.units  # checks them
+        return self
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each column whose numbers stand for a date or a time."""
+        return units_by_column(self.unit, self.columns)
+
+    @property
+    def reads_only(self) -> list[str]:
+        """The given fields that have a meaning for ``parse`` alone."""
+        return [name for name in ("unavailable", "unit") if getattr(self, name)]
+
+    @property
+    def record(self) -> dict[str, str]:
+        """Columns of the parsed record and their types."""
+        return dict(self.columns)
+
+    @property
+    def spec(self) -> AvroSpec:
+        """The values that a Spark worker needs."""
+        return AvroSpec(
+            columns=self.columns,
+            subject=self.subject,
+            schema=self.schema_,
+            registry=self.registry,
+            unavailable=self.unavailable,
+            units=self.units,
+        )
