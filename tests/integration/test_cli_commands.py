@@ -163,7 +163,7 @@ def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: E
     code, out, _ = call("lag", "--fail-above", 1000)
 
     assert code == 3
-    assert "the disk is full. To go on, run `epochline resume people --reason …`" in out
+    assert "the disk is full. It plans no epoch until somebody resumes it. To go on, run `epochline resume" in out
 
 
 def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from epochline.cli.standing import decided
+from epochline.cli.standing import UNKNOWN, decided
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.ways import way_on
@@ -31,9 +31,9 @@ def test_an_unfinished_epoch_and_a_pause_are_states(call: Call, planned: Epoch) 
 
 
 def test_an_epoch_that_awaits_approval_says_so() -> None:
-    standing = {"dropped_at": None, "paused_at": None, "approval": "awaited", "epoch_id": 7, "state": "PRE_COMMITTED"}
+    sealed = {"pipeline": "people", "approval": "awaited", "epoch_id": 7, "state": "PRE_COMMITTED"}
 
-    state, reason = decided("people", standing)
+    state, reason = decided({**UNKNOWN, **sealed})
 
     assert state == "awaiting approval"
     assert way_on(reason or "") == "abort people 7 --reason …"

@@ -72,8 +72,8 @@ def test_failures_since_the_last_commit_are_counted_and_the_cause_is_shown(world
 
     view = pipeline(reader)
 
-    assert view.pipeline.rows[0]["failures"] == 2
-    assert (view.standing.state, view.standing.command) == ("failing", "epochline ledger orders --epoch 3")
+    assert view.pipeline.rows[0]["aborts"] == 2
+    assert (view.standing.state, view.standing.command) == ("failing", "run orders")
     assert "the target refuses" in html("pipeline.html", "/pipelines/orders", view=view, chosen=HistoryFilter())
 
 
@@ -86,7 +86,7 @@ def test_an_epoch_whose_lease_is_over_is_left_planned_and_the_page_names_the_com
     query(postgres_dsn, "UPDATE epochline.epoch SET lease_until = now() - interval '1 minute'")
 
     assert (pipeline(reader).standing.state, epoch(reader, 1).standing.state) == ("left planned", "left planned")
-    assert epoch(reader, 1).standing.command == "epochline abort orders 1 --reason …"
+    assert epoch(reader, 1).standing.command == "abort orders 1 --reason …"
 
 
 def test_a_paused_pipeline_says_by_whom_why_and_how_it_goes_on(world: World, reader: str, postgres_dsn: str) -> None:
@@ -266,7 +266,7 @@ def test_an_epochs_page_begins_with_the_line_that_its_tasks_show(world: World, r
     def of_tasks(epoch_id: int) -> str:
         with world.ledger.transaction() as tx:
             one, paused = tx.epochs.lock("orders", epoch_id), tx.operators.standing("orders").paused
-            return str(EpochOutcome.of(one, tx.epochs.ranges(one), None if paused is None else paused.reason))
+            return str(EpochOutcome.of(one, tx.epochs.ranges(one), paused))
 
     assert epoch(reader, 1).outcome == of_tasks(1)
     assert "2 quarantined · committed" in of_tasks(1)
