@@ -130,6 +130,7 @@ WAYS = {
     "rows that cannot be seen": (
         f"CREATE POLICY r ON t USING (k <> 'frozen'); CREATE POLICY i ON t FOR INSERT WITH CHECK (true); {FORCED}", OPEN,
     ),
+    "rows that a crash empties": ("ALTER TABLE t SET UNLOGGED", "ALTER TABLE t SET LOGGED"),
     "rows that cannot be deleted": (
         "CREATE POLICY r ON t FOR SELECT USING (true); CREATE POLICY i ON t FOR INSERT WITH CHECK (true);" + FORCED, OPEN,
     ),

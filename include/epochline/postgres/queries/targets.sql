@@ -95,8 +95,19 @@ ORDER BY epoch_id DESC
 DELETE FROM epochline.before_image WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND epoch_id = %(epoch_id)s
 
 -- name: find_relation
--- The oid and kind of a table.
-SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+-- The oid and kind of a table; and the first of its tables, it and its partitions and heirs, in which rows do not commit
+-- with the ledger or do not survive a crash: a foreign or an unlogged one. A partitioned table holds no row itself.
+WITH RECURSIVE tree AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+)
+SELECT c.oid, c.relkind, part.is_foreign, part.name AS unfit FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN LATERAL (
+    SELECT p.relkind = 'f' AS is_foreign, s.nspname || '.' || p.relname AS name
+    FROM tree JOIN pg_class p USING (oid) JOIN pg_namespace s ON s.oid = p.relnamespace
+    WHERE p.relkind = 'f' OR p.relkind <> 'p' AND p.relpersistence = 'u' ORDER BY 1 DESC, 2 LIMIT 1
+) part ON true
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table

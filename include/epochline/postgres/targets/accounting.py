@@ -25,7 +25,7 @@ from epochline.postgres.targets.fates import count_unsettled
 from epochline.postgres.targets.modes import sums_by_key
 from epochline.protocol.epoch import Epoch
 
-Check = Callable[[], None]
+Check = Callable[[], object]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 

@@ -61,6 +61,7 @@ class Target:
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
     oid: int = 0
+    partitioned: bool = False
     is_changed_by_others: bool = False
     """Something else than our statements may change its rows in our transaction: triggers, rewrite rules, row-level
     security, foreign keys that cascade to it; or a child table has rows that a query of it returns."""
@@ -97,8 +98,8 @@ def find_target(connection: Connection, table: str) -> Target | None:
     """Look up a table in the catalog; None if it does not exist. Every path to a target passes here.
 
     Raises:
-        TargetError: it is no table, or row-level security may hide rows from this login: then no count of it and no
-            comparison with it means anything.
+        TargetError: it is no table; a foreign or an unlogged table holds rows of it (INV-2); or row-level security may
+            hide rows from this login: then no count of it and no comparison with it means anything.
     """
     schema, name = split_table(table)
     found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
@@ -109,6 +110,16 @@ def find_target(connection: Connection, table: str) -> Target | None:
             f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table. Rename it, or"
             " declare another target.",
             "migrate",
+        )
+    if found.unfit is not None:
+        why, remedy = "a crash of PostgreSQL empties it", f"run ALTER TABLE {found.unfit} SET LOGGED"
+        if found.is_foreign:
+            why = "PostgreSQL cannot commit its rows together with the ledger"
+            remedy = f"detach {found.unfit}, or let it be a table of this database"
+        raise TargetError(
+            f"{table}: the {'foreign' if found.is_foreign else 'unlogged'} table {found.unfit} holds rows of it, and"
+            f" {why}. Nothing was changed. To mend it, {remedy}; or declare another target.",
+            "plan …",
         )
     columns = run(connection, "columns_of_table", oid=found.oid)
     shapes = table_shapes(connection, table)
@@ -125,6 +136,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
         schema=schema,
         name=name,
         oid=found.oid,
+        partitioned=found.relkind == "p",
         is_changed_by_others=bool(rules.is_changed_by_others),
         columns={
             column.name: TargetColumn(
