@@ -162,6 +162,22 @@ def test_a_restore_undoes_parents_and_children(postgres_dsn: str, name: str) -> 
     assert shown(it) == before
 
 
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_a_restore_brings_back_rows_of_a_target_that_went_with_rows_of_another(postgres_dsn: str, action: str) -> None:
+    """C12: the child's before-image has the row that only the parent's tombstone took along."""
+    it = target(postgres_dsn, row(1, 10), row(2, 20), action=f"ON DELETE {action}")
+    it.sealed_after_attempts()
+    before = shown(it)
+    it.job.act("savepoint", Request(actor="ada", reason="a test says so"), name="before")
+    it.add(gone(id=9, pid=10))
+    it.sealed_after_attempts()
+    assert shown(it)[1] != before[1]
+
+    it.job.act("restore", Request(actor="ada", reason="a test says so"), name="before")
+
+    assert shown(it) == before
+
+
 def test_code_of_one_target_sees_the_rows_of_another_in_the_trial(postgres_dsn: str) -> None:
     """The trigger's table is tried with all others, as the commit writes them."""
     it = Target(

@@ -237,9 +237,7 @@ class PostgresTargets:
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
     ) -> Mapping[str, Applied]:
         applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
-        for what in applied:
-            if what.sink.before_images:
-                images.keep_image(self._connection, what, epoch)
+        images.keep_images(self._connection, applied, epoch)
         # What may change one target from outside may reach every other one by it.
         watched = any(what.target.is_changed_by_others for what in applied)
         done, checks = apply_together(self._connection, applied, epoch, watched=watched)
