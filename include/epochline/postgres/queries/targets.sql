@@ -165,7 +165,7 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
 -- name: rules_of_table
 -- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
 -- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
--- length of each index; whether code may read other tables; whether values are exclusive beyond the plain unique keys;
+-- length of each index; whether values are exclusive beyond the plain unique keys;
 -- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
 -- prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
@@ -188,8 +188,16 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
            OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
            OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
                       AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
-           OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'f'
+           OR EXISTS (SELECT FROM pg_constraint WHERE c.oid IN (conrelid, confrelid) AND contype = 'f'
                       AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')))
+           OR EXISTS (SELECT FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid AND p.provolatile = 'v'
+                      JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
+                      WHERE d.refclassid = 'pg_proc'::regclass
+                        AND (d.classid = 'pg_attrdef'::regclass
+                             AND d.objid IN (SELECT a.oid FROM pg_attrdef a JOIN tree ON a.adrelid = tree.oid)
+                             OR d.classid = 'pg_constraint'::regclass
+                             AND d.objid IN (SELECT k.oid FROM pg_attribute a JOIN tree ON a.attrelid = tree.oid
+                                             JOIN pg_constraint k ON k.conrelid = tree.oid OR k.contypid = a.atttypid)))
            AS is_changed_by_others,
        row_security_active(c.oid) AND (NOT EXISTS (SELECT FROM policy WHERE polpermissive AND condition = 'true')
            OR EXISTS (SELECT FROM policy WHERE NOT polpermissive AND condition <> 'true')) AS hides_rows,
@@ -201,9 +209,6 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
        ARRAY(SELECT json_agg(a.attname) FROM pg_index i
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
              WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes,
-       c.relhasrules OR row_security_active(c.oid)
-           OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal
-                      AND NOT starts_with(tgname::text, %(state_triggers)s)) AS runs_code,
        EXISTS (SELECT FROM pg_index i
                WHERE (i.indisunique OR i.indisexclusion)
                  AND (i.indrelid = c.oid OR i.indrelid IN (SELECT relid FROM pg_partition_tree(c.oid))

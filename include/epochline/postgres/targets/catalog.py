@@ -63,13 +63,12 @@ class Target:
     oid: int = 0
     partitioned: bool = False
     is_changed_by_others: bool = False
-    """Something else than our statements may change its rows in our transaction: triggers, rewrite rules, row-level
-    security, foreign keys that cascade to it; or a child table has rows that a query of it returns."""
+    """Something else than our statements may change its rows, or rows of other targets, in our transaction: triggers,
+    rewrite rules, row-level security, foreign keys that cascade to it or from it, volatile functions in defaults or
+    checks; or a child table has rows that a query of it returns."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
     """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
-    runs_code: bool = False
-    """Triggers, rewrite rules or policies run with each row. They may read other tables."""
     exclusive: bool = False
     """Two rows may exclude each other by more than `unique_keys`: partial indexes, indexes over expressions or on
     single partitions, exclusion constraints, deferrable keys."""
@@ -157,7 +156,6 @@ def find_target(connection: Connection, table: str) -> Target | None:
             for one in rules.checks
         ),
         long_indexes=tuple(tuple(sorted(one)) for one in rules.long_indexes),
-        runs_code=bool(rules.runs_code),
         exclusive=rules.exclusive,
         foreign_keys=tuple(map(ForeignKey.of, rules.foreign_keys)),
         deferrable=tuple((schema, name) for schema, name in rules.deferrable),
