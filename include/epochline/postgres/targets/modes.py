@@ -5,6 +5,8 @@ Keys are written in sorted order, so that concurrent writers do not deadlock.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from psycopg2 import sql
 from sqlalchemy import Connection
 
@@ -13,6 +15,7 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, same, with_epoch
+from epochline.postgres.targets.foreign_keys import Place
 from epochline.postgres.targets.references import harm_of_delete
 from epochline.protocol.epoch import Epoch
 
@@ -30,14 +33,21 @@ def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     return Applied(rows=_append(connection, what, epoch))
 
 
-def take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
+def take_all_away(connection: Connection, what: Application, epoch: Epoch, emptied: Collection[Place]) -> None:
     """Delete every row of a target.
+
+    Args:
+        connection: in the epoch's transaction.
+        what: the target and its staging.
+        epoch: the epoch.
+        emptied: the targets whose rows the epoch replaces.
 
     Raises:
         TargetError: a row is still there, or rows of other tables would be deleted or changed with it.
     """
     target = what.target.identifier
-    harm = harm_of_delete(connection, what.target, sql.SQL("SELECT * FROM {}").format(target), sql.SQL("true"))
+    rows = sql.SQL("SELECT * FROM {}").format(target)
+    harm = harm_of_delete(connection, what.target, rows, sql.SQL("true"), emptied)
     if harm is not None:
         raise TargetError(
             f"{epoch}: mode replace deletes all rows of {what.sink}: {harm}. Nothing was changed. Let the foreign key"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from psycopg2 import errors, sql
 from sqlalchemy import Connection
@@ -12,7 +12,7 @@ from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import names
 from epochline.postgres.targets.catalog import Target, find_target
-from epochline.postgres.targets.foreign_keys import ForeignKey, parents_first
+from epochline.postgres.targets.foreign_keys import ForeignKey, Place, parents_first
 
 DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
 """What a foreign key does to the rows that refer to a row that goes (pg_constraint.confdeltype and confupdtype)."""
@@ -21,7 +21,11 @@ UPDATES = {action: said for action, said in DELETES.items() if action != "c"}
 
 
 def harm_of_delete(
-    connection: Connection, target: Target, doomed: sql.Composable, leaving: sql.Composable
+    connection: Connection,
+    target: Target,
+    doomed: sql.Composable,
+    leaving: sql.Composable,
+    emptied: Collection[Place] = (),
 ) -> str | None:
     """Why rows may not be deleted: a foreign key would delete or change rows that refer to them. None if they may.
 
@@ -30,9 +34,10 @@ def harm_of_delete(
         target: the table with the rows.
         doomed: a query for the rows that are to be deleted, with all columns.
         leaving: the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
+        emptied: the tables of which every row goes in the same transaction.
     """
     for key in target.foreign_keys_to_it:
-        if key.on_delete in DELETES:
+        if key.on_delete in DELETES and key.child not in emptied:
             stays = sql.SQL("NOT ({})").format(leaving) if key.child == key.parent else sql.SQL("true")
             if said := referring(connection, key, doomed, stays):
                 return f"{said}, and its foreign key {key.name} {DELETES[key.on_delete]}"
