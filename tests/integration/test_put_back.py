@@ -178,6 +178,46 @@ def test_an_epoch_that_took_rows_of_another_table_along_is_not_undone(bench: New
         restore(it)
 
 
+PARTS = {
+    "a partition": (
+        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
+        "CREATE TABLE part PARTITION OF t DEFAULT;"
+    ),
+    "a partition of a partition": (
+        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
+        "CREATE TABLE middle PARTITION OF t DEFAULT PARTITION BY LIST (k); CREATE TABLE part PARTITION OF middle DEFAULT;"
+    ),
+}
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("mode", ["append", "upsert", "add", "replace"])
+def test_a_key_that_refers_to_one_partition_takes_no_rows_along(
+    bench: NewBench, mode: str, part: str, action: str
+) -> None:
+    """C12, INV-9, F42: a foreign key may refer to a part of the target alone."""
+    sink = {"append": {}, "upsert": UPSERT, "add": ADD, "replace": {"mode": "replace"}}[mode]
+    it = saved(bench(existing=PARTS[part], **sink), kv("a", 1))
+    it.sql(f"CREATE TABLE child (k text DEFAULT 'a' REFERENCES part ON DELETE {action}, note text)")
+    if mode != "replace":
+        it.epoch(kv("new", 1))
+    it.sql(f"INSERT INTO child VALUES ('{'a' if mode == 'replace' else 'new'}', 'somebody''s')")
+
+    if mode == "replace":
+        with pytest.raises(SealRefusedError, match=r"public\.child has rows that refer to them"):
+            it.sealed(kv("b", 1))
+    else:
+        refuses(it, r"public\.child has rows that refer to them")
+
+    assert len(it.sql("SELECT * FROM child WHERE k IS NOT NULL")) == 1
+    it.sql("DROP TABLE child")
+    if mode != "replace":
+        restore(it)
+        assert it.rows() == [("a", 1)]
+
+
 HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
     "a deleted row comes back with its identity": (
         "v int", [[kv("a", 1), kv("b", 2)], [kv("a", None, _deleted=True)]],

@@ -188,7 +188,7 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
            OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
            OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
                       AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
-           OR EXISTS (SELECT FROM pg_constraint WHERE c.oid IN (conrelid, confrelid) AND contype = 'f'
+           OR EXISTS (SELECT FROM pg_constraint JOIN tree ON tree.oid IN (conrelid, confrelid) WHERE contype = 'f'
                       AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')))
            OR EXISTS (SELECT FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid AND p.provolatile = 'v'
                       JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
@@ -217,8 +217,11 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                           AND i.indpred IS NULL AND i.indexprs IS NULL)) AS exclusive,
        ARRAY(SELECT json_build_object(
                  'schema', kn.nspname, 'name', k.conname, 'deferrable', k.condeferrable, 'on_delete', k.confdeltype,
-                 'on_update', k.confupdtype, 'child', ARRAY[hn.nspname, h.relname],
-                 'parent', ARRAY[pn.nspname, p.relname],
+                 'on_update', k.confupdtype,
+                 'child', CASE WHEN h.oid IN (SELECT oid FROM tree) THEN ARRAY[n.nspname, c.relname]
+                          ELSE ARRAY[hn.nspname, h.relname] END,
+                 'parent', CASE WHEN p.oid IN (SELECT oid FROM tree) THEN ARRAY[n.nspname, c.relname]
+                           ELSE ARRAY[pn.nspname, p.relname] END,
                  'columns', ARRAY(SELECT a.attname FROM unnest(k.conkey) WITH ORDINALITY u (num, at) JOIN pg_attribute a
                                   ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at),
                  'referenced', ARRAY(SELECT a.attname FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
@@ -227,16 +230,21 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              FROM pg_constraint k JOIN pg_namespace kn ON kn.oid = k.connamespace
              JOIN pg_class h ON h.oid = k.conrelid JOIN pg_namespace hn ON hn.oid = h.relnamespace
              JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
-             WHERE k.contype = 'f' AND c.oid IN (k.conrelid, k.confrelid)
-               -- The key of a partition to a table is the key of its whole table to it.
-               AND (k.conrelid = c.oid OR NOT EXISTS (SELECT FROM pg_constraint w
-                                                      WHERE w.oid = k.conparentid AND w.confrelid = k.confrelid))
+             WHERE k.contype = 'f'
+               -- The key of a partition to a table is the key of its whole table to it. A partition or an heir may also
+               -- have keys of its own, from it and to it.
+               AND (k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid))
+                    OR k.conrelid = c.oid
+                    OR k.confrelid = c.oid AND NOT EXISTS (SELECT FROM pg_constraint w
+                                                           WHERE w.oid = k.conparentid AND w.confrelid = k.confrelid))
              ORDER BY k.oid) AS foreign_keys,
        ARRAY(SELECT json_build_array(n.nspname, k.conname) FROM pg_constraint k
              JOIN pg_namespace n ON n.oid = k.connamespace
              WHERE k.condeferrable AND k.contype IN ('f', 'u', 'x', 'p')
-               AND c.oid IN (k.conrelid, k.confrelid) ORDER BY k.oid) AS deferrable
-FROM pg_class c WHERE c.oid = %(oid)s
+               AND (c.oid IN (k.conrelid, k.confrelid)
+                    OR k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid)))
+             ORDER BY k.oid) AS deferrable
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
 
 -- name: exclusive_rules
 -- The unique indexes and exclusion constraints of a table and its partitions, except those on exactly these columns:
