@@ -95,6 +95,8 @@ WAYS = {
     "trigger on update": (trigger("UPDATE", NOT_FROZEN), NO_TRIGGER),
     "trigger on delete": (trigger("DELETE", "RETURN NULL;"), NO_TRIGGER),
     "trigger that keeps the old row": (trigger("UPDATE", "RETURN OLD;"), NO_TRIGGER),
+    "trigger that changes the epoch": (trigger("INSERT OR UPDATE", "NEW._epoch = 1; RETURN NEW;"), NO_TRIGGER),
+    "trigger that changes the position": (trigger("INSERT OR UPDATE", "NEW._offset = 99; RETURN NEW;"), NO_TRIGGER),
     "trigger that deletes afterwards": (
         trigger("INSERT OR UPDATE", "DELETE FROM t WHERE k = 'frozen'; RETURN NULL;", timing="AFTER", each="STATEMENT"),
         NO_TRIGGER,

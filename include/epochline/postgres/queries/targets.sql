@@ -289,13 +289,16 @@ ORDER BY c.relname
 -- name: code_of_table
 -- Whether triggers or rules of a table see more or other changes if a row is deleted and inserted instead of updated;
 -- whether a trigger sees deleted rows; whether one changes rows before they are written.
-SELECT c.relhasrules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
-       c.relhasrules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
-       c.relhasrules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
-FROM pg_class c LEFT JOIN pg_trigger t
+SELECT has_rules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
+       has_rules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
+       has_rules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
+FROM pg_class c
+-- pg_class.relhasrules stays true after DROP RULE, until VACUUM.
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid) AS has_rules) r
+LEFT JOIN pg_trigger t
      ON (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
     AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT starts_with(t.tgname::text, %(state_triggers)s)
-WHERE c.oid = %(oid)s GROUP BY c.oid, c.relhasrules
+WHERE c.oid = %(oid)s GROUP BY c.oid, has_rules
 
 -- name: filled_by_the_database
 -- The default expressions of columns, and the expressions of generated columns.
