@@ -10,7 +10,7 @@ import pytest
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import preview, seal
 from epochline.errors import EpochlineError, TargetError
-from epochline.postgres.targets import tables
+from epochline.postgres.targets import tables, together
 from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, KV, LINEAGE, NewBench
@@ -179,7 +179,7 @@ def test_a_foreign_partition_that_is_attached_within_the_commit_is_refused(
     it = bench(existing=table)
     planned = it.sealed({"k": "a", "v": 1})
     as_superuser(part)
-    apply = tables.apply_together
+    apply = together.apply_together
 
     def attached(*given: Any, **more: Any) -> Any:
         as_superuser(f"SET search_path TO public; {attach}")
