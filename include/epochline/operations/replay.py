@@ -138,7 +138,7 @@ def _obstacle(
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
-    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view.partitions, ends)
+    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view, ends)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."
     cut = cut_off_since(tx, replayed)

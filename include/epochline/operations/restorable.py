@@ -240,7 +240,7 @@ def _lost_if_undone(
                 " after they were read."
             )
     cut = (cut_off_since(tx, tx.epochs.lock(declared.name, one)) for one in undone)
-    reason = cannot_be_read_again(ranges, seen.view.partitions, seen.ends) or next(filter(None, cut), None)
+    reason = cannot_be_read_again(ranges, seen.view, seen.ends) or next(filter(None, cut), None)
     if reason is not None:
         yield f"{reason}; what is undone could not be read again."
     for planned in ranges:

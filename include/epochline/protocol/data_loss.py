@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from epochline.errors import DataLossError
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import PartitionView
+from epochline.protocol.planning import PartitionView, SourceView
 
 _SHOWN = 10
 """Most partitions that a message names."""
@@ -155,17 +155,15 @@ LeaderEpochEnds = Mapping[tuple[TopicPartition, int | None], int | None]
 """By partition and former leader epoch, up to where the log goes back to that epoch; None if it knows none so late."""
 
 
-def cannot_be_read_again(
-    ranges: Iterable[PlannedRange], partitions: Iterable[PartitionView], ends: LeaderEpochEnds
-) -> str | None:
-    """Why one of these ranges does not hold the records any more that were read from it; None if all do.
+def cannot_be_read_again(ranges: Iterable[PlannedRange], seen: SourceView, ends: LeaderEpochEnds) -> str | None:
+    """Why one of these ranges may not hold the records any more that were read from it; None if all do.
 
     Args:
         ranges: what epochs read, each with the leader epoch of its plan.
-        partitions: the logs as they are.
+        seen: the logs as they are.
         ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
     """
-    views = {view.tp: view for view in partitions}
+    views = {view.tp: view for view in seen.partitions}
     for planned in ranges:
         view = views.get(planned.tp)
         if view is None:
@@ -178,6 +176,12 @@ def cannot_be_read_again(
             return (
                 f"the source no longer holds {planned} as it was read: its log was truncated{where}, and other records"
                 " may have taken the offsets"
+            )
+        if planned.tp.topic in seen.compacted:
+            return (
+                f"{planned.tp.topic} is compacted (a pipeline under another name can read it into tables of its own):"
+                f" Kafka deletes a record once a later one has its key, so that {planned} may give fewer records now,"
+                " or by the time that it is read"
             )
     return None
 

@@ -276,8 +276,8 @@ def unbalanced(
     """List the partitions that do not balance at the seal (INV-9).
 
     Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Elsewhere
-    than in the topics of ``invisible_allowed`` (compacted, or written by known transactional producers), ``invisible``
-    and holes must be what the log was found to have. `undeclared` says which holes nobody declared lost.
+    than in the topics of ``invisible_allowed`` (compacted, or declared to have gaps), ``invisible`` and holes must be
+    what the log was found to have. `undeclared` says which holes nobody declared lost.
 
     Args:
         planned: the epoch's ranges.
@@ -303,8 +303,8 @@ def unbalanced(
             explained = found.invisible + sum(map(len, found.holes))
             if invisible != explained:
                 problems.append(
-                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is neither"
-                    f" compacted nor known to have transactional producers; its log explains {explained} of them"
+                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is not"
+                    f" compacted; its log explains {explained} of them"
                 )
         if counted.get(key, got.received) != got.received:
             problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")
