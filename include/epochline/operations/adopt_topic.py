@@ -15,7 +15,7 @@ from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
 from epochline.protocol.clusters import moved_clusters, with_clusters
-from epochline.protocol.data_loss import CutOff
+from epochline.protocol.data_loss import CutOff, lost_unread
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import Head, TopicPartition, cut_reached
 from epochline.protocol.planning import PartitionView
@@ -61,6 +61,8 @@ class Logs:
     """Topics and partitions of which the group shows an older mirror."""
     group: Mapping[tuple[str, int], int]
     """By topic and partition, the offset of the consumer group, which a commit wrote."""
+    lost_unread: Mapping[TopicPartition, str]
+    """Partitions that lost records behind the head, each with what happened."""
     cut_off: Sequence[CutOff]
     """After `accept-ledger`: offsets that a sink shows, that the restored tables lack, and that Kafka has truncated."""
 
@@ -99,6 +101,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
             older=older,
             group={key: one.offset for key, one in mirrored.items() if one.epoch_id is not None},
+            lost_unread=lost_unread(heads, view.partitions),
             cut_off=cut_off(source, shown, view),
         )
 
@@ -118,6 +121,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
+        lines += list(seen.lost_unread.values())  # Those of the other topics, too: the next plan starts afresh.
         declared, _ = subject.declaration()
         lines += [
             f"{sink.table}: its key is the place of a record, so a new record at the place of an older row is refused;"
@@ -205,7 +209,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         known = [head for head in heads if head.tp.topic == parameters.topic]
         views = {one.tp: one for one in seen.partitions}
         # A `tp` contains the topic's id: a partition of a topic that was made again is not in `views`.
-        same_log = all(head.tp in views and head.tp not in seen.ends_below_head for head in known)
+        same_log = all(head.tp in views and head.tp not in {*seen.ends_below_head, *seen.lost_unread} for head in known)
         if same_log and not _cut_off_of_topic(parameters, seen):
             return (
                 f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."

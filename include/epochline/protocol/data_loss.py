@@ -48,6 +48,33 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         {tp: (f"its log ends at {end}", offset - end) for tp, (offset, end) in ends.items() if offset > end},
         {head.tp: head.next_offset for head in heads},
     )
+    shrunk = lost_unread(heads, partitions)
+    if shrunk:
+        topic = next(iter(shrunk)).topic
+        raise DataLossError(
+            f"{pipeline}: {_all(list(shrunk.values()))}. A broker lost records, or Kafka went back in time, as from a"
+            f" backup, and other records may have the offsets that were read: `epochline audit {pipeline}` compares"
+            " them. Nothing was planned. The command goes on at the heads.",
+            f"adopt-topic {pipeline} {topic} --at truncation --reason …",
+        )
+
+
+def lost_unread(heads: Sequence[Head], partitions: Sequence[PartitionView]) -> dict[TopicPartition, str]:
+    """Kafka's logs that end behind the head, but before where the plan of the head's epoch saw them end; each in words.
+
+    An end never goes back while no record is lost. The end of a source of the user's own may, and it has no leader.
+    """
+    views = {view.tp: view for view in partitions if view.leader_epoch is not None}
+    return {
+        head.tp: (
+            f"the log of {head.tp} ended at {head.log_end} when epoch {head.epoch_id} was planned, and ends at"
+            f" {views[head.tp].high_watermark} now: offsets from there on were lost before they were read"
+        )
+        for head in heads
+        if head.log_end is not None
+        and head.tp in views
+        and head.next_offset <= views[head.tp].high_watermark < head.log_end
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,8 @@ class Head:
     next_offset: int
     epoch_id: int | None = None
     leader_epoch: int | None = None
+    log_end: int | None = None
+    """Where the log ended when the epoch was planned; None if the ledger does not know."""
 
 
 def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:

@@ -91,6 +91,8 @@ class FakeEpochs(Side):
         key = (pipeline.name, epoch_id)
         self.rows.leases[key] = self._now() + lease
         self.rows.ranges[key] = tuple(sorted(ranges, key=lambda one: one.tp))
+        for one in ranges:
+            self.rows.planned_ends[(*key, one.tp)] = self.rows.log_ends.get((pipeline.name, one.tp))
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         self.rows.declarations[key] = pipeline
         self.rows.epochs[key] = Epoch(
