@@ -68,7 +68,7 @@ def lost_unread(heads: Sequence[Head], partitions: Sequence[PartitionView]) -> d
     return {
         head.tp: (
             f"the log of {head.tp} ended at {head.log_end} when epoch {head.epoch_id} was planned, and ends at"
-            f" {views[head.tp].high_watermark} now: offsets from there on were lost before they were read"
+            f" {views[head.tp].high_watermark} now: offsets from there on were truncated before they were read"
         )
         for head in heads
         if head.log_end is not None
