@@ -248,3 +248,26 @@ def test_a_log_that_lost_records_behind_the_head_goes_on_there_once_somebody_sai
 
     assert ranges(world.to_committed("r3")) == ["orders-0[6, 7)"]
     assert "there is nothing to adopt" in refusal_of(world, "adopt-topic", topic="orders", at="truncation")
+
+
+@pytest.mark.parametrize("lost", [0, 2], ids=["not written since", "written since"])
+def test_a_topic_that_is_not_declared_meanwhile_keeps_its_head_when_kafka_went_back(world: World, lost: int) -> None:
+    """INV-1, INV-9: declared again, it is neither begun anew nor read from behind what replaced its lost records."""
+    both, alone = (orders(source=KafkaSource(topics=topics)) for topics in (("orders", "refunds"), ("orders",)))
+    world.kafka, world.pipeline = FakeKafka(), both
+    world.kafka.produce("orders", 0, 3)
+    world.kafka.produce("refunds", 0, 5)
+    world.to_committed("r1")
+    backup = deepcopy(world.kafka.__dict__)
+    world.kafka.produce("orders", 0, 1)
+    world.kafka.produce("refunds", 0, lost)
+    world.to_committed("r2")
+    world.pipeline = alone
+    put_back(world, backup)
+    world.kafka.produce("refunds", 0, 4)
+
+    act(world, "adopt-topic", cluster=True, at="truncation")
+    world.to_committed("r3")
+    world.pipeline = both
+
+    assert ranges(world.to_committed("r4")) == ["refunds-0[5, 9)"]

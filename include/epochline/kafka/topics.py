@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 
 from epochline.declare.source import KafkaSource, OneSource
-from epochline.errors import TopicMissingError
+from epochline.errors import SourceError, TopicMissingError
 from epochline.protocol.log_ends import Retention
 from epochline.protocol.offsets import TopicPartition
 
@@ -91,7 +91,17 @@ def group_retention(call: Callable[..., Any]) -> timedelta | None:
 
 
 def compacted(topics: set[str], call: Callable[..., Any]) -> set[str]:
-    """Topics of which Kafka may delete any record that has a successor under its key."""
+    """Topics of which Kafka may delete any record that has a successor under its key.
+
+    Raises:
+        SourceError: Kafka does not tell this login.
+    """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
     configs = call("describe_configs", resources, config_filter="all")["topic"]
+    untold = sorted(topic for topic, config in configs.items() if not config)
+    if untold:
+        raise SourceError(
+            f"Kafka does not tell whether topic {', '.join(untold)} is compacted. Nothing was planned. Grant this login"
+            " DescribeConfigs on it."
+        )
     return {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}

@@ -158,7 +158,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             cut = _same_log_until(parameters, seen, head.tp)
             tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}", cut)
         for head in _carried(parameters, seen, heads):
-            tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
+            cut = None if head in heads else head.next_offset
+            tx.chain.carry_over(subject.name, begun.generation, head, "carried over", cut)
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
         tx.targets.restart_order(declared)
         # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
@@ -288,8 +289,23 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
 
 
 def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
-    """Heads of the other topics, which stay where they are."""
-    return [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
+    """Heads of the other topics, which stay where they are.
+
+    So do those of topics that nobody declares at the moment, unless they are of another cluster: they may be declared
+    again. If Kafka went back in time, such a topic went back to where the group stands.
+    """
+    carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
+    read = {one.tp.topic for one in seen.partitions}
+    for head in heads:
+        if head not in carried and head.tp.topic not in read and not _is_moved(seen, head.tp.topic):
+            stood = seen.group.get((head.tp.topic, head.tp.partition), head.next_offset)
+            same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
+            carried.append(replace(head, next_offset=max(head.origin, same)))
+    return carried
+
+
+def _is_moved(seen: Logs, topic: str) -> bool:
+    return any(belongs_to(name, topic) for name in seen.moved)
 
 
 def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:
