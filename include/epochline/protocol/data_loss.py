@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from epochline.errors import DataLossError
 from epochline.protocol.epoch import Epoch
@@ -182,13 +183,19 @@ LeaderEpochEnds = Mapping[tuple[TopicPartition, int | None], int | None]
 """By partition and former leader epoch, up to where the log goes back to that epoch; None if it knows none so late."""
 
 
-def cannot_be_read_again(ranges: Iterable[PlannedRange], seen: SourceView, ends: LeaderEpochEnds) -> str | None:
+def cannot_be_read_again(
+    ranges: Iterable[PlannedRange],
+    seen: SourceView,
+    ends: LeaderEpochEnds,
+    counted: Mapping[PlannedRange, int] = MappingProxyType({}),
+) -> str | None:
     """Why one of these ranges may not hold the records any more that were read from it; None if all do.
 
     Args:
         ranges: what epochs read, each with the leader epoch of its plan.
         seen: the logs as they are.
         ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
+        counted: what `epochline.coordinator.observe.counted_again` gave for them.
     """
     views = {view.tp: view for view in seen.partitions}
     for planned in ranges:
@@ -204,6 +211,9 @@ def cannot_be_read_again(ranges: Iterable[PlannedRange], seen: SourceView, ends:
                 f"the source no longer holds {planned} as it was read: its log was truncated{where}, and other records"
                 " may have taken the offsets"
             )
+        now = counted.get(planned, planned.records)
+        if planned.records is not None and now != planned.records:
+            return f"the source counts {now} records in {planned}, of which {planned.records} were read"
         if planned.tp.topic in seen.compacted:
             return (
                 f"{planned.tp.topic} is compacted (a pipeline under another name can read it into tables of its own):"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -68,11 +68,15 @@ def left_out(of: OffsetRange, taken: Iterable[OffsetRange]) -> list[OffsetRange]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan."""
+    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan.
+
+    ``records`` is how many the sealed attempt read; None before the seal, and for a range without records.
+    """
 
     tp: TopicPartition
     range: OffsetRange
     leader_epoch: int | None = None
+    records: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.tp}{self.range}"

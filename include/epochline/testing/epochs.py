@@ -151,6 +151,12 @@ class FakeEpochs(Side):
 
     def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[Key, PartitionCounts]) -> None:
         self._mark(epoch, EpochState.PRE_COMMITTED, counts=counts, pre_committed_at=self._now())
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.ranges[key] = tuple(
+            replace(one, records=seen[place].received) if place in seen else one
+            for one in self.rows.ranges[key]
+            for place in [(one.tp.topic, one.tp.partition)]
+        )
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())
