@@ -45,6 +45,12 @@ def _older_log(world: World) -> None:
     world.kafka.change("orders", 0, leader_epoch=0)
 
 
+def _lost_unread(world: World) -> None:
+    world.kafka.produce("orders", 0, 5)
+    world.to_committed("r2", record_limit=3)
+    world.kafka.change_leader("orders", 0, truncate_to=13)
+
+
 def _moved(world: World) -> None:
     world.kafka.cluster_id = "another"
 
@@ -68,6 +74,10 @@ LOSSES: dict[str, tuple[Change, str]] = {
         "its log ends at 7: 3 offsets that were read have been truncated",
     ),
     "truncated and grown": (_truncated_and_grown, "records of leader epoch 0 now end at 8.*: 2 offsets that were read"),
+    "truncated behind the head": (
+        _lost_unread,
+        "orders-0 ended at 15 when epoch 2 was planned, and ends at 13 now.*`epochline adopt-topic orders orders --at trunc",
+    ),
     "a log of older leaders": (_older_log, "its log no longer has leader epoch 1 or a later one"),
     "made again": (
         make_again,

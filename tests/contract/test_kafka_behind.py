@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
+from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.coordinator.mirroring import mirror
-from epochline.errors import ActionRefusedError, KafkaBehindError, PipelinePausedError, SourceUnavailableError
+from epochline.errors import (
+    ActionRefusedError,
+    DataLossError,
+    KafkaBehindError,
+    PipelinePausedError,
+    SourceUnavailableError,
+)
 from epochline.operations.replay import plan_replay
 from epochline.protocol.mirror import MirroredOffset
 from epochline.testing import FakeKafka
 from tests.contract.operators import act, heads, ordered, preview_of, refusal_of, subject
-from tests.contract.worlds import World, ranges, run
+from tests.contract.worlds import World, orders, ranges, run
 
 GROUP = "epochline.orders"
 
@@ -221,3 +228,46 @@ def test_one_topic_that_kafka_deleted_is_named_as_such(world: World) -> None:
         world.plan("r2")
 
     assert not isinstance(refused.value, KafkaBehindError | ActionRefusedError)
+
+
+@pytest.mark.parametrize("mirror", [True, False], ids=["with a group", "without a group"])
+def test_a_log_that_lost_records_behind_the_head_goes_on_there_once_somebody_said_so(
+    world: World, mirror: bool
+) -> None:
+    """INV-9: they are gone before they were read, which neither the group nor the head shows."""
+    world.pipeline = orders(source=KafkaSource(topics="orders", mirror=mirror))
+    world.kafka = FakeKafka()
+    world.kafka.produce("orders", 0, 8)
+    world.to_committed("r1", record_limit=6)
+    world.kafka.change("orders", 0, high_watermark=7, last_stable=7)
+    with pytest.raises(DataLossError, match=r"orders-0 ended at 8 .* and ends at 7 now"):
+        world.plan("r2")
+
+    assert "ended at 8" in preview_of(world, "adopt-topic", topic="orders", at="truncation").lines[-1]
+    act(world, "adopt-topic", topic="orders", at="truncation")
+
+    assert ranges(world.to_committed("r3")) == ["orders-0[6, 7)"]
+    assert "there is nothing to adopt" in refusal_of(world, "adopt-topic", topic="orders", at="truncation")
+
+
+@pytest.mark.parametrize("lost", [0, 2], ids=["not written since", "written since"])
+def test_a_topic_that_is_not_declared_meanwhile_keeps_its_head_when_kafka_went_back(world: World, lost: int) -> None:
+    """INV-1, INV-9: declared again, it is neither begun anew nor read from behind what replaced its lost records."""
+    both, alone = (orders(source=KafkaSource(topics=topics)) for topics in (("orders", "refunds"), ("orders",)))
+    world.kafka, world.pipeline = FakeKafka(), both
+    world.kafka.produce("orders", 0, 3)
+    world.kafka.produce("refunds", 0, 5)
+    world.to_committed("r1")
+    backup = deepcopy(world.kafka.__dict__)
+    world.kafka.produce("orders", 0, 1)
+    world.kafka.produce("refunds", 0, lost)
+    world.to_committed("r2")
+    world.pipeline = alone
+    put_back(world, backup)
+    world.kafka.produce("refunds", 0, 4)
+
+    act(world, "adopt-topic", cluster=True, at="truncation")
+    world.to_committed("r3")
+    world.pipeline = both
+
+    assert ranges(world.to_committed("r4")) == ["refunds-0[5, 9)"]

@@ -186,6 +186,12 @@ def _truncation(two: Two) -> None:
     two.crm.produce("t", 0, 30)
 
 
+def _lost_unread(two: Two) -> None:
+    two.crm.produce("t", 0, 5)
+    two.world.to_committed("r2", record_limit=2)
+    two.crm.change("t", 0, high_watermark=8, last_stable=8)
+
+
 def _made_again(two: Two) -> None:
     two.crm.produce("t", 0, 7, topic_id="another")
 
@@ -199,6 +205,7 @@ def _moved(two: Two) -> None:
     [
         (_retention, r"passed the head of crm/t-0: offsets \[4, 6\)", "declare-loss", {}),
         (_truncation, "crm/t-0", "adopt-topic", {"topic": "crm/t", "at": "truncation"}),
+        (_lost_unread, "crm/t-0 ended at 9 when epoch 2", "adopt-topic", {"topic": "crm/t", "at": "truncation"}),
         (_made_again, "topic crm/t was deleted and made again", "adopt-topic", {"topic": "crm/t"}),
         (
             _moved,
@@ -208,7 +215,7 @@ def _moved(two: Two) -> None:
             {"cluster": True},
         ),
     ],
-    ids=["retention", "truncation", "made again", "another cluster"],
+    ids=["retention", "truncation", "truncated behind the head", "made again", "another cluster"],
 )
 def test_a_loss_in_one_source_stops_the_pipeline_and_its_way_out_leaves_the_other_source_where_it_is(
     two: Two, change: Callable[[Two], None], said: str, action: str, parameters: dict[str, Any]
@@ -219,7 +226,7 @@ def test_a_loss_in_one_source_stops_the_pipeline_and_its_way_out_leaves_the_othe
     change(two)
 
     with pytest.raises(DataLossError, match=said):
-        two.world.plan("r2")
+        two.world.plan("r9")
     act(two.world, action, **parameters)
 
     planned = two.world.to_committed("r3")
@@ -307,13 +314,16 @@ def test_a_backfill_ends_in_each_source_where_its_interval_ends_there(two: Two) 
 
 @pytest.mark.server
 def test_a_restore_puts_every_source_back_and_reads_its_records_again(postgres_dsn: str) -> None:
-    """C12."""
+    """C12. INV-9: not if a topic of one of them is compacted."""
     two = reading_two(postgres_world(postgres_dsn))
     two.world.to_committed("r1")
     act(two.world, "savepoint", name="before")
     two.shop.produce("t", 0, 3)
     two.crm.produce("t", 0, 2)
     two.world.to_committed("r2")
+    two.crm.compacted.add("t")
+    assert "crm/t is compacted" in refusal_of(two.world, "restore", name="before")
+    two.crm.compacted.clear()
 
     act(two.world, "restore", name="before")
 

@@ -141,8 +141,8 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.read_by[self.reading] = []
         self.job.staged_and_sealed(planned, run)
 
-    def _run(self) -> PlanOutcome:
-        planned, run = self.job.asked_to_plan(lease=LEASE)
+    def _run(self, record_limit: int | None = None) -> PlanOutcome:
+        planned, run = self.job.asked_to_plan(lease=LEASE, record_limit=record_limit)
         if planned.epoch is not None:
             self._staged(planned, run)
             self.job.commit(planned)
@@ -154,10 +154,10 @@ class OperatorsMachine(RuleBasedStateMachine):
         if self.files:
             self.job.publish()
 
-    def _go_on(self) -> PlanOutcome:
+    def _go_on(self, record_limit: int | None = None) -> PlanOutcome:
         """What an operator does who reads the error of a plan; the outcome of the run that could be planned then."""
         try:
-            return self._run()
+            return self._run(record_limit)
         except LedgerBehindError:
             self.met["behind"] += 1
             self._act("accept-ledger")
@@ -237,6 +237,11 @@ class OperatorsMachine(RuleBasedStateMachine):
         if planned.epoch is not None:
             self._staged(planned, run)
             self.met["sealed and left"] += 1
+
+    @rule(records=st.integers(1, 3))
+    def a_run_reads_a_little(self, records: int) -> None:
+        """What it leaves may be truncated before it is read."""
+        self._go_on(records)
 
     # What happens to Kafka.
 

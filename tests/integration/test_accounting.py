@@ -7,13 +7,13 @@ is exact, or it is refused and changes nothing; once the obstacle is gone, a rep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from epochline.coordinator import Plan, seal
-from epochline.errors import EpochlineError
+from epochline.errors import EpochlineError, SealRefusedError
 from epochline.operations import ACTIONS, DirectAction, Request, Subject
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
@@ -95,6 +95,8 @@ WAYS = {
     "trigger on update": (trigger("UPDATE", NOT_FROZEN), NO_TRIGGER),
     "trigger on delete": (trigger("DELETE", "RETURN NULL;"), NO_TRIGGER),
     "trigger that keeps the old row": (trigger("UPDATE", "RETURN OLD;"), NO_TRIGGER),
+    "trigger that changes the epoch": (trigger("INSERT OR UPDATE", "NEW._epoch = 1; RETURN NEW;"), NO_TRIGGER),
+    "trigger that changes the position": (trigger("INSERT OR UPDATE", "NEW._offset = 99; RETURN NEW;"), NO_TRIGGER),
     "trigger that deletes afterwards": (
         trigger("INSERT OR UPDATE", "DELETE FROM t WHERE k = 'frozen'; RETURN NULL;", timing="AFTER", each="STATEMENT"),
         NO_TRIGGER,
@@ -130,6 +132,7 @@ WAYS = {
     "rows that cannot be seen": (
         f"CREATE POLICY r ON t USING (k <> 'frozen'); CREATE POLICY i ON t FOR INSERT WITH CHECK (true); {FORCED}", OPEN,
     ),
+    "rows that a crash empties": ("ALTER TABLE t SET UNLOGGED", "ALTER TABLE t SET LOGGED"),
     "rows that cannot be deleted": (
         "CREATE POLICY r ON t FOR SELECT USING (true); CREATE POLICY i ON t FOR INSERT WITH CHECK (true);" + FORCED, OPEN,
     ),
@@ -264,3 +267,42 @@ def test_whatever_a_table_does_with_rows_a_replay_takes_the_epochs_place_or_is_r
 
     assert it.rows() == whole
     assert it.it.sql("SELECT DISTINCT _epoch FROM t ORDER BY 1") == [(1,), (3,)]
+
+
+DEFERRED = trigger(
+    "DELETE", "INSERT INTO t SELECT OLD.*; RETURN NULL;", timing="AFTER", kind="CONSTRAINT",
+    when="DEFERRABLE INITIALLY DEFERRED",
+)  # fmt: skip
+
+
+@pytest.mark.fault("F41")
+@pytest.mark.parametrize("way", [WAYS["trigger that brings a deleted row back"][0], DEFERRED], ids=["now", "deferred"])
+def test_a_replay_whose_epoch_does_not_go_can_be_compared_and_its_promotion_says_why(world: NewWorld, way: str) -> None:
+    """INV-9, F41: the trial takes the same look at what goes as the promotion, and blames no row of the replay."""
+    it = world("append with a key", "trigger on insert")
+    it.it.epoch(*FIRST)
+    it.it.epoch(*it.mode.second)
+    whole = it.rows()
+    it.it.sql(way)
+    replay = replayed(it)
+    with pytest.raises(EpochlineError, match="a trigger or rule of the table drops rows|duplicate key"):
+        promote(it.subject, replay, ORDER)
+    assert it.rows() == whole
+    it.stop_meddling()
+
+    promote(it.subject, replay, ORDER)
+
+    assert it.rows() == whole
+
+
+@pytest.mark.fault("F41")
+def test_a_replay_whose_rows_take_others_away_is_not_sealed(world: NewWorld) -> None:
+    """INV-9, F41: found before the promotion, which would find it."""
+    it = world("append", "trigger that deletes afterwards")
+    it.it.epoch({"k": "frozen", "v": 1})
+    it.it.epoch(*(row for row in it.mode.second if row["k"] != "frozen"))
+    it.mode = replace(it.mode, second=[row for row in it.mode.second if row["k"] != "frozen"])
+    it.meddle()
+
+    with pytest.raises(SealRefusedError, match="of 1 other rows 0"):
+        replayed(it)

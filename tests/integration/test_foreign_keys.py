@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from epochline import PostgresTable
-from epochline.errors import TargetError
+from epochline.errors import SealRefusedError, TargetError
 from epochline.operations import Request
 from epochline.postgres.targets import together
-from tests.integration.bench import Row
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.refusing import LINEAGE, Target, gone, requeued
 
 RECORD = {"id": "integer", "pid": "integer", "name": "text"}
@@ -146,6 +147,24 @@ def test_replaced_parents_and_children_are_taken_away_children_first(postgres_ds
     assert shown(it) == ([(30, "x")], [(3, 30)])
 
 
+@pytest.mark.parametrize("action", ["", "ON DELETE CASCADE", "ON DELETE SET NULL"])
+@pytest.mark.parametrize("deferrable", ["DEFERRABLE", "DEFERRABLE INITIALLY DEFERRED"])
+def test_two_replaced_targets_in_a_circle_of_deferrable_keys_commit(
+    postgres_dsn: str, deferrable: str, action: str
+) -> None:
+    """INV-2: the rows of both are replaced together, whatever a key does with rows that refer to those that go."""
+    sinks = (PostgresTable(table="child", mode="replace"), REPLACED)
+    it = Target(postgres_dsn, circle(f"{action} {deferrable}"), [row(1, 10), row(2, 20)], sinks, record=RECORD)
+    it.sealed_after_attempts()
+    it.add(row(3, 30), row(5, 50, "bad"), row(4, 40))
+
+    [said] = it.sealed_after_attempts()
+
+    assert said.count("offset 3 for parent") == 1
+    assert it.rows("parent", "pid, id") == [(30, 3), (40, 4)]
+    assert it.rows("child", "id, pid") == [(3, 30), (4, 40)]
+
+
 @pytest.mark.parametrize("name", ["inserted", "deleted"])
 def test_a_restore_undoes_parents_and_children(postgres_dsn: str, name: str) -> None:
     """What an epoch inserted goes children first; what it deleted comes back parents first."""
@@ -156,6 +175,22 @@ def test_a_restore_undoes_parents_and_children(postgres_dsn: str, name: str) -> 
     it.add(*([row(3, 30), row(4, 40)] if name == "inserted" else [gone(id=1, pid=10), gone(id=2, pid=20)]))
     it.sealed_after_attempts()
     assert shown(it) != before
+
+    it.job.act("restore", Request(actor="ada", reason="a test says so"), name="before")
+
+    assert shown(it) == before
+
+
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
+def test_a_restore_brings_back_rows_of_a_target_that_went_with_rows_of_another(postgres_dsn: str, action: str) -> None:
+    """C12: the child's before-image has the row that only the parent's tombstone took along."""
+    it = target(postgres_dsn, row(1, 10), row(2, 20), action=f"ON DELETE {action}")
+    it.sealed_after_attempts()
+    before = shown(it)
+    it.job.act("savepoint", Request(actor="ada", reason="a test says so"), name="before")
+    it.add(gone(id=9, pid=10))
+    it.sealed_after_attempts()
+    assert shown(it)[1] != before[1]
 
     it.job.act("restore", Request(actor="ada", reason="a test says so"), name="before")
 
@@ -177,6 +212,52 @@ def test_code_of_one_target_sees_the_rows_of_another_in_the_trial(postgres_dsn: 
     assert it.sealed_after_attempts() == []
 
     assert it.rows("child", "id, pid") == [(1, 10)]
+
+
+MEDDLE = "CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN DELETE FROM plain; RETURN NULL; END $$;"
+SENDER = f"CREATE TABLE sender (id int PRIMARY KEY, pid int, name text, {LINEAGE})"
+FIRES = "EXECUTE FUNCTION meddle();"
+CODE = {
+    "a trigger": f"{SENDER}; CREATE TRIGGER m AFTER INSERT OR UPDATE OR DELETE ON sender {FIRES}",
+    "a trigger of a partition": (
+        f"{SENDER} PARTITION BY LIST (id); CREATE TABLE part PARTITION OF sender DEFAULT;"
+        f"CREATE TRIGGER m AFTER INSERT OR UPDATE OR DELETE ON part FOR EACH ROW {FIRES}"
+    ),
+    "a trigger of a table that a key changes": (
+        f"{SENDER}; CREATE UNIQUE INDEX ON sender (pid); CREATE TABLE other (pid int REFERENCES sender (pid) ON UPDATE CASCADE); INSERT INTO"
+        f" sender VALUES (1, 7); INSERT INTO other VALUES (7); CREATE TRIGGER m AFTER UPDATE ON other {FIRES}"
+    ),
+    "a rule": f"{SENDER}; CREATE RULE m AS ON INSERT TO sender DO ALSO DELETE FROM plain;",
+    "a default": (
+        f"{SENDER}; CREATE FUNCTION seven() RETURNS int LANGUAGE sql AS 'DELETE FROM plain; SELECT 7';"
+        "ALTER TABLE sender ADD seven int DEFAULT seven()"
+    ),
+    "a check": (
+        f"{SENDER}; CREATE FUNCTION yes(int) RETURNS bool LANGUAGE sql AS 'DELETE FROM plain; SELECT true';"
+        "ALTER TABLE sender ADD CHECK (yes(id))"
+    ),
+}
+
+
+@pytest.mark.parametrize("first", ["sender", "plain"])
+@pytest.mark.parametrize("code", CODE)
+def test_what_code_of_one_target_does_to_another_is_found_at_the_seal(postgres_dsn: str, code: str, first: str) -> None:
+    """INV-9: rows of a plain target are all there after the commit, or the seal refuses the epoch and it goes on later."""
+    plain = f"CREATE TABLE plain (id int, pid int, name text, {LINEAGE}); {MEDDLE}"
+    sinks = PostgresTable(table="sender", mode="upsert", key="id"), PostgresTable(table="plain")
+    sinks = sinks if first == "sender" else sinks[::-1]
+    it = Target(postgres_dsn, f"{plain} {CODE[code]}", [row(1, 10), row(2, 20)], sinks, record=RECORD)
+    planned, run = it.job.planned()
+    try:
+        it.job.staged_and_sealed(planned, run)
+    except SealRefusedError:
+        drop = "DROP RULE IF EXISTS m ON sender; DROP FUNCTION IF EXISTS meddle, seven, yes CASCADE"
+        query(postgres_dsn, drop, options=IN_PUBLIC)
+        it.job.staged_and_sealed(planned, run)
+
+    it.job.commit(planned)
+
+    assert it.rows("plain", "id, pid") == [(1, 10), (2, 20)]
 
 
 def test_without_the_order_of_keys_both_tables_are_refused(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

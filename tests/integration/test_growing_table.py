@@ -24,6 +24,8 @@ from epochline.config.connections import Connection
 from epochline.coordinator import PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, SealRefusedError, SourceError, SourceUnavailableError
 from epochline.operations import Request
+from epochline.operations.replay import plan_replay
+from epochline.protocol.epoch import Run
 from epochline.sources.growing_table import GrowingTable
 from epochline.sources.growth import open_writers
 from epochline.sources.positions import SourcePositions
@@ -339,6 +341,26 @@ def test_rows_that_were_read_may_be_deleted(world: InProcess) -> None:
     world.epoch()
 
     assert world.sql("SELECT said FROM copied ORDER BY id") == [("a",), ("b",), ("c",)]
+
+
+def test_what_was_read_of_rows_that_are_deleted_since_is_not_undone(world: InProcess) -> None:
+    """I1, INV-9: no later read would bring them back."""
+    request = Request(actor="ada", reason="the parse was wrong")
+    world.sql("INSERT INTO events (said) VALUES ('a')")
+    world.epoch()
+    world.act("savepoint", request, name="first")
+    world.sql("INSERT INTO events (said) VALUES ('b'), ('c')")
+    world.epoch()
+    world.sql("DELETE FROM events WHERE said = 'b'")
+    stood = world.sql("SELECT said FROM copied ORDER BY id")
+    said = "the source counts 1 records in .*, of which 2 were read"
+
+    with pytest.raises(ActionRefusedError, match=said):
+        world.act("restore", request, name="first")
+    with pytest.raises(ActionRefusedError, match=said.capitalize()):
+        plan_replay(world.subject, 2, Run(dag_id="copied", run_id="replay", host="here"))
+
+    assert world.sql("SELECT said FROM copied ORDER BY id") == stood == [("a",), ("b",), ("c",)]
 
 
 @pytest.mark.parametrize(

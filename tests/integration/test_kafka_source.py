@@ -15,6 +15,7 @@ from epochline.coordinator import Plan, PlanOutcome, PlanRequest, plan
 from epochline.errors import BeforeOriginError, SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
+from epochline.kafka.topics import compacted
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
@@ -113,15 +114,23 @@ def test_an_open_transaction_is_planned_around_and_reported(
 
         assert shown(planned) == ["0[0, 2)"]
         assert "an open transaction holds back offsets [2, 3)" in planned.notes[0]
-        assert source.look(KafkaSource(topics=topic.name)).invisible_allowed == {topic.name}
+        # INV-9: a producer that the broker knows explains no gap by itself.
+        assert source.look(KafkaSource(topics=topic.name)).invisible_allowed == frozenset()
         producer.abort_transaction()
 
 
 def test_a_compacted_topic_may_have_gaps(source: KafkaOffsets, kafka_bootstrap: str, topic_name: str) -> None:
-    """Compaction and markers of transactions may leave offsets without a record."""
-    Topic(kafka_bootstrap, topic_name).make(1, **{"cleanup.policy": "compact"})
+    """INV-9: also where other settings stand beside it; a topic that is not may have those that its batches show."""
+    Topic(kafka_bootstrap, topic_name).make(1, **{"cleanup.policy": "compact,delete"})
 
-    assert source.look(KafkaSource(topics=topic_name)).invisible_allowed == {topic_name}
+    view = source.look(KafkaSource(topics=topic_name))
+    assert view.invisible_allowed == view.compacted == {topic_name}
+
+
+def test_settings_that_kafka_does_not_tell_are_asked_for_by_name(kafka_bootstrap: str, topic_name: str) -> None:
+    """It tells as little of a topic that it does not have as of one whose settings a login may not read."""
+    with admin_of(kafka_bootstrap) as admin, pytest.raises(SourceError, match=f"{topic_name} is compacted.*Describe"):
+        compacted({topic_name}, lambda method, *asked, **how: getattr(admin, method)(*asked, **how))
 
 
 def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffsets, topic: Topic) -> None:

@@ -144,6 +144,35 @@ def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(worl
     assert it.values() == ["orders 0", "refunds 0", "refunds 1"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [KafkaSource(topics=("orders", "refunds")), KafkaSource(pattern="orders|refunds")],
+    ids=["named", "matched"],
+)
+def test_nothing_is_undone_that_was_read_of_a_compacted_topic(world: Callable[..., World], source: KafkaSource) -> None:
+    """I1, INV-9: what compaction took, or takes before the next read, would leave the targets in silence."""
+    it = world(declared(source))
+    for topic in ("orders", "refunds"):
+        it.log.add(topic, f"{topic} 0")
+    it.log.kafka.compacted.add("refunds")
+    it.epoch()
+    it.act_on("savepoint", name="s")
+    it.log.add("orders", "orders 1")
+    it.epoch()
+    it.act_on("restore", name="s")  # undoes nothing of the compacted one
+    it.log.add("refunds", "refunds 1")
+    it.epoch()
+    stood = it.values()
+    refused = r"refunds is compacted .*, so that refunds-0\[{}\) may give fewer records now"
+
+    with pytest.raises(ActionRefusedError, match=refused.format("1, 2")):
+        it.act_on("restore", name="s")
+
+    with pytest.raises(ActionRefusedError, match="^R" + refused.format("0, 1")[1:]):
+        plan_replay(it.subject, 1, Run(dag_id="p", run_id="replay", host="here"))
+    assert it.values() == stood
+
+
 # Extend back
 
 

@@ -13,7 +13,7 @@ from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import seal
-from epochline.errors import SealRefusedError, TargetError
+from epochline.errors import ActionRefusedError, SealRefusedError, TargetError
 from epochline.operations import ACTIONS, DirectAction, Request, Subject
 from epochline.operations.replay import plan_replay, promote
 from epochline.postgres.targets import accounting, undo
@@ -139,6 +139,83 @@ def test_rows_that_are_replaced_take_no_rows_of_another_table_with_them(bench: N
         it.sealed(kv("a", 3))
 
     assert it.sql("SELECT * FROM child") == [("a", "somebody's")]
+
+
+TREE = "CREATE TABLE t (k text PRIMARY KEY, v int, up text DEFAULT 'z' REFERENCES t ON DELETE {0}" + LINEAGE + ");"
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+def test_rows_that_a_tombstone_takes_along_come_back(bench: NewBench, action: str) -> None:
+    """C12, F42: a foreign key of the target to itself, over several levels and in a circle."""
+    it = saved(
+        bench({"k": "text", "v": "integer", "up": "text"}, existing=TREE.format(action), **UPSERT),
+        *(kv(k, 1, up=up) for k, up in [("z", "z"), ("a", "a"), ("b", "a"), ("c", "b"), ("d", "c"), ("e", "e")]),
+    )  # fmt: skip
+    before = it.rows("*")
+    it.epoch(kv("a", None, _deleted=True))
+    assert it.rows("*") != before
+    it.epoch(kv("e", 2, up="e"))
+
+    restore(it)
+
+    assert it.rows("*") == before
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+def test_an_epoch_that_took_rows_of_another_table_along_is_not_undone(bench: NewBench, action: str) -> None:
+    """C12, F42: nothing keeps those rows, so the restore is refused; an epoch without such rows is undone."""
+    it = saved(bench(existing=WITH_ID + CHILD.format(action), **UPSERT), kv("a", 1), kv("b", 1))
+    it.epoch(kv("b", None, _deleted=True))
+    restore(it)
+    assert it.rows() == [("a", 1), ("b", 1)]
+    it.commit_staged(it.plan(), kv("b", None, _deleted=True))
+    it.sql("INSERT INTO child VALUES ('a', 'somebody''s')")
+    it.epoch(kv("a", None, _deleted=True))
+
+    with pytest.raises(ActionRefusedError, match=r"no before-images were kept of epoch 5.*names the key"):
+        restore(it)
+
+
+PARTS = {
+    "a partition": (
+        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
+        "CREATE TABLE part PARTITION OF t DEFAULT;"
+    ),
+    "a partition of a partition": (
+        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
+        "CREATE TABLE middle PARTITION OF t DEFAULT PARTITION BY LIST (k); CREATE TABLE part PARTITION OF middle DEFAULT;"
+    ),
+}
+
+
+@pytest.mark.fault("F42")
+@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("mode", ["append", "upsert", "add", "replace"])
+def test_a_key_that_refers_to_one_partition_takes_no_rows_along(
+    bench: NewBench, mode: str, part: str, action: str
+) -> None:
+    """C12, INV-9, F42: a foreign key may refer to a part of the target alone."""
+    sink = {"append": {}, "upsert": UPSERT, "add": ADD, "replace": {"mode": "replace"}}[mode]
+    it = saved(bench(existing=PARTS[part], **sink), kv("a", 1))
+    it.sql(f"CREATE TABLE child (k text DEFAULT 'a' REFERENCES part ON DELETE {action}, note text)")
+    if mode != "replace":
+        it.epoch(kv("new", 1))
+    it.sql(f"INSERT INTO child VALUES ('{'a' if mode == 'replace' else 'new'}', 'somebody''s')")
+
+    if mode == "replace":
+        with pytest.raises(SealRefusedError, match=r"public\.child has rows that refer to them"):
+            it.sealed(kv("b", 1))
+    else:
+        refuses(it, r"public\.child has rows that refer to them")
+
+    assert len(it.sql("SELECT * FROM child WHERE k IS NOT NULL")) == 1
+    it.sql("DROP TABLE child")
+    if mode != "replace":
+        restore(it)
+        assert it.rows() == [("a", 1)]
 
 
 HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {

@@ -252,3 +252,36 @@ def test_a_savepoint_brings_edited_state_back_and_an_edited_copy_is_refused(coun
     counting.sql(sql.SQL("UPDATE epochline.{} SET count = 5").format(sql.Identifier(copy)))
     with pytest.raises(StateError, match="the copy of words is not what was saved"):
         restore.act(subject, restore.parse({"name": "one"}), order)
+
+
+@pytest.mark.parametrize("body", ["RETURN NULL;", "NEW.count = 7; RETURN NEW;"], ids=["dropped", "changed"])
+@pytest.mark.parametrize("own", [True, False], ids=["its own", "another's"])
+def test_state_that_a_trigger_drops_or_changes_does_not_come_back(counting: Counting, body: str, own: bool) -> None:
+    """C12, C13, INV-9: each row of a savepoint's state is there with its values, or nothing is changed."""
+    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
+    order = Request(actor="ada", reason="to see")
+    MakeSavepoint().act(subject, MakeSavepoint().parse({"name": "one"}), order)
+    asked, table = {"name": "one"}, "words"
+    if not own:
+        asked, table = {"name": "one", "of": "orders"}, "others"
+        [sink], [state] = counting.pipeline.sinks, counting.pipeline.states
+        others = {
+            "name": "second", "sinks": (sink.model_copy(update={"table": "u"}),),
+            "state": (state.model_copy(update={"table": table}),),
+        }  # fmt: skip
+        counting.pipeline = counting.pipeline.model_copy(update=others)
+        counting.migrate()
+        subject = Subject(name="second", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
+    before = counting.sql(f"SELECT * FROM {table} ORDER BY 1")
+    counting.sql(
+        f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF NEW.word = 'b' THEN {body} END IF;"
+        f" RETURN NEW; END$$; CREATE TRIGGER meddle BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION meddle()"
+    )
+
+    with pytest.raises(StateError, match=f"the copy of {table} is not what was saved"):
+        Restore().act(subject, Restore().parse(asked), order)
+
+    assert counting.sql(f"SELECT * FROM {table} ORDER BY 1") == before
+    counting.sql("DROP FUNCTION meddle CASCADE")
+    Restore().act(subject, Restore().parse(asked), order)
+    assert counting.sql(f"SELECT word, count FROM {table} ORDER BY 1") == [("a", 1), ("b", 2)]

@@ -12,14 +12,19 @@ from psycopg2 import sql
 from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import Difference, EpochResult, audit
 from epochline.cli.connections import in_environment
+from epochline.coordinator import seal
 from epochline.declare.columns import SUPPORTED, parse_type
 from epochline.declare.text_settings import TEXT_SETTINGS
+from epochline.errors import ConfigurationError, SealRefusedError
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
+from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
-from tests.integration.in_process import InProcess, from_source
+from tests.integration.bench import LINEAGE, NewBench
+from tests.integration.in_process import InProcess, epoch_of, from_source
+from tests.integration.logins import AsSuperuser
 from tests.reading import range_batch
 
 # By type, its extreme values as PostgreSQL reads them. A type may have two columns.
@@ -241,3 +246,42 @@ def test_a_setting_of_the_database_or_the_role_changes_no_value(
 def test_each_setting_of_texts_is_tried_with_another_value() -> None:
     assert set(TEXT_SETTINGS) <= set(OTHERS)
     assert not [name for name in TEXT_SETTINGS if str(TEXT_SETTINGS[name]) == OTHERS[name]]
+
+
+@pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
+def test_a_login_for_which_no_foreign_key_is_enforced_is_refused_by_name(
+    bench: NewBench, as_superuser: AsSuperuser, owner: str
+) -> None:
+    """INV-9: a superuser set ``session_replication_role``; plan, staging, seal and commit change nothing."""
+    table = f"CREATE TABLE known (k text PRIMARY KEY); CREATE TABLE t (k text REFERENCES known, v int{LINEAGE})"
+    it = bench(existing=table)
+    it.sql("INSERT INTO known VALUES ('a')")
+    database, role = it.sql("SELECT current_database(), current_user")[0]
+    of = f"DATABASE {database}" if owner == "DATABASE" else f"ROLE {role} IN DATABASE {database}"
+
+    def refused(step: Callable[[], object]) -> None:
+        as_superuser(f"ALTER {of} SET session_replication_role TO replica")
+        with pytest.raises(ConfigurationError, match=f"login {role} begin with session_replication_role = replica"):
+            step()
+        as_superuser(f"ALTER {of} RESET session_replication_role")
+
+    refused(it.plan)
+    planned = it.plan({"k": "a"}, {"k": "unknown"})
+    refused(lambda: it.stage(planned, {"k": "a"}, {"k": "unknown"}))
+    with pytest.raises(SealRefusedError, match="t_k_fkey"):
+        it.commit_staged(planned, {"k": "a"}, {"k": "unknown"})
+    it.sql("INSERT INTO known VALUES ('unknown')")
+    seal(it.ledger, it.kafka, it.stage(planned, {"k": "a"}, {"k": "unknown"}), epoch_of(planned).run)
+    refused(lambda: it.commit(planned))
+    it.commit(planned)
+    assert it.sql("SELECT k FROM t ORDER BY 1") == [("a",), ("unknown",)]
+
+
+def test_the_writer_of_staging_asks_for_itself(bench: NewBench, as_superuser: AsSuperuser) -> None:
+    """INV-4: a job's login may be another one than that of the ledger."""
+    it = bench()
+    database, role = it.sql("SELECT current_database(), current_user")[0]
+    as_superuser(f"ALTER ROLE {role} IN DATABASE {database} SET session_replication_role TO replica")
+
+    with pytest.raises(ConfigurationError, match="session_replication_role"), transaction(it.dsn, "job"):
+        pass

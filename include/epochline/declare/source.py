@@ -26,7 +26,7 @@ class KafkaSource(DeclarationModel):
         mirror: whether each commit writes the heads to the consumer group ``epochline.<pipeline>``, for monitors and as
             evidence. With ``False`` the group is neither written nor read: only the sinks that follow the commit then
             show that a ledger went back in time, and every plan says so.
-        gaps_expected: allow offsets without a record, although the broker reports no reason for them.
+        gaps_expected: allow offsets without a record that nothing explains; the seal then does not count them.
         connection: id of the Airflow connection of the brokers.
     """
 

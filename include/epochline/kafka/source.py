@@ -25,7 +25,7 @@ from epochline.kafka.admin import EpochlineAdmin, new_admin
 from epochline.kafka.client_log import shorten_log
 from epochline.kafka.log_gaps import log_gaps
 from epochline.kafka.refusals import detect_refusals
-from epochline.kafka.topics import group_retention, matching, offsets, readable, retention, with_gaps
+from epochline.kafka.topics import compacted, group_retention, matching, offsets, readable, retention
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.protocol.log_ends import LogEnd
@@ -124,7 +124,7 @@ class KafkaOffsets:
             )
             starts = call("list_partition_offsets", dict.fromkeys(keys, OffsetSpec.EARLIEST))
             topics = {tp.topic for tp in partitions}
-            gaps = topics if source.gaps_expected else with_gaps(topics, keys, call)
+            compact = compacted(topics, call)
             held_back = [key for key in keys if ends[key].offset > stable[key].offset]
             transactions = open_transactions(held_back, call)
         return SourceView(
@@ -140,7 +140,8 @@ class KafkaOffsets:
                 )
                 for (tp, leader_epoch), key in zip(partitions.items(), keys, strict=True)
             ),
-            invisible_allowed=frozenset(gaps),
+            invisible_allowed=frozenset(topics if source.gaps_expected else compact),
+            compacted=frozenset(compact),
         )
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:

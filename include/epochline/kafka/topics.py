@@ -1,4 +1,4 @@
-"""What Kafka says of topics: which ones a source reads, their offsets, their retention, whether offsets have gaps.
+"""What Kafka says of topics: which ones a source reads, their offsets, their retention, and which are compacted.
 
 Each function takes ``call``, which calls a method of the admin client by its name.
 """
@@ -16,7 +16,7 @@ from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 
 from epochline.declare.source import KafkaSource, OneSource
-from epochline.errors import TopicMissingError
+from epochline.errors import SourceError, TopicMissingError
 from epochline.protocol.log_ends import Retention
 from epochline.protocol.offsets import TopicPartition
 
@@ -90,13 +90,18 @@ def group_retention(call: Callable[..., Any]) -> timedelta | None:
         return None
 
 
-def with_gaps(topics: set[str], keys: Sequence[KafkaPartition], call: Callable[..., Any]) -> set[str]:
-    """Topics whose offsets may have no visible record: compacted ones, and those with transactional producers."""
+def compacted(topics: set[str], call: Callable[..., Any]) -> set[str]:
+    """Topics of which Kafka may delete any record that has a successor under its key.
+
+    Raises:
+        SourceError: Kafka does not tell this login.
+    """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
     configs = call("describe_configs", resources, config_filter="all")["topic"]
-    gaps = {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}
-    for key, state in call("describe_producers", keys).items():
-        # The first transaction marker sets a coordinator epoch; producers that are only idempotent have none.
-        if any(p.coordinator_epoch >= 0 or p.current_transaction_start_offset >= 0 for p in state.active_producers):
-            gaps.add(key.topic)
-    return gaps
+    untold = sorted(topic for topic, config in configs.items() if not config)
+    if untold:
+        raise SourceError(
+            f"Kafka does not tell whether topic {', '.join(untold)} is compacted. Nothing was planned. Grant this login"
+            " DescribeConfigs on it."
+        )
+    return {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}

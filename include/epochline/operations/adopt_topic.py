@@ -15,7 +15,7 @@ from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
 from epochline.protocol.clusters import moved_clusters, with_clusters
-from epochline.protocol.data_loss import CutOff
+from epochline.protocol.data_loss import CutOff, lost_unread
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import Head, TopicPartition, cut_reached
 from epochline.protocol.planning import PartitionView
@@ -61,6 +61,8 @@ class Logs:
     """Topics and partitions of which the group shows an older mirror."""
     group: Mapping[tuple[str, int], int]
     """By topic and partition, the offset of the consumer group, which a commit wrote."""
+    lost_unread: Mapping[TopicPartition, str]
+    """Partitions that lost records behind the head, each with what happened."""
     cut_off: Sequence[CutOff]
     """After `accept-ledger`: offsets that a sink shows, that the restored tables lack, and that Kafka has truncated."""
 
@@ -99,6 +101,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
             older=older,
             group={key: one.offset for key, one in mirrored.items() if one.epoch_id is not None},
+            lost_unread=lost_unread(heads, view.partitions),
             cut_off=cut_off(source, shown, view),
         )
 
@@ -118,6 +121,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
+        lines += list(seen.lost_unread.values())  # Those of the other topics, too: the next plan starts afresh.
         declared, _ = subject.declaration()
         lines += [
             f"{sink.table}: its key is the place of a record, so a new record at the place of an older row is refused;"
@@ -154,7 +158,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             cut = _same_log_until(parameters, seen, head.tp)
             tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}", cut)
         for head in _carried(parameters, seen, heads):
-            tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
+            cut = None if head in heads else head.next_offset
+            tx.chain.carry_over(subject.name, begun.generation, head, "carried over", cut)
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
         tx.targets.restart_order(declared)
         # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
@@ -205,7 +210,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         known = [head for head in heads if head.tp.topic == parameters.topic]
         views = {one.tp: one for one in seen.partitions}
         # A `tp` contains the topic's id: a partition of a topic that was made again is not in `views`.
-        same_log = all(head.tp in views and head.tp not in seen.ends_below_head for head in known)
+        same_log = all(head.tp in views and head.tp not in {*seen.ends_below_head, *seen.lost_unread} for head in known)
         if same_log and not _cut_off_of_topic(parameters, seen):
             return (
                 f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
@@ -284,8 +289,23 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
 
 
 def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
-    """Heads of the other topics, which stay where they are."""
-    return [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
+    """Heads of the other topics, which stay where they are.
+
+    So do those of topics that nobody declares at the moment, unless they are of another cluster: they may be declared
+    again. If Kafka went back in time, such a topic went back to where the group stands.
+    """
+    carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
+    read = {one.tp.topic for one in seen.partitions}
+    for head in heads:
+        if head not in carried and head.tp.topic not in read and not _is_moved(seen, head.tp.topic):
+            stood = seen.group.get((head.tp.topic, head.tp.partition), head.next_offset)
+            same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
+            carried.append(replace(head, next_offset=max(head.origin, same)))
+    return carried
+
+
+def _is_moved(seen: Logs, topic: str) -> bool:
+    return any(belongs_to(name, topic) for name in seen.moved)
 
 
 def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:

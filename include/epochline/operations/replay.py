@@ -6,7 +6,7 @@ The ledger keeps both epochs. A replay moves no head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
@@ -20,7 +20,7 @@ from epochline.coordinator.intent import (
     settle,
     write_epoch,
 )
-from epochline.coordinator.observe import ends_of_leader_epochs
+from epochline.coordinator.observe import counted_again, ends_of_leader_epochs
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
@@ -30,6 +30,7 @@ from epochline.operations.restorable import cut_off_since, not_declared, shown_f
 from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.planning import SourceView
 
 _REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
@@ -53,8 +54,8 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     view = source.look(declared.source)
     with subject.ledger.transaction() as tx:
         ranges = tx.epochs.ranges(tx.epochs.lock(subject.name, epoch_id))
-    ends = ends_of_leader_epochs(source, ranges, view)
-    intent = _ReplayIntent(subject.name, declared, epoch_id, view, ends)
+    ends, counted = ends_of_leader_epochs(source, ranges, view), counted_again(source, ranges)
+    intent = _ReplayIntent(subject.name, declared, epoch_id, view, ends, counted)
     return write_epoch(subject.ledger, declared, run, request, intent, own=None, notes=())
 
 
@@ -67,13 +68,14 @@ class _ReplayIntent(Intent):
     epoch_id: int
     view: SourceView
     ends: LeaderEpochEnds
+    counted: Mapping[PlannedRange, int]
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         refuse_unfinished(tx, self.name)
 
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
         replayed = tx.epochs.lock(self.name, self.epoch_id)
-        obstacle = _obstacle(tx, self.declared, replayed, self.view, self.ends)
+        obstacle = _obstacle(tx, self.declared, replayed, self.view, self.ends, self.counted)
         if obstacle is not None:
             raise ActionRefusedError(f"{obstacle} Nothing was changed.")
         return EpochDraft(kind=EpochKind.REPLAY, ranges=tx.epochs.ranges(replayed), replays=self.epoch_id)
@@ -112,7 +114,12 @@ def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
 
 
 def _obstacle(
-    tx: Transaction, declared: Pipeline, replayed: Epoch, view: SourceView, ends: LeaderEpochEnds
+    tx: Transaction,
+    declared: Pipeline,
+    replayed: Epoch,
+    view: SourceView,
+    ends: LeaderEpochEnds,
+    counted: Mapping[PlannedRange, int],
 ) -> str | None:
     if replayed.state is not EpochState.COMMITTED:
         return f"{replayed} is {replayed.state}; only what is committed can be replayed."
@@ -139,7 +146,7 @@ def _obstacle(
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
-    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view.partitions, ends)
+    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view, ends, counted)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."
     cut = cut_off_since(tx, replayed)

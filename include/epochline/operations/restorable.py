@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epochline.coordinator.checks import check_changes
@@ -23,12 +23,14 @@ from epochline.protocol.savepoint import Savepoint
 class Logs:
     """What Kafka holds now.
 
-    ``ranges`` is what the epochs to undo read. ``ends`` says how far the logs of their former leaders go.
+    ``ranges`` is what the epochs to undo read. ``ends`` says how far the logs of their former leaders go, and
+    ``counted`` how many records a source that counts has in them.
     """
 
     view: SourceView
     ranges: Sequence[PlannedRange] = ()
     ends: LeaderEpochEnds = field(default_factory=dict)
+    counted: Mapping[PlannedRange, int] = field(default_factory=dict)
 
 
 def ranges_read(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[PlannedRange]:
@@ -240,7 +242,7 @@ def _lost_if_undone(
                 " after they were read."
             )
     cut = (cut_off_since(tx, tx.epochs.lock(declared.name, one)) for one in undone)
-    reason = cannot_be_read_again(ranges, seen.view.partitions, seen.ends) or next(filter(None, cut), None)
+    reason = cannot_be_read_again(ranges, seen.view, seen.ends, seen.counted) or next(filter(None, cut), None)
     if reason is not None:
         yield f"{reason}; what is undone could not be read again."
     for planned in ranges:

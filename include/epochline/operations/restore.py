@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from epochline.coordinator.mirroring import mirror
-from epochline.coordinator.observe import ends_of_leader_epochs
+from epochline.coordinator.observe import counted_again, ends_of_leader_epochs
 from epochline.coordinator.undo import undo
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
@@ -53,7 +53,8 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             found = tx.savepoints.find(subject.name, parameters.name)
             undone = [] if found is None else tx.savepoints.later(subject.name, found.epoch_id)
             ranges = ranges_read(tx, subject.name, undone)
-        return Logs(view=view, ranges=ranges, ends=ends_of_leader_epochs(source, ranges, view))
+        ends, counted = ends_of_leader_epochs(source, ranges, view), counted_again(source, ranges)
+        return Logs(view=view, ranges=ranges, ends=ends, counted=counted)
 
     def describe(self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs) -> ActionPreview:
         declared, _ = subject.declaration()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from epochline.errors import DataLossError
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import PartitionView
+from epochline.protocol.planning import PartitionView, SourceView
 
 _SHOWN = 10
 """Most partitions that a message names."""
@@ -48,6 +49,33 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         {tp: (f"its log ends at {end}", offset - end) for tp, (offset, end) in ends.items() if offset > end},
         {head.tp: head.next_offset for head in heads},
     )
+    shrunk = lost_unread(heads, partitions)
+    if shrunk:
+        topic = next(iter(shrunk)).topic
+        raise DataLossError(
+            f"{pipeline}: {_all(list(shrunk.values()))}. A broker lost records, or Kafka went back in time, as from a"
+            f" backup, and other records may have the offsets that were read: `epochline audit {pipeline}` compares"
+            " them. Nothing was planned. The command goes on at the heads.",
+            f"adopt-topic {pipeline} {topic} --at truncation --reason …",
+        )
+
+
+def lost_unread(heads: Sequence[Head], partitions: Sequence[PartitionView]) -> dict[TopicPartition, str]:
+    """Kafka's logs that end behind the head, but before where the plan of the head's epoch saw them end; each in words.
+
+    An end never goes back while no record is lost. The end of a source of the user's own may, and it has no leader.
+    """
+    views = {view.tp: view for view in partitions if view.leader_epoch is not None}
+    return {
+        head.tp: (
+            f"the log of {head.tp} ended at {head.log_end} when epoch {head.epoch_id} was planned, and ends at"
+            f" {views[head.tp].high_watermark} now: offsets from there on were truncated before they were read"
+        )
+        for head in heads
+        if head.log_end is not None
+        and head.tp in views
+        and head.next_offset <= views[head.tp].high_watermark < head.log_end
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,16 +184,20 @@ LeaderEpochEnds = Mapping[tuple[TopicPartition, int | None], int | None]
 
 
 def cannot_be_read_again(
-    ranges: Iterable[PlannedRange], partitions: Iterable[PartitionView], ends: LeaderEpochEnds
+    ranges: Iterable[PlannedRange],
+    seen: SourceView,
+    ends: LeaderEpochEnds,
+    counted: Mapping[PlannedRange, int] = MappingProxyType({}),
 ) -> str | None:
-    """Why one of these ranges does not hold the records any more that were read from it; None if all do.
+    """Why one of these ranges may not hold the records any more that were read from it; None if all do.
 
     Args:
         ranges: what epochs read, each with the leader epoch of its plan.
-        partitions: the logs as they are.
+        seen: the logs as they are.
         ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
+        counted: what `epochline.coordinator.observe.counted_again` gave for them.
     """
-    views = {view.tp: view for view in partitions}
+    views = {view.tp: view for view in seen.partitions}
     for planned in ranges:
         view = views.get(planned.tp)
         if view is None:
@@ -178,6 +210,15 @@ def cannot_be_read_again(
             return (
                 f"the source no longer holds {planned} as it was read: its log was truncated{where}, and other records"
                 " may have taken the offsets"
+            )
+        now = counted.get(planned, planned.records)
+        if planned.records is not None and now != planned.records:
+            return f"the source counts {now} records in {planned}, of which {planned.records} were read"
+        if planned.tp.topic in seen.compacted:
+            return (
+                f"{planned.tp.topic} is compacted (a pipeline under another name can read it into tables of its own):"
+                f" Kafka deletes a record once a later one has its key, so that {planned} may give fewer records now,"
+                " or by the time that it is read"
             )
     return None
 

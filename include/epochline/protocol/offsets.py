@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -68,11 +68,15 @@ def left_out(of: OffsetRange, taken: Iterable[OffsetRange]) -> list[OffsetRange]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan."""
+    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan.
+
+    ``records`` is how many the sealed attempt read; None before the seal, and for a range without records.
+    """
 
     tp: TopicPartition
     range: OffsetRange
     leader_epoch: int | None = None
+    records: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.tp}{self.range}"
@@ -90,6 +94,8 @@ class Head:
     next_offset: int
     epoch_id: int | None = None
     leader_epoch: int | None = None
+    log_end: int | None = None
+    """Where the log ended when the epoch was planned; None if the ledger does not know."""
 
 
 def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:
@@ -276,8 +282,8 @@ def unbalanced(
     """List the partitions that do not balance at the seal (INV-9).
 
     Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Elsewhere
-    than in the topics of ``invisible_allowed`` (compacted, or written by known transactional producers), ``invisible``
-    and holes must be what the log was found to have. `undeclared` says which holes nobody declared lost.
+    than in the topics of ``invisible_allowed`` (compacted, or declared to have gaps), ``invisible`` and holes must be
+    what the log was found to have. `undeclared` says which holes nobody declared lost.
 
     Args:
         planned: the epoch's ranges.
@@ -303,8 +309,8 @@ def unbalanced(
             explained = found.invisible + sum(map(len, found.holes))
             if invisible != explained:
                 problems.append(
-                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is neither"
-                    f" compacted nor known to have transactional producers; its log explains {explained} of them"
+                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is not"
+                    f" compacted; its log explains {explained} of them"
                 )
         if counted.get(key, got.received) != got.received:
             problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")

@@ -60,7 +60,9 @@ class SourceView:
     cluster_id: str | None
     partitions: Sequence[PartitionView]
     invisible_allowed: frozenset[str] = frozenset()
-    """Topics that are compacted or have had transactional producers (INV-9)."""
+    """Topics in which offsets without a record are not explained: compacted, or declared so (INV-9)."""
+    compacted: frozenset[str] = frozenset()
+    """Topics of which Kafka may have deleted, or may yet delete, records within the log."""
 
 
 def share_limit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -77,9 +77,8 @@ class SeveralOffsets:
             partitions=tuple(
                 replace(each, tp=in_ledger(name, each.tp)) for name, view in views.items() for each in view.partitions
             ),
-            invisible_allowed=frozenset(
-                f"{ledger_prefix(name)}{topic}" for name, view in views.items() for topic in view.invisible_allowed
-            ),
+            invisible_allowed=_all({name: view.invisible_allowed for name, view in views.items()}),
+            compacted=_all({name: view.compacted for name, view in views.items()}),
         )
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
@@ -172,6 +171,11 @@ class SeveralOffsets:
 
     def _naming(self, name: str) -> AbstractContextManager[None]:
         return _naming(name, self._declared.inputs[name].source)
+
+
+def _all(topics: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """Topics of every input, under their names in the ledger."""
+    return frozenset(f"{ledger_prefix(name)}{topic}" for name, own in topics.items() for topic in own)
 
 
 @contextmanager

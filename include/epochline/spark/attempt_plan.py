@@ -85,7 +85,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
             range=OffsetRange(start=start, until=until),
             leader_epoch=leader_epoch,
         )
-        for topic, topic_id, partition, start, until, leader_epoch in cursor.fetchall()
+        for topic, topic_id, partition, _, start, until, leader_epoch in cursor.fetchall()
     )
     refused: Refused = {}
     if declaration.bad_records == "quarantine":

@@ -13,7 +13,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerUnavailableError
 from epochline.failpoints import failpoint
-from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
 
 # Without these a writer that lost its network could hold its transaction, and make a fence wait, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -21,7 +21,7 @@ _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
 """Longer than Kafka may take for the next batch; short enough to release the locks of a hanging worker."""
 
-_SETTINGS = set_local(
+_SETTINGS = set_local_and_ask(
     {
         "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION,
         "synchronous_commit": "on",
@@ -44,6 +44,7 @@ def connect(dsn: str, application_name: str) -> connection:
 
     Raises:
         LedgerUnavailableError: PostgreSQL refuses or does not answer.
+        ConfigurationError: the login's sessions fire no triggers.
     """
     failpoint("session.connect")
     try:
@@ -61,6 +62,8 @@ def connect(dsn: str, application_name: str) -> connection:
     with session.cursor() as cursor:
         failpoint("session.settings")
         cursor.execute(_SETTINGS)
+        [(shown,)] = cursor.fetchall()
+    refuse_replica(session, shown)
     return session
 
 

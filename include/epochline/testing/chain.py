@@ -19,9 +19,13 @@ class FakeChain(Side):
             if (name, number) == (pipeline, generation):
                 _, until, epoch_id = max(links, key=lambda link: link[1])
                 leader_epoch = self.rows.leader_epochs.get((name, number, tp))
+                seen = None if epoch_id is None else self.rows.planned_ends.get((name, epoch_id, tp))
                 found.append(
-                    Head(tp=tp, origin=links[0][1], next_offset=until, epoch_id=epoch_id, leader_epoch=leader_epoch)
-                )
+                    Head(
+                        tp=tp, origin=links[0][1], next_offset=until, epoch_id=epoch_id, leader_epoch=leader_epoch,
+                        log_end=seen,
+                    )
+                )  # fmt: skip
         return sorted(found, key=lambda head: head.tp)
 
     def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
@@ -42,7 +46,7 @@ class FakeChain(Side):
             self.rows.leader_epochs[key] = origin.leader_epoch
 
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
-        """Nothing of the protocol reads them."""
+        self.rows.log_ends |= {(pipeline, one.tp): one.last_stable for one in ends}
 
     def carry_over(
         self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None

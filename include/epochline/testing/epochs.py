@@ -91,6 +91,8 @@ class FakeEpochs(Side):
         key = (pipeline.name, epoch_id)
         self.rows.leases[key] = self._now() + lease
         self.rows.ranges[key] = tuple(sorted(ranges, key=lambda one: one.tp))
+        for one in ranges:
+            self.rows.planned_ends[(*key, one.tp)] = self.rows.log_ends.get((pipeline.name, one.tp))
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         self.rows.declarations[key] = pipeline
         self.rows.epochs[key] = Epoch(
@@ -149,6 +151,12 @@ class FakeEpochs(Side):
 
     def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[Key, PartitionCounts]) -> None:
         self._mark(epoch, EpochState.PRE_COMMITTED, counts=counts, pre_committed_at=self._now())
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.ranges[key] = tuple(
+            replace(one, records=seen[place].received) if place in seen else one
+            for one in self.rows.ranges[key]
+            for place in [(one.tp.topic, one.tp.partition)]
+        )
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())

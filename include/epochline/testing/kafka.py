@@ -32,8 +32,8 @@ class FakeKafka:
     """Where the log of each leader epoch begins, for partitions whose leader changed: {epoch: start offset}."""
     retention: dict[str, Retention] = field(default_factory=dict)
     """By topic; no retention is known of the others."""
-    expected_gaps: set[str] = field(default_factory=set)
-    """Topics that are compacted, or whose transactional producers Kafka knows."""
+    compacted: set[str] = field(default_factory=set)
+    """Topics that are compacted."""
     without_record: dict[Key, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
     groups_kept: timedelta | None = timedelta(days=7)
@@ -63,7 +63,10 @@ class FakeKafka:
         if missing:
             raise TopicMissingError(f"Kafka has no topic {', '.join(missing)}", missing, self.cluster_id)
         found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
-        return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.expected_gaps))
+        compacted = frozenset(self.compacted)
+        return SourceView(
+            cluster_id=self.cluster_id, partitions=found, invisible_allowed=compacted, compacted=compacted
+        )
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
         return {}

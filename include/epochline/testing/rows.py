@@ -70,6 +70,9 @@ class Rows:
     )
     cuts: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
     """By pipeline, generation and partition: up to where an adopted log is the one that was read before."""
+    log_ends: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    planned_ends: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
+    """By pipeline, epoch and partition of its ranges: where the log ended when the epoch was planned."""
     declared_gaps: dict[tuple[str, TopicPartition], list[OffsetRange]] = field(default_factory=dict)
     attempts: dict[int, AttemptRow] = field(default_factory=dict)
     staging: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

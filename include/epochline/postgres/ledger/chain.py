@@ -27,6 +27,7 @@ class PostgresChain:
                 next_offset=row.next_offset,
                 epoch_id=row.epoch_id,
                 leader_epoch=row.leader_epoch,
+                log_end=row.log_end,
             )
             for row in rows
         ]

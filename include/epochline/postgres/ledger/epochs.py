@@ -190,6 +190,7 @@ class PostgresEpochs:
                 tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
                 range=OffsetRange(start=row.start_offset, until=row.until_offset),
                 leader_epoch=row.leader_epoch,
+                records=row.records_read,
             )
             for row in rows
         ]

@@ -23,6 +23,7 @@ from epochline.postgres.ledger.savepoint_file import read_description, read_rows
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.application import names
 from epochline.postgres.targets.state_triggers import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
@@ -97,7 +98,7 @@ class PostgresSavepoints:
                 raise self._not_as_saved(savepoint, state)
             where = sql.Identifier(*split_table(state.table))
             execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
-            columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
+            columns = names(list(state.columns or {}))
             # The epoch ids of another pipeline mean nothing here.
             epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
             statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
@@ -105,7 +106,15 @@ class PostgresSavepoints:
             now = state_now(self._connection, state.table)
             if now is None:
                 raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
-            if now.keys != kept.keys or (own and now != kept):
+            # The digest has the epoch ids, so another pipeline's rows are compared one by one.
+            same = sql.SQL(
+                "SELECT count(*) FROM {} s JOIN {} c USING ({key}) WHERE ROW({there})::record *= ROW({due})::record"
+            ).format(
+                where, _copy(row.table_name), key=names(state.key), there=names(list(state.columns or {}), "s"),
+                due=names(list(state.columns or {}), "c"),
+            )  # fmt: skip
+            [(equal,)] = execute_sql(self._connection, same)[1]
+            if now.keys != kept.keys or equal != kept.keys or (own and now != kept):
                 raise self._not_as_saved(savepoint, state)
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:

@@ -25,7 +25,7 @@ from epochline.postgres.ledger.savepoints import PostgresSavepoints
 from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.ledger.times import PostgresTimes
 from epochline.postgres.queries.driver_errors import explained
-from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.sink import Sink
 
@@ -91,7 +91,7 @@ class PostgresLedger:
                 **UTF8,
             },
         )
-        settings = set_local(
+        settings = set_local_and_ask(
             {
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
@@ -102,7 +102,12 @@ class PostgresLedger:
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
             }
         )
-        event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(settings))
+
+        def make(connection: Connection) -> None:
+            shown = connection.exec_driver_sql(settings).scalar_one()
+            refuse_replica(connection.connection.dbapi_connection, shown)  # type: ignore[arg-type]
+
+        event.listen(self._engine, "begin", make)
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         """Create a sink of a declaration that shows an epoch after its commit."""

@@ -1,9 +1,12 @@
 -- The chain of committed ranges of each partition (INV-1).
 
 -- name: heads
--- The head and the origin of each partition.
+-- The head and the origin of each partition, and where its log ended when the epoch of the head was planned.
 SELECT topic, topic_id, partition, origin.until_offset AS origin, head.until_offset AS next_offset, head.epoch_id,
-       head.leader_epoch
+       head.leader_epoch,
+       (SELECT p.last_stable FROM epochline.planned_range p
+        WHERE (p.pipeline, p.epoch_id, p.topic_id, p.partition)
+              = (%(pipeline)s, head.epoch_id, head.topic_id, head.partition)) AS log_end
 FROM (SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset, epoch_id, leader_epoch
       FROM epochline.committed_range WHERE pipeline = %(pipeline)s AND generation = %(generation)s
       ORDER BY topic_id, partition, until_offset DESC) head

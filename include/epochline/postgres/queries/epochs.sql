@@ -113,7 +113,7 @@ WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch_id)s AND e.state = 'PLA
 
 -- name: planned_ranges
 -- The planned ranges of an epoch.
-SELECT topic, topic_id, partition, start_offset, until_offset, leader_epoch FROM epochline.planned_range
+SELECT topic, topic_id, partition, records_read, start_offset, until_offset, leader_epoch FROM epochline.planned_range
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s ORDER BY topic, partition
 
 -- name: planned_targets

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from psycopg2.extensions import connection
+
 from epochline.declare.text_settings import TEXT_SETTINGS
+from epochline.errors import ConfigurationError
 
 
 def set_local(settings: Mapping[str, str | int]) -> str:
@@ -22,3 +25,30 @@ def set_local(settings: Mapping[str, str | int]) -> str:
     """
     made = {**TEXT_SETTINGS, **settings}
     return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in made.items())
+
+
+def set_local_and_ask(settings: Mapping[str, str | int]) -> str:
+    """`set_local` for a transaction that writes. Its one row is for `refuse_replica`. SHOW takes no snapshot either."""
+    return f"{set_local(settings)}; SHOW session_replication_role"
+
+
+def refuse_replica(session: connection, shown: str) -> None:
+    """Refuse a login for which PostgreSQL enforces no foreign key and fires no ordinary trigger.
+
+    A superuser may have set this for a role, a database or the server, and only a superuser can take it away.
+
+    Args:
+        session: names the login.
+        shown: the row that the statements of `set_local_and_ask` give.
+
+    Raises:
+        ConfigurationError: the login's transactions could break the rules of targets and of the ledger in silence.
+    """
+    if shown == "replica":
+        user = session.info.user
+        raise ConfigurationError(
+            f"Sessions of the login {user} begin with session_replication_role = replica: PostgreSQL enforces no"
+            " foreign key and fires no trigger of targets and ledger. Nothing was changed. As a superuser, run"
+            f' ALTER ROLE "{user}" RESET session_replication_role; or reset it where it was set, for the database or'
+            " the server."
+        )

@@ -95,8 +95,19 @@ ORDER BY epoch_id DESC
 DELETE FROM epochline.before_image WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND epoch_id = %(epoch_id)s
 
 -- name: find_relation
--- The oid and kind of a table.
-SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+-- The oid and kind of a table; and the first of its tables, it and its partitions and heirs, in which rows do not commit
+-- with the ledger or do not survive a crash: a foreign or an unlogged one. A partitioned table holds no row itself.
+WITH RECURSIVE tree AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
+)
+SELECT c.oid, c.relkind, part.is_foreign, part.name AS unfit FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN LATERAL (
+    SELECT p.relkind = 'f' AS is_foreign, s.nspname || '.' || p.relname AS name
+    FROM tree JOIN pg_class p USING (oid) JOIN pg_namespace s ON s.oid = p.relnamespace
+    WHERE p.relkind = 'f' OR p.relkind <> 'p' AND p.relpersistence = 'u' ORDER BY 1 DESC, 2 LIMIT 1
+) part ON true
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
@@ -154,7 +165,7 @@ WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid
 -- name: rules_of_table
 -- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
 -- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
--- length of each index; whether code may read other tables; whether values are exclusive beyond the plain unique keys;
+-- length of each index; whether values are exclusive beyond the plain unique keys;
 -- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
 -- prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
@@ -177,8 +188,16 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
            OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
            OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
                       AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
-           OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype = 'f'
+           OR EXISTS (SELECT FROM pg_constraint JOIN tree ON tree.oid IN (conrelid, confrelid) WHERE contype = 'f'
                       AND (confdeltype IN ('c', 'n', 'd') OR confupdtype IN ('c', 'n', 'd')))
+           OR EXISTS (SELECT FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid AND p.provolatile = 'v'
+                      JOIN pg_language l ON l.oid = p.prolang AND l.lanname NOT IN ('internal', 'c')
+                      WHERE d.refclassid = 'pg_proc'::regclass
+                        AND (d.classid = 'pg_attrdef'::regclass
+                             AND d.objid IN (SELECT a.oid FROM pg_attrdef a JOIN tree ON a.adrelid = tree.oid)
+                             OR d.classid = 'pg_constraint'::regclass
+                             AND d.objid IN (SELECT k.oid FROM pg_attribute a JOIN tree ON a.attrelid = tree.oid
+                                             JOIN pg_constraint k ON k.conrelid = tree.oid OR k.contypid = a.atttypid)))
            AS is_changed_by_others,
        row_security_active(c.oid) AND (NOT EXISTS (SELECT FROM policy WHERE polpermissive AND condition = 'true')
            OR EXISTS (SELECT FROM policy WHERE NOT polpermissive AND condition <> 'true')) AS hides_rows,
@@ -190,9 +209,6 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
        ARRAY(SELECT json_agg(a.attname) FROM pg_index i
              JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
              WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes,
-       c.relhasrules OR row_security_active(c.oid)
-           OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal
-                      AND NOT starts_with(tgname::text, %(state_triggers)s)) AS runs_code,
        EXISTS (SELECT FROM pg_index i
                WHERE (i.indisunique OR i.indisexclusion)
                  AND (i.indrelid = c.oid OR i.indrelid IN (SELECT relid FROM pg_partition_tree(c.oid))
@@ -201,8 +217,11 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                           AND i.indpred IS NULL AND i.indexprs IS NULL)) AS exclusive,
        ARRAY(SELECT json_build_object(
                  'schema', kn.nspname, 'name', k.conname, 'deferrable', k.condeferrable, 'on_delete', k.confdeltype,
-                 'on_update', k.confupdtype, 'child', ARRAY[hn.nspname, h.relname],
-                 'parent', ARRAY[pn.nspname, p.relname],
+                 'on_update', k.confupdtype,
+                 'child', CASE WHEN h.oid IN (SELECT oid FROM tree) THEN ARRAY[n.nspname, c.relname]
+                          ELSE ARRAY[hn.nspname, h.relname] END,
+                 'parent', CASE WHEN p.oid IN (SELECT oid FROM tree) THEN ARRAY[n.nspname, c.relname]
+                           ELSE ARRAY[pn.nspname, p.relname] END,
                  'columns', ARRAY(SELECT a.attname FROM unnest(k.conkey) WITH ORDINALITY u (num, at) JOIN pg_attribute a
                                   ON a.attrelid = k.conrelid AND a.attnum = u.num ORDER BY u.at),
                  'referenced', ARRAY(SELECT a.attname FROM unnest(k.confkey) WITH ORDINALITY u (num, at)
@@ -211,16 +230,21 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
              FROM pg_constraint k JOIN pg_namespace kn ON kn.oid = k.connamespace
              JOIN pg_class h ON h.oid = k.conrelid JOIN pg_namespace hn ON hn.oid = h.relnamespace
              JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
-             WHERE k.contype = 'f' AND c.oid IN (k.conrelid, k.confrelid)
-               -- The key of a partition to a table is the key of its whole table to it.
-               AND (k.conrelid = c.oid OR NOT EXISTS (SELECT FROM pg_constraint w
-                                                      WHERE w.oid = k.conparentid AND w.confrelid = k.confrelid))
+             WHERE k.contype = 'f'
+               -- The key of a partition to a table is the key of its whole table to it. A partition or an heir may also
+               -- have keys of its own, from it and to it.
+               AND (k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid))
+                    OR k.conrelid = c.oid
+                    OR k.confrelid = c.oid AND NOT EXISTS (SELECT FROM pg_constraint w
+                                                           WHERE w.oid = k.conparentid AND w.confrelid = k.confrelid))
              ORDER BY k.oid) AS foreign_keys,
        ARRAY(SELECT json_build_array(n.nspname, k.conname) FROM pg_constraint k
              JOIN pg_namespace n ON n.oid = k.connamespace
              WHERE k.condeferrable AND k.contype IN ('f', 'u', 'x', 'p')
-               AND c.oid IN (k.conrelid, k.confrelid) ORDER BY k.oid) AS deferrable
-FROM pg_class c WHERE c.oid = %(oid)s
+               AND (c.oid IN (k.conrelid, k.confrelid)
+                    OR k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid)))
+             ORDER BY k.oid) AS deferrable
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
 
 -- name: exclusive_rules
 -- The unique indexes and exclusion constraints of a table and its partitions, except those on exactly these columns:
@@ -265,13 +289,16 @@ ORDER BY c.relname
 -- name: code_of_table
 -- Whether triggers or rules of a table see more or other changes if a row is deleted and inserted instead of updated;
 -- whether a trigger sees deleted rows; whether one changes rows before they are written.
-SELECT c.relhasrules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
-       c.relhasrules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
-       c.relhasrules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
-FROM pg_class c LEFT JOIN pg_trigger t
+SELECT has_rules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
+       has_rules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
+       has_rules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
+FROM pg_class c
+-- pg_class.relhasrules stays true after DROP RULE, until VACUUM.
+CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid) AS has_rules) r
+LEFT JOIN pg_trigger t
      ON (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
     AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT starts_with(t.tgname::text, %(state_triggers)s)
-WHERE c.oid = %(oid)s GROUP BY c.oid, c.relhasrules
+WHERE c.oid = %(oid)s GROUP BY c.oid, has_rules
 
 -- name: filled_by_the_database
 -- The default expressions of columns, and the expressions of generated columns.

@@ -21,11 +21,11 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.fates import count_unsettled
+from epochline.postgres.targets.fates import count_unsettled, winners
 from epochline.postgres.targets.modes import sums_by_key
 from epochline.protocol.epoch import Epoch
 
-Check = Callable[[], None]
+Check = Callable[[], object]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 
@@ -77,6 +77,7 @@ def _difference(
         wrong = count_unsettled(connection, what, epoch)
         lost = f"{wrong} keys are not as their newest record says" if wrong else None
         if applied.upserted is not None:
+            lost = lost or _wrong_places(connection, what, epoch, applied.upserted.inserted + applied.upserted.updated)
             due = (applied.upserted.inserted, applied.upserted.updated, applied.upserted.deleted)
     elif what.sink.repeats == "skip":
         lost = _missing_keys(connection, what)
@@ -106,6 +107,22 @@ def _other_rows(connection: Connection, what: Application, epoch: Epoch, due: in
     ).format(place=names(list(STAGED_LINEAGE)), staging=what.staging, target=what.target.identifier, ours=ours)
     [(lost,)] = execute_sql(connection, missing)[1]
     return f"{lost} rows are missing, and as many others have the epoch's number" if lost else None
+
+
+def _wrong_places(connection: Connection, what: Application, epoch: Epoch, due: int) -> str | None:
+    """Rows of an upsert with another epoch or position: later records of their keys would seem older."""
+    if not _has_epoch(what):
+        return None
+    statement = sql.SQL("SELECT count(*) FROM ({}) w JOIN {} t ON {} WHERE t._epoch = {}").format(
+        winners(what), what.target.identifier, same(what.sink.key, "t", "w"), sql.Literal(epoch.epoch_id)
+    )
+    if what.kept_order:
+        kept = names(what.kept_order, "t"), names(what.kept_order, "w")
+        statement += sql.SQL(" AND ({}) = ({})").format(*kept)
+    [(there,)] = execute_sql(connection, statement)[1]
+    return (
+        f"{due} rows of the epoch are due, and {there} are there with its number and position" if there != due else None
+    )
 
 
 def _missing_keys(connection: Connection, what: Application) -> str | None:

@@ -208,11 +208,11 @@ class Suspects:
         return range(1, max(last) + 1)
 
     def _take_away(self, what: Application) -> None:
-        done = attempt(self._connection, partial(take_all_away, self._connection, what, self._epoch))
+        emptied = {one.what.target.place for one in self._tables if one.what.sink.mode == "replace"}
+        done = attempt(self._connection, partial(take_all_away, self._connection, what, self._epoch, emptied))
         if isinstance(done, psycopg2.Error):
             raise refusal_by(done)(
-                f"{self._epoch}: {what.sink} refuses that its rows are replaced: {error_in_words(done)[0]}. Nothing was"
-                " sealed."
+                f"{self._epoch}: {what.sink} does not let its rows go: {error_in_words(done)[0]}. Nothing was sealed."
             )
 
     def _by_halves(self, group: int, numbers: Sequence[int]) -> Iterator[_Unfit]:

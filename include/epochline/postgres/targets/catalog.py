@@ -60,14 +60,14 @@ class Target:
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
     oid: int = 0
+    partitioned: bool = False
     is_changed_by_others: bool = False
-    """Something else than our statements may change its rows in our transaction: triggers, rewrite rules, row-level
-    security, foreign keys that cascade to it; or a child table has rows that a query of it returns."""
+    """Something else than our statements may change its rows, or rows of other targets, in our transaction: triggers,
+    rewrite rules, row-level security, foreign keys that cascade to it or from it, volatile functions in defaults or
+    checks; or a child table has rows that a query of it returns."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
     """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
-    runs_code: bool = False
-    """Triggers, rewrite rules or policies run with each row. They may read other tables."""
     exclusive: bool = False
     """Two rows may exclude each other by more than `unique_keys`: partial indexes, indexes over expressions or on
     single partitions, exclusion constraints, deferrable keys."""
@@ -96,8 +96,8 @@ def find_target(connection: Connection, table: str) -> Target | None:
     """Look up a table in the catalog; None if it does not exist. Every path to a target passes here.
 
     Raises:
-        TargetError: it is no table, or row-level security may hide rows from this login: then no count of it and no
-            comparison with it means anything.
+        TargetError: it is no table; a foreign or an unlogged table holds rows of it (INV-2); or row-level security may
+            hide rows from this login: then no count of it and no comparison with it means anything.
     """
     schema, name = split_table(table)
     found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
@@ -108,6 +108,16 @@ def find_target(connection: Connection, table: str) -> Target | None:
             f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table. Rename it, or"
             " declare another target.",
             "migrate",
+        )
+    if found.unfit is not None:
+        why, remedy = "a crash of PostgreSQL empties it", f"run ALTER TABLE {found.unfit} SET LOGGED"
+        if found.is_foreign:
+            why = "PostgreSQL cannot commit its rows together with the ledger"
+            remedy = f"detach {found.unfit}, or let it be a table of this database"
+        raise TargetError(
+            f"{table}: the {'foreign' if found.is_foreign else 'unlogged'} table {found.unfit} holds rows of it, and"
+            f" {why}. Nothing was changed. To mend it, {remedy}; or declare another target.",
+            "plan …",
         )
     columns = run(connection, "columns_of_table", oid=found.oid)
     shapes = table_shapes(connection, table)
@@ -124,6 +134,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
         schema=schema,
         name=name,
         oid=found.oid,
+        partitioned=found.relkind == "p",
         is_changed_by_others=bool(rules.is_changed_by_others),
         columns={
             column.name: TargetColumn(
@@ -144,7 +155,6 @@ def find_target(connection: Connection, table: str) -> Target | None:
             for one in rules.checks
         ),
         long_indexes=tuple(tuple(sorted(one)) for one in rules.long_indexes),
-        runs_code=bool(rules.runs_code),
         exclusive=rules.exclusive,
         foreign_keys=tuple(map(ForeignKey.of, rules.foreign_keys)),
         deferrable=tuple((schema, name) for schema, name in rules.deferrable),

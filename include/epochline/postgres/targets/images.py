@@ -15,6 +15,7 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application, names, same
+from epochline.postgres.targets.cascades import Cascades
 from epochline.postgres.targets.catalog import Target, find_target, remembers_deleted
 from epochline.protocol.epoch import Epoch
 
@@ -42,16 +43,28 @@ class Image:
         return sql.Identifier("epochline", f"{self.name}_deleted")
 
 
-def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
-    """Keep the current rows of the staged keys, and drop the oldest images beyond the declared number.
+def keep_images(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> None:
+    """Keep the current rows of the staged keys, and the rows that foreign keys delete or change with them.
 
-    Call it before staging is applied.
+    The oldest images beyond the declared number are dropped. Where a foreign key reaches rows that no image can keep,
+    the epoch gets no image, so that a restore refuses it. Call it before staging is applied.
     """
+    if not any(what.sink.before_images for what in tables):
+        return
+    cascades = Cascades(connection, tables, epoch)
+    for what in tables:
+        if what.sink.before_images and what.sink.table not in cascades.not_kept:
+            _keep_image(connection, what, epoch, cascades.taken[what.sink.table])
+
+
+def _keep_image(connection: Connection, what: Application, epoch: Epoch, taken: Sequence[sql.Identifier]) -> None:
+    key = names(what.sink.key)
+    keys = sql.SQL(" UNION ").join(sql.SQL("SELECT {} FROM {}").format(key, one) for one in (what.staging, *taken))
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
     image = Image(epoch_id=epoch.epoch_id, name=name)
-    _keep(connection, what, what.target.identifier, image.rows)
+    _keep(connection, what, keys, what.target.identifier, image.rows)
     if remembers_deleted(what.sink):
-        _keep(connection, what, what.deleted_keys, image.deleted_keys)
+        _keep(connection, what, keys, what.deleted_keys, image.deleted_keys)
     where = {"pipeline": epoch.pipeline, "sink": what.sink.table}
     run(connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
     for old in run(connection, "images", **where).all()[what.sink.before_images :]:
@@ -71,7 +84,8 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
     if missing:
         return (
             f"{sink} has mode {sink.mode}, and no before-images were kept of epoch {', '.join(map(str, missing))};"
-            f" before_images is {sink.before_images} now."
+            f" before_images is {sink.before_images} now. An epoch of which foreign keys delete or change rows that no"
+            " before-image can keep has none either; the log of its commit names the key."
         )
     return None
 
@@ -89,17 +103,19 @@ def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, 
     run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=image.epoch_id)
 
 
-def _keep(connection: Connection, what: Application, table: sql.Identifier, image: sql.Identifier) -> None:
+def _keep(
+    connection: Connection, what: Application, keys: sql.Composable, table: sql.Identifier, image: sql.Identifier
+) -> None:
     statement = sql.SQL(
         "CREATE TABLE {image} AS SELECT {key}, {others}{first} IS NOT NULL AS {existed}"
-        " FROM (SELECT DISTINCT {plain_key} FROM {staging}) k LEFT JOIN {table} t ON {same}"
+        " FROM (SELECT DISTINCT * FROM ({keys}) k) k LEFT JOIN {table} t ON {same}"
     )
     key = what.sink.key
     others = [name for name in kept_columns(connection, table) if name not in key]
     execute_sql(
         connection,
         statement.format(
-            image=image, key=names(key, "k"), plain_key=names(key), staging=what.staging, table=table,
+            image=image, key=names(key, "k"), keys=keys, table=table,
             others=sql.SQL("").join(sql.SQL("{}, ").format(sql.Identifier("t", name)) for name in others),
             first=sql.Identifier("t", key[0]), existed=sql.Identifier(EXISTED), same=same(key, "k", "t"),
         ),

@@ -5,6 +5,10 @@ Keys are written in sorted order, so that concurrent writers do not deadlock.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
+import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
@@ -13,7 +17,9 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names, same, with_epoch
+from epochline.postgres.targets.foreign_keys import Place
 from epochline.postgres.targets.references import harm_of_delete
+from epochline.postgres.targets.refusals import attempt
 from epochline.protocol.epoch import Epoch
 
 
@@ -30,14 +36,21 @@ def insert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     return Applied(rows=_append(connection, what, epoch))
 
 
-def take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
+def take_all_away(connection: Connection, what: Application, epoch: Epoch, emptied: Collection[Place]) -> None:
     """Delete every row of a target.
+
+    Args:
+        connection: in the epoch's transaction.
+        what: the target and its staging.
+        epoch: the epoch.
+        emptied: the targets whose rows the epoch replaces.
 
     Raises:
         TargetError: a row is still there, or rows of other tables would be deleted or changed with it.
     """
     target = what.target.identifier
-    harm = harm_of_delete(connection, what.target, sql.SQL("SELECT * FROM {}").format(target), sql.SQL("true"))
+    rows = sql.SQL("SELECT * FROM {}").format(target)
+    harm = harm_of_delete(connection, what.target, rows, sql.SQL("true"), emptied)
     if harm is not None:
         raise TargetError(
             f"{epoch}: mode replace deletes all rows of {what.sink}: {harm}. Nothing was changed. Let the foreign key"
@@ -62,6 +75,26 @@ def _append(connection: Connection, what: Application, epoch: Epoch) -> int:
     if what.sink.key and what.sink.mode == "append":
         # The seal refused repeats. A key that another program wrote since is missing from the count.
         statement += sql.SQL(" ON CONFLICT ({}) DO NOTHING").format(names(what.sink.key))
+    return _insert(connection, what, epoch, statement)
+
+
+def _insert(connection: Connection, what: Application, epoch: Epoch, statement: sql.Composable) -> int:
+    """Insert rows, and count those that were written with the epoch and the position that they must have.
+
+    A trigger may change both: a restore would then leave the row, and its record would be read again. A table with a
+    rewrite rule is only counted.
+    """
+    place = names(list(STAGED_LINEAGE))
+    if what.target.is_changed_by_others and {"_epoch", *STAGED_LINEAGE} <= what.sink.carried_lineage.keys():
+        counting = sql.SQL(
+            "WITH i AS ({statement} RETURNING _epoch, {place}) SELECT count(*) FROM i WHERE _epoch = {epoch}"
+            " AND ({place}) IN (SELECT {place} FROM {staging})"
+        ).format(statement=statement, place=place, epoch=sql.Literal(epoch.epoch_id), staging=what.staging)
+        done = attempt(connection, partial(execute_sql, connection, counting))
+        if not isinstance(done, psycopg2.Error):
+            return int(done[1][0][0])
+        if not isinstance(done, psycopg2.errors.FeatureNotSupported):
+            raise done
     return execute_sql(connection, statement)[0]
 
 
@@ -86,7 +119,7 @@ def _append_first(connection: Connection, what: Application, epoch: Epoch) -> Ap
     ).format(
         target=what.target.identifier, into=into, values=values, first=first, sorted=names(key, "w"), key=names(key)
     )
-    written = execute_sql(connection, statement)[0]
+    written = _insert(connection, what, epoch, statement)
     if written != due:
         raise TargetError(
             f"{epoch}: {due} rows with new keys were to be inserted into {what.sink}, but {written} were: a trigger or"

@@ -62,11 +62,12 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared
     return Prepared(
         refused=refused + broken,
         untried=what.target.has_other_rules
+        or what.target.is_changed_by_others
         or is_exclusive(what)
         or unknown
         or any(what.target.columns[name].shape.is_judged for name in what.sink.measures)
         or has_long_values(connection, what),
-        reads_others=what.target.runs_code,
+        reads_others=what.target.is_changed_by_others,
     )
 
 

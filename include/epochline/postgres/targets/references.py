@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from psycopg2 import errors, sql
 from sqlalchemy import Connection
@@ -12,16 +12,20 @@ from epochline.declare.table import PostgresTable
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import names
 from epochline.postgres.targets.catalog import Target, find_target
-from epochline.postgres.targets.foreign_keys import ForeignKey, parents_first
+from epochline.postgres.targets.foreign_keys import ForeignKey, Place, parents_first
 
-_DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
+DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
 """What a foreign key does to the rows that refer to a row that goes (pg_constraint.confdeltype and confupdtype)."""
-_UPDATES = {action: said for action, said in _DELETES.items() if action != "c"}
+UPDATES = {action: said for action, said in DELETES.items() if action != "c"}
 """The same for a value that changes. ON UPDATE CASCADE is no harm: what refers follows the value."""
 
 
 def harm_of_delete(
-    connection: Connection, target: Target, doomed: sql.Composable, leaving: sql.Composable
+    connection: Connection,
+    target: Target,
+    doomed: sql.Composable,
+    leaving: sql.Composable,
+    emptied: Collection[Place] = (),
 ) -> str | None:
     """Why rows may not be deleted: a foreign key would delete or change rows that refer to them. None if they may.
 
@@ -30,12 +34,13 @@ def harm_of_delete(
         target: the table with the rows.
         doomed: a query for the rows that are to be deleted, with all columns.
         leaving: the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
+        emptied: the tables of which every row goes in the same transaction.
     """
     for key in target.foreign_keys_to_it:
-        if key.on_delete in _DELETES:
+        if key.on_delete in DELETES and key.child not in emptied:
             stays = sql.SQL("NOT ({})").format(leaving) if key.child == key.parent else sql.SQL("true")
-            if said := _referring(connection, key, doomed, stays):
-                return f"{said}, and its foreign key {key.name} {_DELETES[key.on_delete]}"
+            if said := referring(connection, key, doomed, stays):
+                return f"{said}, and its foreign key {key.name} {DELETES[key.on_delete]}"
     return None
 
 
@@ -48,8 +53,8 @@ def harm_of_update(connection: Connection, target: Target, changed: sql.Composab
         changed: a query for the rows as they are before the change, with all columns.
     """
     for key in target.foreign_keys_to_it:
-        if key.on_update in _UPDATES and (said := _referring(connection, key, changed, sql.SQL("true"))):
-            return f"{said}, and its foreign key {key.name} {_UPDATES[key.on_update]} when a value changes"
+        if key.on_update in UPDATES and (said := referring(connection, key, changed, sql.SQL("true"))):
+            return f"{said}, and its foreign key {key.name} {UPDATES[key.on_update]} when a value changes"
     return None
 
 
@@ -66,8 +71,8 @@ def referring_first(connection: Connection, sinks: Sequence[PostgresTable]) -> l
     return [by_place[place] for place in [*reversed(circle), *reversed(order)]]
 
 
-def _referring(connection: Connection, key: ForeignKey, rows: sql.Composable, stays: sql.Composable) -> str | None:
-    """Says that a table has rows that refer to these, or that this login cannot know it; None if it has none."""
+def referring(connection: Connection, key: ForeignKey, rows: sql.Composable, stays: sql.Composable) -> str | None:
+    """Say that a table has rows that refer to these, or that this login cannot know it; None if it has none."""
     statement = sql.SQL(
         "SELECT 1 FROM {table} r WHERE EXISTS (SELECT FROM ({rows}) x WHERE ({referred}) = ({columns})) AND {stays}"
         " LIMIT 1"

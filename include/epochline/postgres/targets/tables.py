@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 
 from psycopg2 import sql
@@ -238,13 +239,13 @@ class PostgresTargets:
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
     ) -> Mapping[str, Applied]:
         applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
-        for what in applied:
-            if what.sink.before_images:
-                images.keep_image(self._connection, what, epoch)
+        images.keep_images(self._connection, applied, epoch)
         # What may change one target from outside may reach every other one by it.
         watched = any(what.target.is_changed_by_others for what in applied)
         done, checks = apply_together(self._connection, applied, epoch, watched=watched)
-        self._checks += checks
+        # A partition may have been attached since the first look.
+        again = [partial(find_target, self._connection, what.sink.table) for what in applied if what.target.partitioned]
+        self._checks += [*checks, *again]
         return done
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:

@@ -55,10 +55,10 @@ def apply_together(
     ordered = in_order(tables)
     watches = {what.sink.table: watch(connection, what, epoch) for what in ordered if watched}
     defer(connection, [what.target for what in tables])
-    for what in reversed(ordered):
-        if what.sink.mode == "replace":
-            at(what)
-            take_all_away(connection, what, epoch)
+    replaced = [what for what in reversed(ordered) if what.sink.mode == "replace"]
+    for what in replaced:
+        at(what)
+        take_all_away(connection, what, epoch, {one.target.place for one in replaced})
     upserts = {what.sink.table: Upsert(connection, what, epoch) for what in ordered if what.sink.mode == "upsert"}
     applied: dict[str, Applied] = {}
     for number, what in enumerate(ordered):

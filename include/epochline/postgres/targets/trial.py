@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.blame import Suspects
 from epochline.postgres.targets.refusals import MOST, attempt, error_in_words, refusal_by
@@ -41,14 +42,16 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
 
 
 def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
+    undone: list[Check] = []
     if epoch.replays is not None:
         try:
             # A promotion takes the replayed epoch's rows away first.
-            undo(connection, tables[0].pipeline, [epoch.replays])
+            _, undone = undo(connection, tables[0].pipeline, [epoch.replays])
+            _check(connection, undone)
         except TargetError:
             return []  # It can only be compared, and a promotion says why.
     found: list[RefusedRow] = []
-    error = _fails(connection, tables, epoch)
+    error = _fails(connection, tables, epoch, undone)
     suspects = None if error is None else Suspects(connection, tables, epoch)
     while error is not None and suspects is not None:
         # A statement that PostgreSQL does not support, as with a rewrite rule, says nothing of any row.
@@ -62,12 +65,28 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
         found += blamed
         if not blamed or len(found) >= MOST or any(row.place is None for row in blamed):
             break
-        error = _fails(connection, suspects.left, epoch)
+        error = _fails(connection, suspects.left, epoch, undone)
     return found
 
 
-def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> psycopg2.Error | None:
-    """Apply staging, and roll back; returns the error if the target refuses it."""
+def _check(connection: Connection, checks: Sequence[Check]) -> None:
+    """Look at the targets as the end of a commit does, after deferred constraints and triggers."""
+    execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    for check in checks:
+        check()
+
+
+def _fails(
+    connection: Connection, tables: Sequence[Application], epoch: Epoch, undone: Sequence[Check]
+) -> psycopg2.Error | None:
+    """Apply staging, and roll back; returns the error if the target refuses it.
+
+    Args:
+        connection: in the trial.
+        tables: each with its staging.
+        epoch: the epoch.
+        undone: the checks of what a replay takes away, which its rows must not disturb.
+    """
 
     def apply_all() -> None:
         applied, checks = apply_together(connection, tables, epoch, watched=True)
@@ -81,8 +100,6 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
                     f"{epoch}: of the rows for {what.sink} only {arrived} arrived in a trial: a trigger or rule of the"
                     " table drops rows. Remove it. Nothing was sealed."
                 )
-        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
-        for check in checks:
-            check()
+        _check(connection, [*undone, *checks])
 
     return attempt(connection, apply_all, keep=False)
