@@ -191,8 +191,10 @@ class Execution:
                 raise KeyboardInterrupt from None
             if isinstance(error, EpochlineError):
                 raise
-            first = next(iter(str(error).strip().splitlines()), "")
-            raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
+            from epochline.spark.failure import error_of_user
+
+            name, said = error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
+            raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {log}") from error
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:

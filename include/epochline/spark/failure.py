@@ -18,6 +18,8 @@ _OURS = re.compile(
 
 _FRAME = re.compile(r"\s+at [\w.$<>/]+\(|\s*\.\.\. \d+ more|\s+File \"|Traceback \(most recent|Driver stacktrace|    ")
 _LONGEST = 2000
+_TRACEBACK = "Traceback (most recent call last)"
+_PYTHON_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
 def epochline_error_from(error: BaseException) -> EpochlineError | None:
@@ -41,6 +43,31 @@ def _error_class(module: str, name: str) -> type[EpochlineError] | None:
     except ImportError:
         return None
     return kind if isinstance(kind, type) and issubclass(kind, EpochlineError) else None
+
+
+def error_of_user(error: BaseException) -> tuple[str, str] | None:
+    """Class and message of the exception that a function raised in a Python worker, with the line that raised it.
+
+    Spark passes the whole traceback on, within a message that names its own tasks and stages: it differs from attempt
+    to attempt, and hides the one line that an operator needs.
+
+    Returns:
+        None if the text holds no traceback of Python.
+    """
+    lines = str(error).splitlines()
+    begins = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+    if not begins:
+        return None
+    frame = ""
+    for line in lines[begins[-1] + 1 :]:
+        at = _PYTHON_FRAME.match(line)
+        if at is not None:
+            frame = f" ({at['file'].rsplit('/', 1)[-1]}, line {at['line']}, in {at['function']})"
+        elif line.strip() and not line.startswith(" "):
+            name, _, message = line.strip().partition(": ")
+            name = name.rpartition(".")[2]
+            return (name, f"{message}{frame}"[:_LONGEST]) if name.isidentifier() else None
+    return None
 
 
 def driver_is_gone(spark: SparkSession) -> bool:

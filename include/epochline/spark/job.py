@@ -18,6 +18,7 @@ from epochline.errors import (
     EpochlineError,
     JobLostError,
     LedgerUnavailableError,
+    rebuilt,
 )
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import end_job, record_error, standing
@@ -29,7 +30,7 @@ from epochline.spark.attempt_plan import AttemptPlan, read_plan
 from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
-from epochline.spark.failure import driver_is_gone, epochline_error_from, one_line
+from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.memory import reported
 from epochline.spark.one_pass import OnePassFactory
@@ -173,5 +174,15 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
 def _keep_error(ticket: StagingTicket, dsn: str, error: Exception) -> None:
     # Best effort, because the caller raises the error in any case.
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:
-        said = None if isinstance(error, EpochlineError) else one_line(error)
-        record_error(cursor, ticket.attempt_id, RecordedError.of(error, said))
+        record_error(cursor, ticket.attempt_id, _recorded(error))
+
+
+def _recorded(error: Exception) -> RecordedError:
+    if isinstance(error, EpochlineError):
+        return RecordedError.of(error)
+    raised = error_of_user(error)
+    if raised is not None:
+        # A class of the user may have the name of one of ours, and not its meaning.
+        name = raised[0] if rebuilt(raised[0], "") is None else type(error).__name__
+        return RecordedError(error_class=name, said=raised[1])
+    return RecordedError.of(error, one_line(error))

@@ -32,8 +32,8 @@ def _epoch(row: Row[Any]) -> Epoch:
         approval=row.approval,
         note=row.note,
         error=row.error,
-        error_class=row.error_class,
-        error_command=row.error_command,
+        error_class=_newer(row, "error_class"),
+        error_command=_newer(row, "error_command"),
         pre_committed_at=row.pre_committed_at,
         committed_at=row.committed_at,
         aborted_at=row.aborted_at,
@@ -47,14 +47,14 @@ def _epoch(row: Row[Any]) -> Epoch:
         record_limit=row.record_limit,
         interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
         replays=row.replays,
-        attempts_before=_attempts_before(row),
+        attempts_before=_newer(row, "attempts_before"),
     )
 
 
-def _attempts_before(row: Row[Any]) -> int:
-    """The number of attempts before the last plan. PostgreSQL does not notice that a row lacks the column."""
+def _newer(row: Row[Any], column: str) -> Any:
+    """The value of a column that an older ledger lacks. PostgreSQL does not notice that a row lacks it."""
     try:
-        return int(row.attempts_before)
+        return getattr(row, column)
     except AttributeError:
         raise LedgerError("The ledger is older than this code: run `epochline migrate`.") from None
 
