@@ -12,9 +12,9 @@ import pyarrow as pa
 
 import epochline
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.declare.base import DeclarationModel
 from epochline.declare.columns import _ALIASES, BY_TEXT, SUPPORTED, parse_type
+from epochline.errors import ColumnMismatchError
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 

@@ -295,6 +295,24 @@ class BadRecordError(EpochError):
     failure = Failure.CODE
 
 
+class ColumnMismatchError(EpochlineError):
+    """A batch lacks a column, or a column's type cannot be cast to the declared one."""
+
+    failure = Failure.CODE
+
+
+class BatchContractError(EpochlineError):
+    """A ``parse`` or ``select`` did not return one row per input row."""
+
+    failure = Failure.CODE
+
+
+class ValueDoesNotFitError(EpochlineError):
+    """A value that a function returned does not fit its column."""
+
+    failure = Failure.CODE
+
+
 class JobLostError(EpochError):
     """The Spark job ended without a reason in the ledger: its driver was killed, or never reached the ledger."""
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.avro import AvroReader
 from epochline.arrow.formats.json_objects import JsonWriter
 from epochline.arrow.formats.json_values import JsonReader
 from epochline.config.registry import Registry, with_header
+from epochline.errors import ColumnMismatchError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
 ELEMENTS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from epochline.arrow.cast.contract import BatchContractError
-from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.stage.flow import BatchFlow
-from epochline.arrow.stage.rows import ValueDoesNotFitError, cast_rows
+from epochline.arrow.stage.rows import cast_rows
 from epochline.declare.aggregation import Windowed
 from epochline.declare.event_time import EventTime
 from epochline.declare.parsers import Json, Text
@@ -26,7 +24,13 @@ from epochline.declare.specs import TableSpec
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
 from epochline.declare.windows import Tumbling
-from epochline.errors import BadRecordError, EpochlineError
+from epochline.errors import (
+    BadRecordError,
+    BatchContractError,
+    ColumnMismatchError,
+    EpochlineError,
+    ValueDoesNotFitError,
+)
 from epochline.protocol.staging_tables import staged_tables
 from tests.unit.flows import COLUMNS, flow, records
 

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, Text
-from epochline.arrow.cast.contract import BatchContractError
-from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.config.importable import references
-from epochline.errors import DeclarationError
+from epochline.errors import BatchContractError, ColumnMismatchError, DeclarationError
 from epochline.protocol.changes import Effect, changes
 
 COLUMNS = {"id": "integer", "to": "text"}

@@ -17,10 +17,10 @@ from epochline.arrow.cast import arrays, textual
 from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
 from epochline.arrow.cast.reasons import marked
-from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.cast.temporal import to_date, to_time, to_timestamp
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, ColumnType, parse_type
+from epochline.errors import ColumnMismatchError
 
 Convert = Callable[[pa.Array, ColumnType], pa.Array]
 

@@ -7,16 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 import pyarrow as pa
 
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.source import ColumnMismatchError
-from epochline.errors import EpochlineError
+from epochline.errors import BatchContractError, ColumnMismatchError
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 ERROR, SKIP = "_error", "_skip"
-
-
-class BatchContractError(EpochlineError):
-    """A ``parse`` or ``select`` did not return one row per input row. The attempt fails."""
 
 
 def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochline.errors import EpochlineError
+from epochline.errors import ColumnMismatchError
 
 _HEADERS: pa.DataType = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TYPES: dict[str, pa.DataType] = {
@@ -31,10 +31,6 @@ _OLDEST_MS, _NEWEST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999. Kafka takes any number as a timestamp, and what lies beyond is no time for a reader."""
 
 _NEEDED = ("topic", "partition", "offset", "value")
-
-
-class ColumnMismatchError(EpochlineError):
-    """A batch lacks a column, or a column's type cannot be cast to the declared one. The attempt fails."""
 
 
 def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.contract import ERROR, BatchContractError, call, marks, require_columns
+from epochline.arrow.cast.contract import ERROR, call, marks, require_columns
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.declare.columns import DELETED
 from epochline.declare.functions import load_function
+from epochline.errors import BatchContractError
 
 _GIVEN = ("key", "value", "headers", ERROR)
 _TYPES = {name: SOURCE_SCHEMA.field(name).type for name in ("key", "value", "headers")}

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
 from epochline.arrow.cast.checks import any_true
-from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, refuse_generated, require_columns
+from epochline.arrow.cast.contract import BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_types, record_schema
@@ -19,15 +19,11 @@ from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.functions import load_function
 from epochline.declare.names import order_column
 from epochline.declare.specs import TableSpec
-from epochline.errors import EpochlineError
+from epochline.errors import BatchContractError, ValueDoesNotFitError
 from epochline.protocol.staging import StagedTable
 
 TOMBSTONE = "_tombstone"
 """Boolean column of parsed rows: whether the record had no value."""
-
-
-class ValueDoesNotFitError(EpochlineError):
-    """A value of a transform's rows does not fit its column. No record can be quarantined for it: the epoch fails."""
 
 
 class RowBuilder:

@@ -14,11 +14,12 @@ from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.stage.foreign import refused_for, without_refused
-from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, deleted_by_parse
+from epochline.arrow.stage.rows import TOMBSTONE, deleted_by_parse
 from epochline.arrow.stage.unavailable import left_out, not_given
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.functions import load_function
 from epochline.declare.specs import OutboxSpec
+from epochline.errors import ValueDoesNotFitError
 from epochline.protocol.staging import StagedTable
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.contract import BatchContractError
 from epochline.declare.columns import UNAVAILABLE
+from epochline.errors import BatchContractError
 
 
 def left_out(rows: pa.RecordBatch) -> dict[int, list[str]]:
