@@ -201,7 +201,7 @@ def staging_refuses(line: SharedTopic) -> None:
 def raised(line: SharedTopic) -> None:
     """Code of the user raised an error."""
     begun(line)
-    line.query("UPDATE epochline.attempt SET error = 'KeyError: city'")
+    line.query("UPDATE epochline.attempt SET error = 'KeyError: city', error_class = 'KeyError', failed_at = now()")
 
 
 def target_drops_rows(line: SharedTopic) -> None:

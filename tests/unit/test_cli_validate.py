@@ -84,6 +84,31 @@ def test_a_function_whose_module_fails_is_reported(
     assert "failing_functions:parse cannot be imported (ModuleNotFoundError" in out
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("return batch.select([])", "value"),
+        ("return batch.slice(1) if batch.num_rows else batch", "row"),
+        ("raise ValueError('no such record')", None),
+        ("return batch.select(['value'])", None),
+    ],
+    ids=["no column", "a row too few", "a record that it does not know", "right"],
+)
+def test_a_parse_that_breaks_its_contract_is_found_before_an_epoch_fails_of_it(
+    called: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, problem: str | None
+) -> None:
+    name = f"functions_{abs(hash(body))}"
+    (tmp_path / f"{name}.py").write_text(f"def parse(batch):\n    {body}\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    dag = DAG.format(name="one", table="rows")
+    (tmp_path / "one.py").write_text(dag.replace("parse=Text()", f'parse="{name}:parse", record={{"value": "bytea"}}'))
+
+    code, out, _ = called("validate", "one")
+
+    assert (code, out.strip()) == (0, "valid: one") if problem is None else code == 1
+    assert problem is None or ("Every attempt would fail of it" in out and problem in out)
+
+
 def test_an_unknown_name_is_a_problem(called: Call) -> None:
     code, out, _ = called("validate", "nothing")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +137,13 @@ def test_an_epoch_says_what_becomes_of_it(changes: dict[str, Any], state: str, a
 )
 def test_an_unfinished_epoch_has_the_word_of_its_pipeline(changes: dict[str, Any]) -> None:
     assert standing_of_epoch({**EPOCH, **changes}) == standing_of_pipeline({**ROW, **changes})
+
+
+def test_every_state_has_a_row_in_the_documents() -> None:
+    """U3: an operator looks up the word that a page or a command shows."""
+    of_epochs = {StandingWord.UNDONE, StandingWord.ABORTED, StandingWord.COMMITTED}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| ([a-zA-Z, -]+?) \|", page.partition("## Why a pipeline stands")[2], re.MULTILINE)
+    explained = {word for row in rows for word in row.split(", ")}
+
+    assert set(StandingWord) - of_epochs <= explained

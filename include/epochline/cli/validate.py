@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epochline.cli import printing
+from epochline.errors import EpochlineError
 
 if TYPE_CHECKING:
     from epochline.config.discovery import Declared
+    from epochline.declare.pipeline import Pipeline
 
 INVALID = 1
 _PLACE = re.compile(r"(?P<file>\S.*?\.py)(?::(?P<line>\d+))?: (?P<said>.*)", re.DOTALL)
@@ -28,10 +30,11 @@ def validate(
 ) -> None:
     """Check the declarations, their functions and their tables without any server. Changes nothing.
 
-    Imports every DAG file and every function that a declaration names, and reports each problem with file and line: an
-    invalid declaration, a function that cannot be imported, a name or a table that two pipelines share. Where the
-    target database has a ledger and answers, tables that exist are compared as well. With NAME, a broken declaration of
-    another file is only a warning. Exit code 0: every declaration, or that of NAME, is valid; 1: there are problems, or
+    Imports every DAG file and every function that a declaration names, and reports each problem with file and line:
+    an invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a
+    table that two pipelines share. What only a transform shows, the first epoch shows. Where the target database
+    has a ledger and answers, tables that exist are compared as well. With NAME, a broken declaration of another
+    file is only a warning. Exit code 0: every declaration, or that of NAME, is valid; 1: there are problems, or
     there is no such pipeline; 2: wrong use.
     """
     from epochline.config import discovery
@@ -83,9 +86,37 @@ def _problems(declared: Declared, name: str | None) -> list[str]:
         for one in asked
         for why in unimportable(declared.pipelines[one])
     ]
+    said += [
+        f"{declared.places[one]}: pipeline {one!r}: {why}"
+        for one in asked
+        for why in _breaches(declared.pipelines[one])
+    ]
     return said + [
         f"{declared.places[one]}: pipeline {one!r}: {why}" for one in asked for why in _misfits(declared, one)
     ]
+
+
+def _breaches(pipeline: Pipeline) -> Iterator[str]:
+    """How a parse or a select of the user breaks its contract, as a batch without records and one with one show it."""
+    from epochline.config.importable import unimportable
+
+    selects = any(sink.select is not None for sink in pipeline.sinks)
+    if len(pipeline.inputs) > 1 or unimportable(pipeline) or not (isinstance(pipeline.parse, str) or selects):
+        return
+    import pyarrow as pa
+
+    from epochline.arrow.cast.source import SOURCE_SCHEMA
+    from epochline.arrow.stage.preview import RecordParser
+
+    record = {"topic": "", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "key": b"", "value": b""}
+    for records in ([], [record]):
+        try:
+            RecordParser(pipeline).add(pa.RecordBatch.from_pylist(records, schema=SOURCE_SCHEMA))
+        except EpochlineError as error:
+            yield f"{error}. Every attempt would fail of it"
+            return
+        except Exception:  # noqa: S112 - a made-up record proves nothing about a function that raises
+            continue
 
 
 def _misfits(declared: Declared, name: str) -> Sequence[str]:

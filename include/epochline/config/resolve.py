@@ -22,6 +22,7 @@ _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
 
 _DEFAULT_TIMEOUT = timedelta(hours=1)
 _FILES_KEPT = 10
+_QUARANTINING_ABOVE = 0.1
 
 _NOT_PER_RUN = {
     "interval": "the schedule belongs to the DAG",
@@ -34,6 +35,7 @@ _NOT_PER_RUN = {
     "target_duration": "the limit of an epoch follows from the one before; give the run a record_limit",
     "epoch_files": "the files of a pipeline's epochs lie in one folder",
     "epoch_files_kept": "it counts files of several epochs",
+    "quarantining_above": "it says when a pipeline needs somebody, whatever one run does",
     "profile": "it belongs to the declaration",
 }
 
@@ -58,6 +60,8 @@ class ResolvedSettings:
     epoch_files: str | None
     """None: epochs leave no file."""
     epoch_files_kept: int
+    quarantining_above: float
+    """The share of an epoch's records above which its pipeline counts as quarantining."""
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
@@ -130,6 +134,7 @@ def resolve_settings(
         target_duration=decide("target_duration", None),
         epoch_files=decide("epoch_files", None),
         epoch_files_kept=decide("epoch_files_kept", _FILES_KEPT),
+        quarantining_above=decide("quarantining_above", _QUARANTINING_ABOVE),
         decided_by=decided_by,
         notes=tuple(notes),
     )

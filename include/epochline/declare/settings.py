@@ -41,6 +41,8 @@ class Settings(DeclarationModel):
         epoch_files: folder in which each committed epoch leaves a savepoint file (C11): on a local or mounted disk,
             absolute, or relative to the stack's home. By default epochs leave no file.
         epoch_files_kept: how many of a pipeline's newest epoch files are kept, 10 by default. Older ones are deleted.
+        quarantining_above: the share of an epoch's records, 0.1 by default, above which the pipeline is *quarantining*
+            and `epochline lag --fail-above` fails. An epoch with fewer than 100 records is not judged.
     """
 
     interval: Duration | None = None
@@ -56,6 +58,7 @@ class Settings(DeclarationModel):
     target_duration: Duration | None = None
     epoch_files: str | None = Field(default=None, min_length=1)
     epoch_files_kept: int | None = Field(default=None, ge=1)
+    quarantining_above: float | None = Field(default=None, ge=0, le=1)
 
     @field_validator("epoch_files")
     @classmethod
