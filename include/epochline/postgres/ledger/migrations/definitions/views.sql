@@ -191,7 +191,8 @@ LEFT JOIN LATERAL (
     SELECT * FROM epochline.attempt a WHERE (a.pipeline, a.epoch_id) = (e.pipeline, e.epoch_id)
     ORDER BY a.attempt DESC LIMIT 1) a ON true
 LEFT JOIN LATERAL (
-    SELECT CASE WHEN bool_and(r.shown_at IS NOT NULL) THEN max(r.shown_at) END AS shown_at
+    -- A table shows its rows once the transaction that wrote the receipt has ended.
+    SELECT CASE WHEN bool_and(r.shown_at IS NOT NULL) THEN greatest(max(r.shown_at), e.committed_at) END AS shown_at
     FROM epochline.receipt r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) s ON true
 CROSS JOIN LATERAL (
     SELECT min(r.oldest_timestamp) AS oldest, max(r.newest_timestamp) AS newest
