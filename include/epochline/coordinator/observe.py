@@ -109,11 +109,6 @@ def former_leaders_ends(
     return source.leader_epoch_ends(former) if former else {}
 
 
-def counted_again(source: OffsetSource, ranges: Iterable[PlannedRange]) -> Mapping[PlannedRange, int]:
-    """How many records the source has in each range now; nothing for a source that does not count, as Kafka."""
-    return {one: records for one in ranges for records in source.counted([one]).values()}
-
-
 def ends_of_leader_epochs(source: OffsetSource, ranges: Iterable[PlannedRange], view: SourceView) -> LeaderEpochEnds:
     """As `former_leaders_ends`, for ranges that epochs read under several leaders of one partition."""
     by_epoch: dict[int, list[PlannedRange]] = {}

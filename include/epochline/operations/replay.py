@@ -20,13 +20,13 @@ from epochline.coordinator.intent import (
     settle,
     write_epoch,
 )
-from epochline.coordinator.observe import counted_again, ends_of_leader_epochs
+from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
 from epochline.operations.epoch_action import refuse_unfinished
 from epochline.operations.older_kafka import refuse_older_kafka
-from epochline.operations.restorable import cut_off_since, not_declared, shown_for_good
+from epochline.operations.restorable import counted_again, cut_off_since, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epochline.coordinator.checks import check_changes
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
-from epochline.ports import PipelineRow, Transaction
+from epochline.ports import OffsetSource, PipelineRow, Transaction
 from epochline.protocol.changes import Effect, changes
 from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
@@ -31,6 +31,11 @@ class Logs:
     ranges: Sequence[PlannedRange] = ()
     ends: LeaderEpochEnds = field(default_factory=dict)
     counted: Mapping[PlannedRange, int] = field(default_factory=dict)
+
+
+def counted_again(source: OffsetSource, ranges: Iterable[PlannedRange]) -> Mapping[PlannedRange, int]:
+    """How many records the source has in each range now; nothing for a source that does not count, as Kafka."""
+    return {one: records for one in ranges for records in source.counted([one]).values()}
 
 
 def ranges_read(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[PlannedRange]:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from epochline.coordinator.mirroring import mirror
-from epochline.coordinator.observe import counted_again, ends_of_leader_epochs
+from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.coordinator.undo import undo
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
 from epochline.operations.older_kafka import refuse_older_kafka
-from epochline.operations.restorable import Logs, obstacle, origins, ranges_read, with_rows
+from epochline.operations.restorable import Logs, counted_again, obstacle, origins, ranges_read, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.clusters import with_clusters
