@@ -37,7 +37,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
 
     assert scheduler.wait(pipeline, run) == "success"
     assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 2)
-    assert scheduler.query(FIRST_ATTEMPT, pipeline)[0][0] == "FENCED"
+    assert scheduler.query(FIRST_ATTEMPT, pipeline)[0][0] == "FAILED"
     asked = "SELECT error FROM epochline.attempts WHERE pipeline = %s AND attempt = 1"
     [(error,)] = scheduler.query(asked, pipeline)
     assert error.startswith("JobLostError: ")

@@ -235,7 +235,7 @@ class Soak:
                 result.recovery[kind].append(after)
         [(result.aborted,)] = self._ask("SELECT coalesce(sum(aborts), 0)::int FROM epochline.epochs")
         [(result.fenced, result.attempts)] = self._ask(
-            "SELECT count(*) FILTER (WHERE state = 'FENCED'), count(*) FROM epochline.attempts"
+            "SELECT count(*) FILTER (WHERE state IN ('FENCED', 'FAILED')), count(*) FROM epochline.attempts"
         )
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ _SHORTEST, _GAP = 8, 2
 
 _STATES = {
     "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
-    "RUNNING": "yellow", "SEALED": "cyan", "FENCED": "red",
+    "RUNNING": "yellow", "SEALED": "cyan", "FENCED": "red", "FAILED": "red",
 }  # fmt: skip
 
 
