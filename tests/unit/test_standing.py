@@ -57,6 +57,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     (PLANNED, "staging", "busy", None),
     ({**PLANNED, "attempt": 3}, "staging, attempt 3", "busy", None),
     ({**PLANNED, "lease_expired": True}, "left planned", "warning", ABORT),
+    ({**PLANNED, "lease_expired": True, **FAILED}, "left planned", "warning", ABORT),
     ({**SEALED, "lease_expired": True}, "pre-committed", "busy", None),
     ({**SEALED, "approval": "awaited", **FAILED}, "awaiting approval", "warning", ABORT),
     (PLANLESS, "cannot plan", "bad", "migrate"),
@@ -88,7 +89,7 @@ def test_a_pipeline_has_one_state_with_a_reason_and_the_command_that_goes_on(
     if stands and standing.word is not StandingWord.UNREAD_DELETED:
         assert standing.since == NOW
     for said in ("paused_reason", "plan_error", "failure"):
-        if changes.get(said) and standing.word not in (StandingWord.DROPPED, StandingWord.AWAITING_APPROVAL):
+        if changes.get(said) and standing.reason and standing.word is not StandingWord.DROPPED:
             break
     else:
         return

@@ -150,7 +150,7 @@ def standing_of_pipeline(row: Row) -> Standing:
         _decided(row)
         or (_lost(name) if row.get("data_lost") else None)
         or _planless(row)
-        or (_unfinished(row) if row["approval"] == "awaited" else None)
+        or (_unfinished(row) if row["approval"] == "awaited" or _is_left(row) else None)
         or _failing(row)
         or (_unfinished(row) if row["epoch_id"] is not None else None)
         or _quarantining(row)
@@ -226,6 +226,11 @@ def _reason(row: Row) -> str | None:
     return f"Epoch {row['aborted_epoch']}: {row['aborted_error'] or 'no reason was recorded'}"
 
 
+def _is_left(row: Row) -> bool:
+    """Whether nobody stages a planned epoch: then no further try comes by itself, whatever failed before."""
+    return bool(row["state"] == "PLANNED" and row["lease_expired"])
+
+
 def _unfinished(row: Row) -> Standing:
     """The state of an unfinished epoch. A lease guards a planned one only: the next run takes over when it is over."""
     name, epoch = row["pipeline"], row["epoch_id"]
@@ -237,7 +242,7 @@ def _unfinished(row: Row) -> Standing:
     if row["state"] == "PRE_COMMITTED":
         advice = f"All rows of epoch {epoch} are staged and sealed. Its run or the next one commits it."
         return _standing(StandingWord.PRE_COMMITTED, advice, **said)
-    if row["lease_expired"]:
+    if _is_left(row):
         advice = (
             f"Epoch {epoch} is planned, nobody stages it, and its lease has expired. If its DAG is paused, unpause it:"
             " the next run ends the epoch and reads its range again; or end the epoch."
