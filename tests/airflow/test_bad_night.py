@@ -64,7 +64,9 @@ def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resume
     try:
         eventually("the pipeline is down", lambda: scheduler.query(paused))
         [(reason,)] = scheduler.query(paused)
-        assert re.match(r"epoch 1 failed, and its restart strategy is used up: KeyError: 'city' \(\w+\.py, line", reason)
+        assert re.match(
+            r"epoch 1 failed, and its restart strategy is used up: KeyError: 'city' \(\w+\.py, line", reason
+        )
         assert scheduler.epoch("raising", 1) == ("ABORTED", 2)
         eventually("a scheduled run is skipped", lambda: "skipped" in plans(scheduler, "raising"))
         assert scheduler.count("SELECT count(*) FROM epochline.epochs WHERE pipeline = 'raising'") == 1
