@@ -27,6 +27,7 @@ from epochline.postgres.ledger.parts import record_error, record_fenced_write
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.postgres.ledger.writer import check_writer
 from epochline.protocol.epoch import AbortOutcome
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
 from tests.databases import sqlalchemy_url
@@ -119,7 +120,7 @@ def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
 
 def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: StagingTicket, writer: str) -> None:
     with closing(psycopg2.connect(writer)) as session, session, session.cursor() as cursor:
-        assert record_error(cursor, ticket.attempt_id, "BadRecordError: x")
+        assert record_error(cursor, ticket.attempt_id, RecordedError(error_class="BadRecordError", said="x"))
         record_fenced_write(cursor, ticket.attempt_id, 1, "here", "copy")
         record_fenced_write(cursor, ticket.attempt_id, 1, "here", "copy")  # a second time: nothing
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epochline.cli import printing
-from epochline.errors import EpochlineError
 
 if TYPE_CHECKING:
     from epochline.config.discovery import Declared
@@ -86,37 +85,23 @@ def _problems(declared: Declared, name: str | None) -> list[str]:
         for one in asked
         for why in unimportable(declared.pipelines[one])
     ]
-    said += [
-        f"{declared.places[one]}: pipeline {one!r}: {why}"
-        for one in asked
-        for why in _breaches(declared.pipelines[one])
-    ]
+    if any(_has_functions(declared.pipelines[one]) for one in asked):
+        # It loads Arrow.
+        from epochline.audit.breaches import breaches
+
+        said += [
+            f"{declared.places[one]}: pipeline {one!r}: {why}"
+            for one in asked
+            if not unimportable(declared.pipelines[one])
+            for why in breaches(declared.pipelines[one])
+        ]
     return said + [
         f"{declared.places[one]}: pipeline {one!r}: {why}" for one in asked for why in _misfits(declared, one)
     ]
 
 
-def _breaches(pipeline: Pipeline) -> Iterator[str]:
-    """How a parse or a select of the user breaks its contract, as a batch without records and one with one show it."""
-    from epochline.config.importable import unimportable
-
-    selects = any(sink.select is not None for sink in pipeline.sinks)
-    if len(pipeline.inputs) > 1 or unimportable(pipeline) or not (isinstance(pipeline.parse, str) or selects):
-        return
-    import pyarrow as pa
-
-    from epochline.arrow.cast.source import SOURCE_SCHEMA
-    from epochline.arrow.stage.preview import RecordParser
-
-    record = {"topic": "", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "key": b"", "value": b""}
-    for records in ([], [record]):
-        try:
-            RecordParser(pipeline).add(pa.RecordBatch.from_pylist(records, schema=SOURCE_SCHEMA))
-        except EpochlineError as error:
-            yield f"{error}. Every attempt would fail of it"
-            return
-        except Exception:  # noqa: S112 - a made-up record proves nothing about a function that raises
-            continue
+def _has_functions(pipeline: Pipeline) -> bool:
+    return isinstance(pipeline.parse, str) or any(sink.select is not None for sink in pipeline.sinks)
 
 
 def _misfits(declared: Declared, name: str) -> Sequence[str]:
