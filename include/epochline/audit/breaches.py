@@ -14,8 +14,8 @@ from epochline.errors import EpochlineError
 def breaches(pipeline: Pipeline) -> Iterator[str]:
     """How a parse or a select of the user breaks its contract: what every attempt would fail of.
 
-    Its functions can be imported. A batch without records shows a breach, or a batch with one. A function that raises an error on a made-up record proves
-    nothing.
+    Its functions can be imported. A batch without records shows a breach, or a batch with one. A function that raises
+    an error on a made-up record proves nothing.
     """
     if len(pipeline.inputs) > 1:
         return
