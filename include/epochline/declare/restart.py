@@ -79,7 +79,10 @@ class FailureRate(DeclarationModel):
 
 
 class Endless(DeclarationModel):
-    """Try again without a limit: the default of a pipeline with an interval (R4).
+    """Try again without a limit. Declared, it goes on whatever fails.
+
+    It is the default of a pipeline with an interval (R4): then an error of code that comes back the same ends the
+    retries after three attempts (ADR 0049).
 
     Args:
         delay: least time between two attempts.
