@@ -28,7 +28,9 @@ from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, 
 from tests.waiting import wait_for
 
 PATIENCE_SECONDS = 300.0
-RUN_BY_THEMSELVES = frozenset({"scheduled", "alternating", "backfilled", "listed", "raising", "ticking"})
+RUN_BY_THEMSELVES = frozenset(
+    {"scheduled", "alternating", "backfilled", "listed", "raising", "raising_by_default", "ticking"}
+)
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
 SHIPPED = frozenset(find_all(project_folder() / "dags" / EXAMPLES))
 """The shipped examples, most of which have a schedule."""

@@ -51,38 +51,45 @@ def test_rows_that_a_constraint_refuses_end_the_run_at_once_and_pause_the_pipeli
     assert_exact(scheduler, "constrained", values)
 
 
+@pytest.mark.parametrize(("pipeline", "attempts"), [("raising", 2), ("raising_by_default", 3)])
 def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resumes_it(
-    scheduler: Scheduler, terminal: Terminal
+    scheduler: Scheduler, terminal: Terminal, pipeline: str, attempts: int
 ) -> None:
-    """N1, R1: one run, two tries; the next scheduled runs are skipped with the reason."""
-    values = {**one_each("raising"), 0: ["raise"]}
-    scheduler.prepare("raising", values)
+    """N1, R1, R4: one run, and as many tries as are declared, or three; the next runs are skipped with the reason."""
+    values = {**one_each(pipeline), 0: ["raise"]}
+    scheduler.prepare(pipeline, values)
     forgive = scheduler.stack.home.root / "forgive"
     forgive.unlink(missing_ok=True)
-    paused = "SELECT paused_reason FROM epochline.pipeline WHERE pipeline = 'raising' AND paused_at IS NOT NULL"
-    scheduler.pause("raising", False)
+    paused = "SELECT paused_reason FROM epochline.pipeline WHERE pipeline = %s AND paused_at IS NOT NULL"
+    states = "SELECT string_agg(state, ' ' ORDER BY attempt) FROM epochline.attempts WHERE pipeline = %s"
+    scheduler.pause(pipeline, False)
     try:
-        eventually("the pipeline is down", lambda: scheduler.query(paused))
-        [(reason,)] = scheduler.query(paused)
+        eventually("an attempt failed", lambda: scheduler.query(states, pipeline)[0][0] in ("FAILED", "FAILED RUNNING"))
+        said = terminal("lag", pipeline, "--fail-above", "1000", code=3)
+        assert "failing" in said
+        assert "Epoch 1: KeyError: 'city'" in said
+        eventually("the pipeline is down", lambda: scheduler.query(paused, pipeline))
+        [(reason,)] = scheduler.query(paused, pipeline)
         assert re.match(
             r"epoch 1 failed, and its restart strategy is used up: KeyError: 'city' \(\w+\.py, line", reason
         )
-        assert scheduler.epoch("raising", 1) == ("ABORTED", 2)
-        eventually("a scheduled run is skipped", lambda: "skipped" in plans(scheduler, "raising"))
-        assert scheduler.count("SELECT count(*) FROM epochline.epochs WHERE pipeline = 'raising'") == 1
+        assert scheduler.epoch(pipeline, 1) == ("ABORTED", attempts)
+        assert scheduler.query(states, pipeline) == [(" ".join(["FAILED"] * attempts),)]
+        eventually("a scheduled run is skipped", lambda: "skipped" in plans(scheduler, pipeline))
+        assert len(scheduler.query("SELECT 1 FROM epochline.epochs WHERE pipeline = %s", pipeline)) == 1
 
         forgive.touch()
-        terminal("resume", "raising", "--reason", "the parse is mended", "--yes")
-        eventually("a scheduled run commits", lambda: scheduler.heads("raising") == dict.fromkeys(range(4), 1))
+        terminal("resume", pipeline, "--reason", "the parse is mended", "--yes")
+        eventually("a scheduled run commits", lambda: scheduler.heads(pipeline) == dict.fromkeys(range(4), 1))
         # A commit task mirrors the offsets to Kafka after its commit.
         [(run,)] = scheduler.query(
-            "SELECT run_id FROM epochline.epochs WHERE pipeline = 'raising' AND state = 'COMMITTED'"
+            "SELECT run_id FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'", pipeline
         )
-        assert scheduler.wait("raising", run) == "success"
+        assert scheduler.wait(pipeline, run) == "success"
     finally:
-        scheduler.pause("raising", True)
+        scheduler.pause(pipeline, True)
         forgive.unlink(missing_ok=True)
-    assert_exact(scheduler, "raising", values)
+    assert_exact(scheduler, pipeline, values)
 
 
 def plans(scheduler: Scheduler, dag: str) -> set[str | None]:

@@ -61,6 +61,9 @@ constrained = epoch_dag(scripted("constrained", settings=Settings(restart=Endles
 raising = epoch_dag(
     scripted("raising", schedule=timedelta(seconds=5), settings=Settings(restart=FixedDelay(attempts=1, delay=1)))
 )
+# Nobody declared what restarts it.
+by_default = Settings(parallelism=4)
+raising_by_default = epoch_dag(scripted("raising_by_default", schedule=timedelta(seconds=5), settings=by_default))
 WITHOUT_KAFKA = ("plans_without_kafka", "reads_without_kafka", "commits_without_kafka")
 patient = Settings(restart=FixedDelay(attempts=3, delay=10), parallelism=4)
 globals().update({name: epoch_dag(scripted(name, settings=patient)) for name in WITHOUT_KAFKA})
