@@ -86,7 +86,7 @@ def test_links_at_a_task_open_the_epoch_the_pipeline_and_sparks_log_within_airfl
             seen.page.get_by_role("link", name=link, exact=True).click()
 
         follow("Epoch")
-        seen.frame.get_by_text("epoch 1 · ").get_by_text("1 quarantined · committed").wait_for()
+        seen.frame.get_by_text("epoch 1 · ").get_by_text("1 quarantined (").wait_for()
         follow("Pipeline")
         seen.frame.get_by_role("heading", name=PIPELINE).wait_for()
         follow("Spark's log")

@@ -269,7 +269,7 @@ def test_an_epochs_page_begins_with_the_line_that_its_tasks_show(world: World, r
             return str(EpochOutcome.of(one, tx.epochs.ranges(one), paused))
 
     assert epoch(reader, 1).outcome == of_tasks(1)
-    assert "2 quarantined · committed" in of_tasks(1)
+    assert "2 quarantined (13.3%) · committed" in of_tasks(1)
     assert epoch(reader, 2).outcome == of_tasks(2)
     assert of_tasks(2).endswith("pre-committed · the next run commits it")
     with world.ledger.transaction() as tx:

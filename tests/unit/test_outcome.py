@@ -23,8 +23,8 @@ SECRET = "alice@example.org"
     ("values", "line"),
     [
         (
-            {**COMMITTED, "quarantined": 2, "attempts": 2},
-            "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · 2 quarantined · committed after 2 tries",
+            {**COMMITTED, "quarantined": 2, "read": 4000, "attempts": 2},
+            "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · 2 quarantined (0.1%) · committed after 2 tries",
         ),
         (COMMITTED, "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · committed"),
         (
@@ -75,7 +75,7 @@ def test_the_line_repeats_nothing_of_what_an_error_says() -> None:
     """SEC-5: a user's code, a trigger and a constraint's detail may say a record's values."""
     row: dict[str, Any] = {
         "pipeline": "orders", "epoch_id": 12, "state": "ABORTED", "attempt": 1, "partitions": 1, "offsets": 9,
-        "shared_start": None, "shared_until": None, "rows_written": None, "records_quarantined": 0, "approval": None,
+        "shared_start": None, "shared_until": None, "rows_written": None, "records_read": 9, "records_quarantined": 0, "approval": None,
         "error": f"KeyError: {SECRET}", "error_class": "KeyError", "paused_at": "now", "paused_reason": SECRET,
         "paused_command": None, "undone_by": None, "committed_later": None,
     }  # fmt: skip

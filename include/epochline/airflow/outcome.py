@@ -58,6 +58,8 @@ class EpochOutcome:
     rows: int | None = None
     """Rows written; None before the commit."""
     quarantined: int = 0
+    read: int = 0
+    """Records that the seal counted."""
     error_class: str | None = None
     """Of the error for which it was aborted. Its message may repeat a record."""
     way_on: str | None = None
@@ -78,6 +80,7 @@ class EpochOutcome:
             reading=Reading.of(one.range for one in ranges),
             rows=epoch.rows_written,
             quarantined=epoch.counts.quarantined,
+            read=epoch.counts.read,
             error_class=epoch.error_class,
             way_on=None if paused is None else way_out_of_pause(epoch.pipeline, paused.command),
             awaits_approval=epoch.approval == "awaited",
@@ -96,6 +99,7 @@ class EpochOutcome:
             reading=Reading(partitions=row["partitions"], offsets=row["offsets"], shared=shared),
             rows=row["rows_written"],
             quarantined=row["records_quarantined"] or 0,
+            read=row["records_read"] or 0,
             error_class=row["error_class"],
             way_on=way_out_of_pause(row["pipeline"], row["paused_command"]) if row["paused_at"] else None,
             awaits_approval=row["approval"] == "awaited",
@@ -105,7 +109,8 @@ class EpochOutcome:
 
     def __str__(self) -> str:
         counted = [f"{self.rows:,} row{'' if self.rows == 1 else 's'}"] if self.rows is not None else []
-        counted += [f"{self.quarantined:,} quarantined"] if self.quarantined else []
+        share = f" ({self.quarantined / self.read:.1%})" if self.read else ""
+        counted += [f"{self.quarantined:,} quarantined{share}"] if self.quarantined else []
         return " · ".join([f"epoch {self.epoch_id}", str(self.reading), *counted, *self._came()])
 
     def _came(self) -> list[str]:

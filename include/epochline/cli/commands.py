@@ -52,7 +52,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers."
         ),
     },
-    "overview": {"list": "List the declared pipelines: state, lag, last commit, schedule and next run."},
+    "overview": {
+        "list": "List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run."
+    },
     "lag": {
         "lag": (
             "Show the lag of each partition: head, end of the log, records between them, and time since the last"

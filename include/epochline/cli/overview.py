@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """List the declared pipelines: state, lag, last commit, schedule and next run.
+    """List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run.
 
     The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the stack's Airflow says;
     it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit code 0: success, also
@@ -45,7 +46,7 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
     if as_json:
         printing.say(printing.as_json(rows))
     else:
-        columns = ("pipeline", "state", "lag", "last_commit", "schedule", "next_run", "reason")
+        columns = ("pipeline", "state", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
             [name.replace("_", " ") for name in columns],
             [[_cell(row, name) for name in columns] for row in rows],
@@ -61,7 +62,15 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
 def _cell(row: dict[str, Any], column: str) -> Any:
     if column == "lag" and row["lag"] is None:
         return "unknown"
+    if column == "quarantined" and row["quarantined"]:
+        return f"{row['quarantined']} ({row['quarantined_share']:.1%})"
     return "DAG paused" if column == "next_run" and row["dag_paused"] else row[column]
+
+
+def _share(overview: Mapping[str, Any]) -> float | None:
+    """The share of the last commit's records that it set aside; None before the first one that read any."""
+    read = overview["committed_read"]
+    return overview["committed_quarantined"] / read if read else None
 
 
 def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
@@ -83,6 +92,8 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
         "epoch": overview["epoch_id"],
         "lag": lag,
         "last_commit": overview["committed_at"],
+        "quarantined": overview["committed_quarantined"],
+        "quarantined_share": _share(overview),
     }
 
 

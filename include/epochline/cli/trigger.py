@@ -194,9 +194,11 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
         whose = (
             f"run {state}" if epoch["run_id"] == run_id else f"by run {epoch['run_id']}, which took the records first"
         )
+        read, aside = epoch["records_read"], epoch["records_quarantined"]
+        share = f" ({aside / read:.1%})" if aside else ""
         return (
-            f"{name} is committed: {epoch['records_read']} records read, {epoch['records_passed']} passed,"
-            f" {epoch['records_skipped']} skipped, {epoch['records_quarantined']} quarantined, {epoch['rows_written']}"
+            f"{name} is committed: {read} records read, {epoch['records_passed']} passed,"
+            f" {epoch['records_skipped']} skipped, {aside} quarantined{share}, {epoch['rows_written']}"
             f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
