@@ -66,7 +66,7 @@ def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_
     assert "Clear this run from plan_epoch to try the same range again, or let the next run take it" in log
     shown = terminal("ledger", pipeline, "--epoch", "1")
     assert " ".join(cause.split())[:80] in shown
-    assert "no offset moved; the next run reads its range again" in shown
+    assert "No offset moved. The next run reads the range again" in shown
     assert "is committed: " in terminal("trigger", pipeline)
     assert_exact(scheduler, pipeline, values)
 
