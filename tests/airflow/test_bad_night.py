@@ -140,6 +140,7 @@ def test_a_topic_made_again_is_named_with_the_command_that_adopts_it(scheduler: 
     said = terminal("trigger", "remade", code=1)
     assert "has no epoch. plan_epoch: remade: " in said
     assert "epochline adopt-topic remade" in said
+    assert "epochline adopt-topic remade" in terminal("logs", "remade")
     found = re.search(r"run (\S+) of remade is failed", said)
     assert found is not None
     log = scheduler.log("remade", found[1], "plan_epoch")

@@ -41,6 +41,8 @@ def logs(
 ) -> None:
     """Print the logs of the tasks that made an epoch of PIPELINE, with Spark's output; the newest epoch's.
 
+    If the newest run wrote no epoch, its log is printed, and why it wrote none.
+
     Asks the stack's Airflow for each try of each task, in the order of their starts. Spark's output is in the log of
     pre_commit. Exit code 0: success; 1: there is no such pipeline or epoch, a command made it and not Airflow, or
     Airflow cannot be asked; 2: wrong use; 130: interrupted.
@@ -52,6 +54,8 @@ def logs(
     from epochline.local.airflow_api import FINISHED
 
     with until_interrupted(), database.session(connections.postgres_dsn(connection_of(pipeline))) as ledger:
+        if epoch is None and _wrote_no_epoch(ledger, pipeline):
+            return
         newest = database.ask(ledger, "newest_epoch_id", pipeline=pipeline)[0]["epoch_id"]
         if not newest:
             check_known(pipeline, {row["pipeline"] for row in database.ask(ledger, "pipelines")})
@@ -71,6 +75,20 @@ def logs(
                 break
             time.sleep(_LOOK_EVERY_SECONDS)
     printing.progress(f"epoch {number} of {pipeline} is {state}")
+
+
+def _wrote_no_epoch(ledger: Session, pipeline: str) -> bool:
+    """Print the log of the newest run if it wrote no epoch, and why; False if it wrote one."""
+    from epochline.cli.database import ask
+    from epochline.cli.trigger import stack_api
+    from epochline.protocol.standing import standing_of_pipeline
+
+    found = [row for row in ask(ledger, "standing", pipeline=pipeline) if row["plan_error"] is not None]
+    for row in found:
+        if row["plan_dag_id"] not in _AT_TERMINALS:
+            _Printed(stack_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
+        printing.progress(f"run {row['plan_run_id']} wrote no epoch. {pipeline}: {standing_of_pipeline(row)}")
+    return bool(found)
 
 
 def _runs(ledger: Session, pipeline: str, epoch: int) -> list[dict[str, Any]]:
