@@ -344,3 +344,9 @@ def test_every_pipeline_of_the_scheduler_tests_is_declared_rightly(monkeypatch: 
     monkeypatch.syspath_prepend(str(FUNCTIONS))
 
     assert "canary" in find_all(AIRFLOW_DAGS)
+
+
+def test_a_profile_is_a_declaration_of_its_restarts() -> None:
+    """R4: the program that it reproduces goes on after an error that comes back; who declares nothing is stopped."""
+    assert resolve_settings(orders(profile="kafka_to_db")).decided_by["restart"] == "profile kafka_to_db"
+    assert resolve_settings(orders()).decided_by["restart"] == "default"

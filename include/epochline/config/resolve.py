@@ -121,6 +121,10 @@ def resolve_settings(
     if wanted > 1:
         notes.append(f"max_concurrent={wanted} has no effect: one epoch of a pipeline is in flight at a time (K14)")
     tolerance = decide("tolerable_failures", "any", "tolerance")
+    restart = decide("restart", NoRestart() if by_hand else Endless())
+    if pipeline.profile is not None and decided_by["restart"] == "default":
+        # Flink's default is what such a program asks for: it goes on after errors that come back (ADR 0049).
+        decided_by["restart"] = f"profile {pipeline.profile}"
     return ResolvedSettings(
         interval=interval,
         minimum_pause=decide("minimum_pause", timedelta(0)),
@@ -129,7 +133,7 @@ def resolve_settings(
         on_cancel=decide("on_cancel", "retain"),
         max_concurrent=1,
         semantics=decide("semantics", "exactly_once"),
-        restart=decide("restart", NoRestart() if by_hand else Endless()),
+        restart=restart,
         parallelism=decide("parallelism", None),
         target_duration=decide("target_duration", None),
         epoch_files=decide("epoch_files", None),
