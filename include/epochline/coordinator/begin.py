@@ -38,8 +38,9 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
                 f"{epoch}: was aborted ({epoch.error or 'no reason given'}). Clear the run from plan_epoch, so that its"
                 " range is planned again."
             )
-        check_failure_rate(tx, epoch)
-        check_not_given_up(tx, epoch)
+        settings = tx.history.settings(epoch)
+        check_failure_rate(tx, epoch, settings)
+        check_not_given_up(tx, epoch, settings)
         previous = tx.attempts.live(epoch)
         if previous is not None:
             silent = "" if previous.error else "its process was lost, or could not reach the ledger; "

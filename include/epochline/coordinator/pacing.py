@@ -148,13 +148,13 @@ def _given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> str
     return errors[0][1] if keeps_failing_alike(errors) else None
 
 
-def check_not_given_up(tx: Transaction, epoch: Epoch) -> None:
+def check_not_given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
     """Refuse another attempt of an epoch that failed of the same error three times in a row.
 
     Raises:
         RestartsExhaustedError: another attempt would fail of it again; the abort that follows pauses the pipeline.
     """
-    error = _given_up(tx, epoch, tx.history.settings(epoch))
+    error = _given_up(tx, epoch, settings)
     if error is not None:
         raise RestartsExhaustedError(
             f"{epoch}: its last {GIVEN_UP_AFTER} attempts failed of the same error: {error}. Another would fail of it,"
@@ -169,7 +169,7 @@ def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
     return interval is not None or tx.epochs.declaration(epoch).wake_on_data is not None
 
 
-def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
+def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
     """Refuse another attempt if the pipeline failed too often recently (R2).
 
     Called before the attempt is made: an earlier attempt that died silently counts as failed now.
@@ -177,7 +177,7 @@ def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
     Raises:
         RestartsExhaustedError: the epoch's strategy is a failure rate, and it is exceeded.
     """
-    strategy = recorded_restart(tx.history.settings(epoch))
+    strategy = recorded_restart(settings)
     if not isinstance(strategy, FailureRate):
         return
     live = tx.attempts.live(epoch)

@@ -39,8 +39,8 @@ from epochline.coordinator.intent import (
 from epochline.coordinator.interval import report_interval
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_interval, wait_for_pause
-from epochline.coordinator.plan_failure import keep_plan_error
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
+from epochline.coordinator.reasons import keep_plan_error
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError

@@ -1,17 +1,27 @@
-"""Why an attempt failed, kept in the ledger. Best effort: the caller raises the error in any case."""
+"""Why an attempt or a plan failed, kept in the ledger. Best effort: the caller raises the error in any case."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
 
-from epochline.errors import LedgerUnavailableError
+from epochline.errors import (
+    EpochBusyError,
+    EpochlineError,
+    LedgerUnavailableError,
+    PipelineDroppedError,
+    PipelinePausedError,
+    PlanChangedError,
+)
 from epochline.ports import Ledger
-from epochline.protocol.epoch import EpochState
+from epochline.protocol.epoch import EpochState, Run
 from epochline.protocol.failures import RecordedError
 
-PATIENCE_SECONDS = 30.0
-"""So long the reason of a failure waits for a ledger that is away."""
+REASON_PATIENCE_SECONDS = 30.0
+"""The time for which a reason waits for a ledger that is away."""
+
+_SHOWN_ELSEWHERE = (EpochBusyError, PipelineDroppedError, PipelinePausedError, PlanChangedError)
+"""What an operator decided is in the ledger as it is, and so is the epoch of another run."""
 
 
 def keep_error(
@@ -58,3 +68,10 @@ def _write(ledger: Ledger, pipeline: str, epoch_id: int, error: RecordedError, u
             failed = attempt.number == unsealed and not attempt.sealed and attempt.error is None
         if failed:
             tx.attempts.note_error(attempt, error)
+
+
+def keep_plan_error(ledger: Ledger, pipeline: str, run: Run, error: EpochlineError) -> None:
+    """Write why a plan failed. The next plan that succeeds takes it back."""
+    if not isinstance(error, _SHOWN_ELSEWHERE):
+        with suppress(Exception), ledger.transaction() as tx:
+            tx.history.plan_failed(pipeline, run, RecordedError.of(error))

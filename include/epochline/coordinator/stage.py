@@ -11,8 +11,7 @@ from epochline.coordinator.begin import begin
 from epochline.coordinator.intent import LEASE
 from epochline.coordinator.lease import keep_lease_alive
 from epochline.coordinator.pacing import check_not_given_up
-from epochline.coordinator.reasons import PATIENCE_SECONDS as REASON_PATIENCE_SECONDS
-from epochline.coordinator.reasons import keep_error
+from epochline.coordinator.reasons import REASON_PATIENCE_SECONDS, keep_error
 from epochline.coordinator.seal import seal
 from epochline.errors import (
     EpochInterruptedError,
@@ -110,8 +109,9 @@ def _give_up(ledger: Ledger, ticket: StagingTicket, error: Exception) -> None:
     if isinstance(error, EpochlineError) and not error.retryable:
         return
     with suppress(LedgerUnavailableError), ledger.transaction() as tx:
+        epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         try:
-            check_not_given_up(tx, tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+            check_not_given_up(tx, epoch, tx.history.settings(epoch))
         except RestartsExhaustedError as given_up:
             raise given_up from error
 

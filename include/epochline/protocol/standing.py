@@ -26,70 +26,38 @@ Row = Mapping[str, Any]
 class StandingWord(StrEnum):
     """A state as `epochline lag`, `epochline list` and the pages in Airflow name it, the most urgent fact first."""
 
-    DROPPED = "dropped"
-    STOPPED = "stopped"
-    PAUSED = "paused"
-    UNREAD_DELETED = "unread records deleted"
-    CANNOT_PLAN = "cannot plan"
-    AWAITING_APPROVAL = "awaiting approval"
-    KEEPS_ABORTING = "keeps aborting"
-    KEEPS_FAILING = "keeps failing"
-    FAILING = "failing"
-    LEFT_PLANNED = "left planned"
-    STAGING = "staging"
-    PRE_COMMITTED = "pre-committed"
-    QUARANTINING = "quarantining"
-    NOT_SHOWN = "not shown everywhere"
-    SILENT = "silent"
-    NOT_STARTED = "not started"
-    BEHIND = "behind"
-    CAUGHT_UP = "caught up"
-    UNDONE = "undone"
-    ABORTED = "aborted"
-    COMMITTED = "committed"
+    tone: Tone
+    """How urgent the state is."""
+    stands: bool
+    """Whether the pipeline may stay as it is until a person acts."""
 
-    @property
-    def tone(self) -> Tone:
-        """How urgent the state is."""
-        return _TONES[self]
+    def __new__(cls, word: str, tone: Tone, stands: bool = False) -> StandingWord:
+        """A word with its tone."""
+        self = str.__new__(cls, word)
+        self._value_, self.tone, self.stands = word, tone, stands
+        return self
 
-    @property
-    def stands(self) -> bool:
-        """Whether the pipeline may stay as it is until a person acts."""
-        return self in _STAND
-
-
-_TONES: Mapping[StandingWord, Tone] = {
-    StandingWord.DROPPED: "quiet",
-    StandingWord.STOPPED: "bad",
-    StandingWord.PAUSED: "warning",
-    StandingWord.UNREAD_DELETED: "bad",
-    StandingWord.CANNOT_PLAN: "bad",
-    StandingWord.AWAITING_APPROVAL: "warning",
-    StandingWord.KEEPS_ABORTING: "bad",
-    StandingWord.KEEPS_FAILING: "bad",
-    StandingWord.FAILING: "warning",
-    StandingWord.LEFT_PLANNED: "warning",
-    StandingWord.STAGING: "busy",
-    StandingWord.PRE_COMMITTED: "busy",
-    StandingWord.QUARANTINING: "warning",
-    StandingWord.NOT_SHOWN: "warning",
-    StandingWord.SILENT: "warning",
-    StandingWord.NOT_STARTED: "quiet",
-    StandingWord.BEHIND: "good",
-    StandingWord.CAUGHT_UP: "good",
-    StandingWord.UNDONE: "quiet",
-    StandingWord.ABORTED: "warning",
-    StandingWord.COMMITTED: "good",
-}
-
-_STAND = frozenset(
-    {
-        StandingWord.DROPPED, StandingWord.STOPPED, StandingWord.PAUSED, StandingWord.UNREAD_DELETED,
-        StandingWord.CANNOT_PLAN, StandingWord.AWAITING_APPROVAL, StandingWord.KEEPS_ABORTING,
-        StandingWord.KEEPS_FAILING, StandingWord.FAILING, StandingWord.LEFT_PLANNED, StandingWord.QUARANTINING,
-    }
-)  # fmt: skip
+    DROPPED = "dropped", "quiet", True
+    STOPPED = "stopped", "bad", True
+    PAUSED = "paused", "warning", True
+    UNREAD_DELETED = "unread records deleted", "bad", True
+    CANNOT_PLAN = "cannot plan", "bad", True
+    AWAITING_APPROVAL = "awaiting approval", "warning", True
+    KEEPS_ABORTING = "keeps aborting", "bad", True
+    KEEPS_FAILING = "keeps failing", "bad", True
+    FAILING = "failing", "warning", True
+    LEFT_PLANNED = "left planned", "warning", True
+    STAGING = "staging", "busy"
+    PRE_COMMITTED = "pre-committed", "busy"
+    QUARANTINING = "quarantining", "warning", True
+    NOT_SHOWN = "not shown everywhere", "warning"
+    SILENT = "silent", "warning"
+    NOT_STARTED = "not started", "quiet"
+    BEHIND = "behind", "good"
+    CAUGHT_UP = "caught up", "good"
+    UNDONE = "undone", "quiet"
+    ABORTED = "aborted", "warning"
+    COMMITTED = "committed", "good"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +73,7 @@ class Standing:
     command: str | None = None
     """The command line that goes on, without ``epochline``; None if nobody has to do anything."""
     attempt: int = 1
-    tone: Tone = "quiet"
+    tone: Tone
 
     @property
     def state(self) -> str:
@@ -124,7 +92,7 @@ class Standing:
 
 
 def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
-    return Standing(word=word, advice=advice, tone=word.tone, **more)
+    return Standing(**{"word": word, "advice": advice, "tone": word.tone, **more})
 
 
 def way_out_of_pause(pipeline: str, command: str | None) -> str:
@@ -206,7 +174,7 @@ def _failing(row: Row) -> Standing | None:
         return _standing(
             StandingWord.KEEPS_ABORTING,
             f"Its last {aborts} tries were aborted, and nothing was committed between them."
-            f" No offset moved; the next run reads the range again.",
+            " No offset moved; the next run reads the range again.",
             since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
             command=row["failure_command"] or row["aborted_command"] or f"run {name}",
         )  # fmt: skip
@@ -305,13 +273,14 @@ def standing_of_epoch(row: Row) -> Standing:
         return _standing(StandingWord.COMMITTED, f"Nothing to do: it was committed{after}.")
     if row["state"] == "ABORTED" and row["committed_later"] is not None:
         later = f"Nothing to do: no offset moved, and epoch {row['committed_later']} read on from the same head."
-        return Standing(word=StandingWord.ABORTED, advice=later, tone="quiet")
-    if row["paused_at"]:
-        word = {"ABORTED": StandingWord.ABORTED, "PRE_COMMITTED": StandingWord.PRE_COMMITTED}.get(row["state"])
-        return Standing(
-            word=word or StandingWord.LEFT_PLANNED, tone="bad",
+        return _standing(StandingWord.ABORTED, later, tone="quiet")
+    # A pause stops no epoch that is being staged.
+    if row["paused_at"] and (row["state"] != "PLANNED" or _is_left(row)):
+        words = {"ABORTED": StandingWord.ABORTED, "PRE_COMMITTED": StandingWord.PRE_COMMITTED}
+        return _standing(
+            words.get(row["state"], StandingWord.LEFT_PLANNED), "It plans no epoch until somebody resumes it.",
+            tone="bad",
             reason=f"{name} is paused by {row['paused_by']} ({row['paused_reason']})",
-            advice="It plans no epoch until somebody resumes it.",
             command=way_out_of_pause(name, row["paused_command"]),
         )  # fmt: skip
     if row["state"] == "ABORTED":
