@@ -6,7 +6,7 @@ The ledger keeps both epochs. A replay moves no head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
@@ -20,18 +20,15 @@ from epochline.coordinator.intent import (
     settle,
     write_epoch,
 )
-from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
 from epochline.operations.epoch_action import refuse_unfinished
 from epochline.operations.older_kafka import refuse_older_kafka
-from epochline.operations.restorable import counted_again, cut_off_since, not_declared, shown_for_good
+from epochline.operations.restorable import Logs, cut_off_since, logs_of, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
-from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
+from epochline.protocol.data_loss import cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run
-from epochline.protocol.offsets import PlannedRange
-from epochline.protocol.planning import SourceView
 
 _REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
 SAMPLES = 10
@@ -54,8 +51,7 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     view = source.look(declared.source)
     with subject.ledger.transaction() as tx:
         ranges = tx.epochs.ranges(tx.epochs.lock(subject.name, epoch_id))
-    ends, counted = ends_of_leader_epochs(source, ranges, view), counted_again(source, ranges)
-    intent = _ReplayIntent(subject.name, declared, epoch_id, view, ends, counted)
+    intent = _ReplayIntent(subject.name, declared, epoch_id, logs_of(source, view, ranges))
     return write_epoch(subject.ledger, declared, run, request, intent, own=None, notes=())
 
 
@@ -66,16 +62,14 @@ class _ReplayIntent(Intent):
     name: str
     declared: Pipeline
     epoch_id: int
-    view: SourceView
-    ends: LeaderEpochEnds
-    counted: Mapping[PlannedRange, int]
+    logs: Logs
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         refuse_unfinished(tx, self.name)
 
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
         replayed = tx.epochs.lock(self.name, self.epoch_id)
-        obstacle = _obstacle(tx, self.declared, replayed, self.view, self.ends, self.counted)
+        obstacle = _obstacle(tx, self.declared, replayed, self.logs)
         if obstacle is not None:
             raise ActionRefusedError(f"{obstacle} Nothing was changed.")
         return EpochDraft(kind=EpochKind.REPLAY, ranges=tx.epochs.ranges(replayed), replays=self.epoch_id)
@@ -113,14 +107,7 @@ def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
     return receipt
 
 
-def _obstacle(
-    tx: Transaction,
-    declared: Pipeline,
-    replayed: Epoch,
-    view: SourceView,
-    ends: LeaderEpochEnds,
-    counted: Mapping[PlannedRange, int],
-) -> str | None:
+def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, logs: Logs) -> str | None:
     if replayed.state is not EpochState.COMMITTED:
         return f"{replayed} is {replayed.state}; only what is committed can be replayed."
     if tx.epochs.is_undone(replayed):
@@ -146,7 +133,7 @@ def _obstacle(
     left = not_declared(tx, declared, [replayed.epoch_id])
     if left is not None:
         return left
-    lost = cannot_be_read_again(tx.epochs.ranges(replayed), view, ends, counted)
+    lost = cannot_be_read_again(logs.ranges, logs.view, logs.ends, logs.counted)
     if lost is not None:
         return f"{lost[0].upper()}{lost[1:]}."
     cut = cut_off_since(tx, replayed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from epochline.coordinator.checks import check_changes
+from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import OffsetSource, PipelineRow, Transaction
@@ -33,9 +34,14 @@ class Logs:
     counted: Mapping[PlannedRange, int] = field(default_factory=dict)
 
 
-def counted_again(source: OffsetSource, ranges: Iterable[PlannedRange]) -> Mapping[PlannedRange, int]:
-    """How many records the source has in each range now; nothing for a source that does not count, as Kafka."""
-    return {one: records for one in ranges for records in source.counted([one]).values()}
+def logs_of(source: OffsetSource, view: SourceView, ranges: Sequence[PlannedRange]) -> Logs:
+    """Ask the source what it still has of ranges that are to be read again. Only a source that counts is counted."""
+    return Logs(
+        view=view,
+        ranges=ranges,
+        ends=ends_of_leader_epochs(source, ranges, view),
+        counted={one: records for one in ranges for records in source.counted([one]).values()},
+    )
 
 
 def ranges_read(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[PlannedRange]:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from epochline.coordinator.mirroring import mirror
-from epochline.coordinator.observe import ends_of_leader_epochs
 from epochline.coordinator.undo import undo
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
 from epochline.operations.older_kafka import refuse_older_kafka
-from epochline.operations.restorable import Logs, counted_again, obstacle, origins, ranges_read, with_rows
+from epochline.operations.restorable import Logs, logs_of, obstacle, origins, ranges_read, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.clusters import with_clusters
@@ -53,8 +52,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             found = tx.savepoints.find(subject.name, parameters.name)
             undone = [] if found is None else tx.savepoints.later(subject.name, found.epoch_id)
             ranges = ranges_read(tx, subject.name, undone)
-        ends, counted = ends_of_leader_epochs(source, ranges, view), counted_again(source, ranges)
-        return Logs(view=view, ranges=ranges, ends=ends, counted=counted)
+        return logs_of(source, view, ranges)
 
     def describe(self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs) -> ActionPreview:
         declared, _ = subject.declaration()

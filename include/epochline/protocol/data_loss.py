@@ -195,7 +195,7 @@ def cannot_be_read_again(
         ranges: what epochs read, each with the leader epoch of its plan.
         seen: the logs as they are.
         ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
-        counted: what `epochline.operations.restorable.counted_again` gave for them.
+        counted: what `epochline.operations.restorable.logs_of` found in them.
     """
     views = {view.tp: view for view in seen.partitions}
     for planned in ranges:
