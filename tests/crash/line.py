@@ -79,8 +79,8 @@ class Line:
 
     recovery: Recovery
     """The clock of the test; the fixtures that make pipelines set it."""
-    sets_aside = False
-    """Whether a record that staging refuses goes to the quarantine in the next attempt."""
+    search: timedelta | None = None
+    """Time to look for records that staging refuses, for the next attempt to set aside."""
 
     def __init__(
         self, dsn: str, bootstrap: str, *, via: str | None = None, kafka: str | None = None, partitions: int = 2,
@@ -171,7 +171,7 @@ class Line:
         spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
         functions = ship_functions(spec)
         flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external, sets_aside=self.sets_aside)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external, search=self.search)
         return StagingWriter(order)
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:

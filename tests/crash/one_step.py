@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class SharedTopic(Line):
     former_source: OffsetSource
     """Kafka under the first leader of every partition."""
     lost_token = ""
-    sets_aside = True
+    search = timedelta(minutes=1)
     unwatched: Any
     """The ledger without failpoints."""
 

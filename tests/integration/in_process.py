@@ -87,9 +87,10 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        functions, sets_aside = ship_functions(spec), spec.bad_records == "quarantine"
+        functions = ship_functions(spec)
+        search = self.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
         flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, search=search)
         writer = StagingWriter(order)
         before = dict(sys.modules)
         try:

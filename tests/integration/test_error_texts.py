@@ -12,13 +12,13 @@ from sqlalchemy.engine import make_url
 
 from epochline import PostgresTable
 from epochline.cli import database
-from epochline.errors import BadRecordError, EpochlineError, LedgerUnavailableError, SealRefusedError
+from epochline.errors import EpochlineError, LedgerUnavailableError, SealRefusedError
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.postgres.ledger.writer import check_writer
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import connect
-from epochline.spark.transaction import PartTransaction
+from epochline.spark.transaction import PartTransaction, RowRefusedError
 from tests.contract.worlds import WRITE_ID
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, KV, LINEAGE, Bench
@@ -105,7 +105,7 @@ def test_a_value_that_copy_refuses_is_not_shown(postgres_dsn: str) -> None:
     here = ticket("s")
     part = PartTransaction(here, postgres_dsn, WRITE_ID, 0)
 
-    with refused_in_silence(BadRecordError, "column n"):
+    with refused_in_silence(RowRefusedError, "column n"):
         part.copy(here.tables[0], "FORMAT csv", f"{CANARY},{CANARY}\n".encode())
     part.close()
 

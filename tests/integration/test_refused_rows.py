@@ -281,7 +281,7 @@ def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn
     ticket = it.job.begun(planned, run)
     it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
 
-    said = r"t.*SQLSTATE 23514.* orders-0 offset 2, which the next attempt sets"
+    said = r"staging: orders-0 offset 2 for t: CheckViolation \(SQLSTATE 23514\). The next attempt sets"
     with pytest.raises(RecordsRefusedError, match=said):
         it.job.stage(planned, ticket)
     assert it.attempts(planned, run) == []

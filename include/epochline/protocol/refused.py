@@ -1,9 +1,12 @@
-"""Rows that a target refuses although every value fits its column, and their records. Pure."""
+"""Rows that a target refuses although every value fits its column, and their records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
 from types import MappingProxyType
 
 Refused = Mapping[tuple[str, int], Mapping[int, str]]
@@ -13,6 +16,12 @@ NONE_REFUSED: Refused = MappingProxyType({})
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a record."""
+
+MOST = 100_000
+"""Most refused records that one search finds: it holds them in memory. The next attempt finds the rest."""
+
+REPORT_SECONDS = 10.0
+"""Time between two reports of a search's progress."""
 
 _SHOWN = 5
 
@@ -38,20 +47,60 @@ class RefusedRow:
     raised: bool = False
 
 
+class Search:
+    """The time that a search for refused records may take, and the reports of its progress.
+
+    Args:
+        within: time after which the search ends with what it has found.
+        report: called every `REPORT_SECONDS` with the numbers of rows that were checked and refused, as text.
+    """
+
+    def __init__(self, within: timedelta, report: Callable[[str], None]) -> None:
+        self.within = within
+        self._report = report
+        self._next = time.monotonic() + REPORT_SECONDS
+        self._end = time.monotonic() + within.total_seconds()
+
+    def goes_on(self, refused: int, checked: int, of: int | None = None) -> bool:
+        """Report the progress if a report is due; returns whether there is time and room for more."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + REPORT_SECONDS
+            self._report(f"checked={checked}{'' if of is None else f' of={of}'} refused={refused}")
+        return refused < MOST and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time has passed."""
+        return time.monotonic() >= self._end
+
+
 def by_partition(found: Iterable[tuple[str, int, int, str]]) -> Refused:
     """Group records, given as topic, partition, offset and reason, by partition; a record keeps its first reason."""
     refused: dict[tuple[str, int], dict[int, str]] = {}
+    reasons: dict[str, str] = {}
     for topic, partition, offset, reason in found:
-        refused.setdefault((topic, partition), {}).setdefault(offset, reason)
+        # Many records have one reason, and every task of a job gets them all.
+        refused.setdefault((topic, partition), {}).setdefault(offset, reasons.setdefault(reason, reason))
     return refused
 
 
 def in_words(rows: Iterable[RefusedRow]) -> str:
     """Describe the first refused rows with their rules, and count the rest."""
     found = sorted({(one.place or ("", 0, 0), one.sink, one.said) for one in rows})
-    said = [
-        f"{f'{place[0]}-{place[1]} offset {place[2]}' if place[0] else 'a row'} for {sink}: {rule}"
-        for place, sink, rule in found[:_SHOWN]
-    ]
-    more = len(found) - len(said)
-    return "; ".join(said) + (f"; and {more} more" if more else "")
+    return summary([_in_words(*one) for one in found[:_SHOWN]], len(found))
+
+
+def first_in_words(rows: Iterable[RefusedRow]) -> list[str]:
+    """Describe the first refused rows with their rules."""
+    return [_in_words(one.place or ("", 0, 0), one.sink, one.said) for one in islice(rows, _SHOWN)]
+
+
+def summary(said: Sequence[str], count: int) -> str:
+    """Join descriptions of the first rows, and say how many rows there are beyond them."""
+    shown = said[:_SHOWN]
+    more = count - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def _in_words(place: Place, sink: str, rule: str) -> str:
+    return f"{f'{place[0]}-{place[1]} offset {place[2]}' if place[0] else 'a row'} for {sink}: {rule}"

@@ -113,10 +113,8 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries,
         refused=plan.ticket.refused,
     )  # fmt: skip
-    sets_aside = spec.bad_records == "quarantine"
-    order = WriteOrder(
-        ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, sets_aside=sets_aside
-    )  # fmt: skip
+    search = plan.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
+    order = WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, search=search)
     stage([(records[""], order)])
     return Made()
 

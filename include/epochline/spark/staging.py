@@ -10,7 +10,8 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from datetime import timedelta
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -22,24 +23,24 @@ from pyspark.sql import DataFrame
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.specs import ExternalSpec
-from epochline.errors import EpochFencedError
+from epochline.errors import BadRecordError, EpochFencedError, RecordsRefusedError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import EXTERNAL, Part, insert_manifest
-from epochline.protocol.refused import Place
+from epochline.protocol.refused import first_in_words, summary
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import transaction
 from epochline.spark.external import ExternalParts
 from epochline.spark.flow import FlowFactory
+from epochline.spark.refusals import RefusalSearch
 from epochline.spark.source import RecordSource
-from epochline.spark.transaction import PartTransaction
+from epochline.spark.transaction import PartTransaction, RowRefusedError
 from epochline.spark.whole_input import require_whole_input
 
-_PLACE = ("_topic", "_partition", "_offset")
+_MESSAGE = pa.schema([("write_id", pa.string()), ("rows", pa.string()), ("refused", pa.string())])
+"""What a task returns to the driver: the id of its write, and as JSON the number of rows by sink, and what staging
+refused."""
 
-_MESSAGE = pa.schema([("write_id", pa.string()), ("rows", pa.string())])
-"""What a task returns to the driver: the id of its write, and as JSON the number of rows by sink."""
-
-_MESSAGE_DDL = "write_id string, rows string"
+_MESSAGE_DDL = "write_id string, rows string, refused string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +52,24 @@ class WriteOrder:
     dsn: str = field(repr=False)
     external: tuple[ExternalSpec, ...] = ()
     """The declared external sinks; the flow says which of them it fills."""
-    sets_aside: bool = False
-    """Whether a record that staging refuses goes to the quarantine in the next attempt."""
+    search: timedelta | None = None
+    """Time in which a task finds all records that staging refuses, for the next attempt to set aside. If None, the
+    first one fails the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartMessage:
-    """A task's message to the driver: how many rows it staged, by sink."""
+    """A task's message to the driver: how many rows it staged, by sink; none if staging refused records.
+
+    A task that found refused records ends well, so that the other tasks can look for theirs.
+    """
 
     write_id: str
     rows: Mapping[str, int]
+    refused: int = 0
+    """Number of refused records, which are in the ledger."""
+    said: Sequence[str] = ()
+    """The first of them in words, without values."""
 
 
 class StagingWriter:
@@ -76,13 +85,17 @@ class StagingWriter:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """`write` as a function for ``mapInArrow``; yields the message as its only row."""
         message = self.write(batches)
-        row = {"write_id": message.write_id, "rows": json.dumps(message.rows)}
+        refused = json.dumps([message.refused, message.said])
+        row = {"write_id": message.write_id, "rows": json.dumps(message.rows), "refused": refused}
         yield pa.RecordBatch.from_pylist([row], schema=_MESSAGE)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> PartMessage:
         """Stage one Spark partition in one transaction; a repeat returns the first try's message.
 
+        If staging refuses records, they are recorded, and nothing of the partition is kept.
+
         Raises:
+            BadRecordError: staging refuses a row that belongs to no single record, or under the policy ``fail``.
             EpochFencedError: the attempt was fenced or sealed; nothing of the partition was kept.
             InputCutError: the input broke off before the last record; nothing of the partition was kept.
             NonDeterministicPartError: an earlier try of the partition committed other rows.
@@ -96,7 +109,12 @@ class StagingWriter:
             with ExternalParts(
                 order.external, order.flow.tables, order.ticket.sink_attempt, spark_partition
             ) as external:
-                parts = part.finish(_stage(part, order, external, spark_partition, batches))
+                search = None if order.search is None else RefusalSearch(part, order.search, spark_partition)
+                staged = _stage(part, order, external, spark_partition, batches, search)
+                refused = [] if search is None else search.keep()
+                if refused:
+                    return PartMessage(self.write_id, {}, len(refused), first_in_words(refused))
+                parts = part.finish(staged)
         finally:
             part.close()
         return PartMessage(self.write_id, {sink: one.rows for sink, one in parts.items()})
@@ -107,6 +125,7 @@ def stage(writes: Sequence[tuple[DataFrame | RecordSource, WriteOrder]]) -> None
 
     Raises:
         EpochFencedError: the attempt was fenced or sealed meanwhile.
+        RecordsRefusedError: staging refused records; the next attempt sets them aside.
         EpochlineError: any error of `StagingWriter.write`, in the text of Spark's exception.
     """
     writers = [StagingWriter(order) for _, order in writes]
@@ -117,7 +136,7 @@ def stage(writes: Sequence[tuple[DataFrame | RecordSource, WriteOrder]]) -> None
     ]
     failpoint("job.stage")
     messages = [
-        PartMessage(row.write_id, json.loads(row.rows))
+        PartMessage(row.write_id, json.loads(row.rows), *json.loads(row.refused))
         for row in reduce(lambda one, other: one.union(other), frames).collect()
     ]
     write_manifests(writers, messages)
@@ -128,9 +147,17 @@ def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMes
 
     Raises:
         EpochFencedError: the attempt was fenced or sealed meanwhile.
+        RecordsRefusedError: staging refused records, as a message says; the next attempt sets them aside.
     """
     order = writers[0].order
     ticket = order.ticket
+    refused = sum(message.refused for message in messages)
+    if refused:
+        said = summary([said for message in messages for said in message.said], refused)
+        raise RecordsRefusedError(
+            f"{ticket}: refused by PostgreSQL's staging: {said}. The next attempt sets these records aside in the"
+            " quarantine."
+        )
     failpoint("manifest.begin")
     with transaction(order.dsn, ticket.application_name) as session, session.cursor() as cursor:
         for writer in writers:
@@ -148,12 +175,13 @@ def _stage(
     external: ExternalParts,
     spark_partition: int,
     batches: Iterable[pa.RecordBatch],
+    search: RefusalSearch | None,
 ) -> list[Part]:
     """Copy every batch, table by table, and return the parts."""
     flow = order.flow.make()
     external.open()
     copies = {
-        table.sink: external.writing(table.sink) if table.sink in external else _copying(part, table, order.sets_aside)
+        table.sink: external.writing(table.sink) if table.sink in external else _copying(part, table, search)
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
@@ -210,18 +238,21 @@ def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.Reco
     return batch.append_column("_part", part).append_column("_seq", number)
 
 
-def _copying(part: PartTransaction, table: StagedTable, sets_aside: bool) -> Callable[[pa.RecordBatch], None]:
+def _copying(
+    part: PartTransaction, table: StagedTable, search: RefusalSearch | None
+) -> Callable[[pa.RecordBatch], None]:
     encoder = CopyEncoder(table.columns)
-    has_record = sets_aside and STAGED_LINEAGE.keys() <= table.columns.keys()
 
-    def copy(batch: pa.RecordBatch) -> None:
-        def place(row: int) -> Place | None:
-            if not has_record:
-                return None
-            topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
-            return topic, partition, offset
+    def copy(rows: pa.RecordBatch, *, apart: bool = False) -> None:
+        data = b"".join((encoder.begin(), encoder.encode(rows), encoder.end()))
+        part.copy(table, encoder.copy_options, data, apart=apart)
 
-        data = b"".join((encoder.begin(), encoder.encode(batch), encoder.end()))
-        part.copy(table, encoder.copy_options, data, place)
+    def copy_all(rows: pa.RecordBatch) -> None:
+        try:
+            copy(rows)
+        except RowRefusedError as refused:
+            raise BadRecordError(str(refused)) from None
 
-    return copy
+    if search is None or not STAGED_LINEAGE.keys() <= table.columns.keys():
+        return copy_all
+    return partial(search.copy, table.sink, copy)

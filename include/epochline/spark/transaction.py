@@ -6,17 +6,15 @@ import contextlib
 import io
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import psycopg2
 from psycopg2 import errors, sql
 
 from epochline.errors import (
-    BadRecordError,
     EpochFencedError,
     LedgerUnavailableError,
     NonDeterministicPartError,
-    RecordsRefusedError,
 )
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import (
@@ -25,10 +23,10 @@ from epochline.postgres.ledger.parts import (
     first_parts,
     insert_parts,
     record_fenced_write,
-    refuse_record,
+    refuse_rows,
     standing,
 )
-from epochline.protocol.refused import Place
+from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import LOST, connect, transaction
 
@@ -36,6 +34,22 @@ _REFUSED_COLUMN = re.compile(r"^COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column
 """Without words, because they are in the language of the server's ``lc_messages``."""
 _REPORTER = "epochline:refused"
 """Application name of the session that records a refused write. It differs, so that a fence does not end it too."""
+
+
+class RowRefusedError(Exception):
+    """PostgreSQL refuses a row of a COPY. The message has no value of the row.
+
+    Args:
+        ticket: the attempt.
+        sink: the target of the staging table.
+        said: the kind of the error, without a value.
+        reason: the server's message, for the ledger.
+        row: number of the row in the stream, from 0; None if the server does not say.
+    """
+
+    def __init__(self, ticket: StagingTicket, sink: str, said: str, reason: str, row: int | None) -> None:
+        super().__init__(f"{ticket}: PostgreSQL refused a row for {sink}: {said}")
+        self.said, self.reason, self.row = said, reason, row
 
 
 class PartTransaction:
@@ -46,30 +60,30 @@ class PartTransaction:
     """
 
     def __init__(self, ticket: StagingTicket, dsn: str, write_id: str, spark_partition: int) -> None:
-        self._ticket = ticket
+        self.ticket = ticket
         self._dsn = dsn
         self._write_id = write_id
         self._spark_partition = spark_partition
+        self._connect()
+
+    def _connect(self) -> None:
         failpoint("write.connect")
-        self._session = connect(dsn, ticket.application_name)
+        self._session = connect(self._dsn, self.ticket.application_name)
         self._backend_pid = self._session.info.backend_pid
 
-    def copy(
-        self, table: StagedTable, options: str, data: bytes, place: Callable[[int], Place | None] = lambda _: None
-    ) -> None:
+    def copy(self, table: StagedTable, options: str, data: bytes, *, apart: bool = False) -> None:
         """Append encoded rows to a staging table.
 
         Args:
             table: the staging table.
             options: COPY options of the encoder that made the data.
             data: one complete COPY stream.
-            place: returns the record of a row by its number in the stream, or None if it cannot be set aside.
+            apart: whether the transaction goes on after a refusal, with all rows before this stream.
 
         Raises:
             EpochFencedError: the attempt was fenced, and its session or table is gone.
             LedgerUnavailableError: the session is gone, and the attempt is live.
-            RecordsRefusedError: PostgreSQL refuses a value; the next attempt sets its record aside.
-            BadRecordError: PostgreSQL refuses a value.
+            RowRefusedError: PostgreSQL refuses a value.
         """
         statement = sql.SQL("COPY {table} ({columns}) FROM STDIN WITH ({options})").format(
             table=sql.Identifier("epochline_staging", table.table),
@@ -77,11 +91,44 @@ class PartTransaction:
             options=sql.SQL(options),
         )
         with self._asking(f"copy into {table.table}"), self._session.cursor() as cursor:
+            if apart:
+                failpoint("write.savepoint")
+                cursor.execute("SAVEPOINT rows")
             failpoint("write.copy")
             try:
                 cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
             except (psycopg2.DataError, psycopg2.IntegrityError) as error:
-                raise self._refusal(table, error, place) from None
+                if apart:
+                    failpoint("write.undo")
+                    cursor.execute("ROLLBACK TO SAVEPOINT rows; RELEASE SAVEPOINT rows")
+                raise self._refusal(table, error) from None
+            if apart:
+                failpoint("write.release")
+                cursor.execute("RELEASE SAVEPOINT rows")
+
+    def take_back(self) -> None:
+        """Roll back every row, and begin again in a new session.
+
+        Raises:
+            LedgerUnavailableError: PostgreSQL does not answer.
+        """
+        failpoint("write.taken_back")
+        self._session.rollback()
+        self.close()
+        self._connect()
+
+    def refuse(self, rows: Sequence[RefusedRow]) -> None:
+        """Record rows that staging refuses, in a transaction of their own.
+
+        Raises:
+            EpochFencedError: the attempt was fenced or sealed; nothing was recorded.
+            LedgerUnavailableError: PostgreSQL does not answer.
+        """
+        failpoint("refused.connect")
+        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+            refuse_rows(cursor, self.ticket.attempt_id, rows)
+        if not self._live():
+            raise self._refused("refuse rows")
 
     def finish(self, parts: Sequence[Part]) -> dict[str, Part]:
         """Insert the part rows and commit; return this Spark partition's counted parts, by sink.
@@ -116,46 +163,29 @@ class PartTransaction:
 
     def _insert(self, parts: Sequence[Part]) -> bool:
         with self._session.cursor() as cursor:
-            return insert_parts(cursor, self._ticket.attempt_id, self._write_id, self._spark_partition, parts)
+            return insert_parts(cursor, self.ticket.attempt_id, self._write_id, self._spark_partition, parts)
 
     def _first(self, parts: Sequence[Part]) -> dict[str, Part]:
         with self._session.cursor() as cursor:
-            first = first_parts(cursor, self._ticket.attempt_id, self._write_id, self._spark_partition)
+            first = first_parts(cursor, self.ticket.attempt_id, self._write_id, self._spark_partition)
         failpoint("write.answer")
         self._session.rollback()
         for part in parts:
             earlier = first.get(part.sink)
             if earlier is None or _compared(earlier) != _compared(part):
                 raise NonDeterministicPartError(
-                    f"{self._ticket}: a second try of Spark partition {self._spark_partition} gave other rows for"
+                    f"{self.ticket}: a second try of Spark partition {self._spark_partition} gave other rows for"
                     f" {part.sink} than the first ({_brief(part)} against {_brief(earlier)}). Its rows were rolled"
                     " back. Check that parse and transform do not depend on randomness, clocks or the order of rows."
                 )
         return {part.sink: first[part.sink] for part in parts}
 
-    def _refusal(
-        self, table: StagedTable, error: psycopg2.Error, place: Callable[[int], Place | None]
-    ) -> BadRecordError | RecordsRefusedError:
+    def _refusal(self, table: StagedTable, error: psycopg2.Error) -> RowRefusedError:
         # The server's own message contains the value, which must not appear in logs.
         found = _REFUSED_COLUMN.match(error.diag.context or "")
-        where = f", column {found['column']}" if found and found["column"] else ""
-        said = (
-            f"{self._ticket}: PostgreSQL refused a row for {table.sink}{where}:"
-            f" {type(error).__name__} (SQLSTATE {error.pgcode})"
-        )
-        record = place(int(found["line"]) - 1) if found else None
-        if record is None:
-            return BadRecordError(said)
-        failpoint("write.taken_back")
-        self._session.rollback()
-        reason = f"{table.sink}: {_said(error)}"
-        failpoint("refused.connect")
-        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            refuse_record(cursor, self._ticket, table.sink, record, reason)
-        topic, partition, offset = record
-        return RecordsRefusedError(
-            f"{said}. It is of {topic}-{partition} offset {offset}, which the next attempt sets aside in the quarantine"
-        )
+        where = f"column {found['column']}, " if found and found["column"] else ""
+        said = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
+        return RowRefusedError(self.ticket, table.sink, said, _said(error), int(found["line"]) - 1 if found else None)
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -167,22 +197,22 @@ class PartTransaction:
             self.close()
             if not self._live():
                 raise self._refused(what) from None
-            raise LedgerUnavailableError(f"{self._ticket}: {what}: {reason}") from None
+            raise LedgerUnavailableError(f"{self.ticket}: {what}: {reason}") from None
 
     def _live(self) -> bool:
-        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            found = standing(cursor, self._ticket.attempt_id)
+        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+            found = standing(cursor, self.ticket.attempt_id)
         return found is not None and found.live
 
     def _refused(self, what: str) -> EpochFencedError:
         """Record the refused write of this session in a separate transaction."""
-        attempt_id = self._ticket.attempt_id
-        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+        attempt_id = self.ticket.attempt_id
+        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
             found = standing(cursor, attempt_id)
             if found is not None and not found.live:
                 record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
         return EpochFencedError(
-            f"{self._ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"
+            f"{self.ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"
             f" ({what}); nothing of the partition was kept"
         )
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 from epochline.declare.names import QUARANTINE, WRITER
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
-from epochline.postgres.ledger.parts import EXTERNAL, counts_of
+from epochline.postgres.ledger.parts import EXTERNAL, counts_of, refused_values
 from epochline.postgres.queries.collations import collations_of
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import settle_table
@@ -140,14 +140,7 @@ class PostgresAttempts:
         execute(self._connection, "seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)
 
     def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
-        for row in rows:
-            topic, partition, offset = row.place or (None, None, None)
-            execute(
-                self._connection, "keep_refused_row",
-                pipeline=attempt.pipeline, epoch_id=attempt.epoch_id, attempt=attempt.number,
-                generation=attempt.generation, sink=row.sink, topic=topic, partition=partition, offset=offset,
-                row=row.row, reason=row.reason,
-            )  # fmt: skip
+        execute(self._connection, "keep_refused_rows", attempt_id=attempt.attempt_id, **refused_values(rows))
 
     def finish(self, attempt: Attempt) -> None:
         execute(self._connection, "finish_attempt", attempt_id=attempt.attempt_id)

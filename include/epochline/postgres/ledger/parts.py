@@ -17,8 +17,7 @@ from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts
-from epochline.protocol.refused import Place
-from epochline.protocol.staging import StagingTicket
+from epochline.protocol.refused import RefusedRow
 
 PARSE = "_parse"
 """The name under which parse tasks of a job with a transform store their counts.
@@ -183,17 +182,26 @@ def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host:
     )
 
 
-def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place, reason: str) -> None:
-    """Store a record that staging refused, so that the epoch's next attempt sets it aside."""
-    topic, partition, offset = place
+def refuse_rows(cursor: Cursor, attempt_id: int, rows: Sequence[RefusedRow]) -> None:
+    """Store rows that staging refused, so that the epoch's next attempt sets their records aside.
+
+    Nothing is stored if the attempt is fenced or sealed, or of a record that it has refused already.
+    """
     failpoint("refused.noted")
-    cursor.execute(
-        statement("refuse_record"),
-        {
-            "attempt_id": ticket.attempt_id, "generation": ticket.generation, "sink": sink, "topic": topic,
-            "partition": partition, "offset": offset, "reason": reason,
-        },
-    )  # fmt: skip
+    cursor.execute(statement("keep_refused_rows"), {"attempt_id": attempt_id, **refused_values(rows)})
+
+
+def refused_values(rows: Sequence[RefusedRow]) -> dict[str, list[Any]]:
+    """The values of ``keep_refused_rows``, by column."""
+    places = [row.place or (None, None, None) for row in rows]
+    return {
+        "sinks": [row.sink for row in rows],
+        "topics": [place[0] for place in places],
+        "partitions": [place[1] for place in places],
+        "offsets": [place[2] for place in places],
+        "rows": [row.row for row in rows],
+        "reasons": [row.reason for row in rows],
+    }
 
 
 def _as_text(time: datetime | None) -> str | None:

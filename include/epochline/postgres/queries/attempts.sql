@@ -117,18 +117,27 @@ FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
 LEFT JOIN epochline.receipt r ON (r.attempt_id, r.sink) = (m.attempt_id, m.sink)
 WHERE a.pipeline = %(pipeline)s AND a.epoch_id = ANY (%(epochs)s) AND a.fenced_at IS NULL GROUP BY m.sink
 
--- name: keep_refused_row
--- Record a row that a target refused. The topic id comes from the planned range, or from the claim if the epoch
--- requeues records.
+-- name: keep_refused_rows
+-- Record rows that staging or a target refused, a record once for each attempt. The topic id comes from the planned
+-- range, or from the claim if the epoch requeues records.
 INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
                                    "row", reason)
-SELECT %(pipeline)s, %(epoch_id)s, %(attempt)s, %(generation)s, %(sink)s, %(topic)s, (
+SELECT e.pipeline, e.epoch_id, a.attempt, e.generation, f.sink, f.topic, (
            SELECT topic_id FROM epochline.planned_range r
-           WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s AND r.topic = %(topic)s
-             AND r.partition = %(partition)s
+           WHERE (r.pipeline, r.epoch_id, r.topic, r.partition) = (e.pipeline, e.epoch_id, f.topic, f.partition)
            UNION
            SELECT q.topic_id FROM epochline.requeue_claim c
            JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
-           WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND q.topic = %(topic)s
-             AND q.partition = %(partition)s AND q."offset" = %(offset)s),
-       %(partition)s, %(offset)s, CAST(%(row)s AS jsonb), %(reason)s
+           WHERE (c.pipeline, c.epoch_id) = (e.pipeline, e.epoch_id)
+             AND (q.topic, q.partition, q."offset") = (f.topic, f.partition, f."offset")),
+       f.partition, f."offset", CAST(f."row" AS jsonb), f.reason
+FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+CROSS JOIN unnest(CAST(%(sinks)s AS text[]), CAST(%(topics)s AS text[]), CAST(%(partitions)s AS integer[]),
+                  CAST(%(offsets)s AS bigint[]), CAST(%(rows)s AS text[]), CAST(%(reasons)s AS text[]))
+    WITH ORDINALITY AS f (sink, topic, partition, "offset", "row", reason, turn)
+WHERE a.attempt_id = %(attempt_id)s AND a.fenced_at IS NULL AND a.sealed_at IS NULL
+  AND NOT EXISTS (
+      SELECT FROM epochline.refused_row k
+      WHERE (k.pipeline, k.epoch_id, k.attempt) = (a.pipeline, a.epoch_id, a.attempt)
+        AND (k.topic, k.partition, k."offset") = (f.topic, f.partition, f."offset"))
+ORDER BY f.turn

@@ -110,13 +110,3 @@ WHERE attempt_id = %(attempt_id)s
 -- Record a refused write, once per database session.
 INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
 VALUES (%(attempt_id)s, %(backend_pid)s, %(host)s, %(what)s) ON CONFLICT (attempt_id, backend_pid) DO NOTHING
-
--- name: refuse_record
--- Record a record that COPY refused, so that the next attempt sets it aside.
-INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
-                                   reason)
-SELECT a.pipeline, a.epoch_id, a.attempt, %(generation)s, %(sink)s, %(topic)s, r.topic_id, %(partition)s, %(offset)s,
-       %(reason)s
-FROM epochline.attempt a JOIN epochline.planned_range r USING (pipeline, epoch_id)
-WHERE a.attempt_id = %(attempt_id)s AND a.fenced_at IS NULL AND a.sealed_at IS NULL
-  AND r.topic = %(topic)s AND r.partition = %(partition)s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import psycopg2
 from psycopg2 import sql
@@ -27,19 +28,24 @@ from epochline.postgres.targets.refusals import (
     has_record,
     raised_by_code,
     refusal_by,
-    rows_where,
+    refused_row,
+    shown,
 )
 from epochline.postgres.targets.together import apply_together, in_order
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.refused import RefusedRow
+from epochline.protocol.refused import RefusedRow, Search
 
 _RECORDS = sql.Identifier("pg_temp", "epochline_trial_records")
 _PLACE = ("_topic", "_partition", "_offset")
-_MAY_FIT_LATER = ("23503", "23505", "23P01")
-"""A foreign key, a unique index, an exclusion constraint: another record may make room."""
+_FOREIGN_KEY = "23503"
+_TAKEN = ("23505", "23P01")
+"""A unique index, an exclusion constraint."""
 
-_MANY = 4
-"""How many times the most records to blame may wait for others before the search ends."""
+_FIRST, _LAST = "epochline.trial_first", "epochline.trial_last"
+"""Settings of the transaction: numbers of the first and the last record that are tried now."""
+
+_PIECE = 1024
+"""Most records that are tried at once: what is tried again after a refusal must stay small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +92,8 @@ class _Unfit:
 class Suspects:
     """The staged rows that are left of an epoch which its targets refuse."""
 
-    def __init__(self, connection: Connection, tables: Sequence[Application], epoch: Epoch) -> None:
-        self._connection, self._epoch = connection, epoch
+    def __init__(self, connection: Connection, tables: Sequence[Application], epoch: Epoch, search: Search) -> None:
+        self._connection, self._epoch, self._search = connection, epoch, search
         self._tables = [_Table.of(what, at) for at, what in enumerate(in_order(tables))]
         with_record = tuple(table for table in self._tables if has_record(table.what))
         self._groups: list[_Group] = [(table,) for table in self._tables if table not in with_record]
@@ -101,24 +107,32 @@ class Suspects:
         """The targets with the rows that are left."""
         return [table.what for table in self._tables]
 
-    def blamed(self, most: int) -> list[RefusedRow]:
-        """Blame records and leave them out; empty if none alone is to blame."""
+    def blamed(self) -> list[RefusedRow]:
+        """Blame records and leave them out; empty if none alone is to blame, or none was found in time."""
         for table in self._tables:
             newest = winners(table.what) if table.what.sink.mode == "upsert" else _all_of(table.what)
             self._make(table.newest, newest)
+            self._view(table)
         execute_sql(self._connection, sql.SQL("SAVEPOINT search"))
-        found = self._of_no_room() or self._unfit(most)
+        found = self._of_no_room() or self._unfit()
         execute_sql(self._connection, sql.SQL("ROLLBACK TO SAVEPOINT search"))
-        return self._left_out(found[:most])
+        return self._left_out(found)
 
     def _make(self, what: Application, rows: sql.Composable) -> None:
-        self._drop(what)
+        execute_sql(self._connection, sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(what.staging))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS {}").format(what.staging, rows))
         number = sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, sql.Identifier(NUMBER))
         execute_sql(self._connection, number)
+        execute_sql(self._connection, sql.SQL("ANALYZE {}").format(what.staging))
 
-    def _drop(self, what: Application, kind: str = "TABLE") -> None:
-        execute_sql(self._connection, sql.SQL(f"DROP {kind} IF EXISTS {{}} CASCADE").format(what.staging))
+    def _view(self, table: _Table) -> None:
+        """Make the view of the rows that are tried now, by settings: making it for each try would take longer."""
+        bounds = sql.SQL("current_setting({})::bigint AND current_setting({})::bigint")
+        view = sql.SQL("CREATE TEMPORARY VIEW {} AS SELECT {} FROM {} WHERE {} BETWEEN {}").format(
+            sql.Identifier(table.chunk.staging.strings[-1]), names(list(table.chunk.staged.columns)),
+            table.newest.staging, sql.Identifier(NUMBER), bounds.format(sql.Literal(_FIRST), sql.Literal(_LAST)),
+        )  # fmt: skip
+        execute_sql(self._connection, view)
 
     def _copy(self, with_record: _Group, staged: Sequence[Application]) -> None:
         """Copy the staged rows; number records in their order, and rows without one in the order of their keys."""
@@ -162,15 +176,16 @@ class Suspects:
                 meetings = attempt(
                     self._connection, partial(broken, self._connection, what, self._epoch, rules), keep=False
                 )
-                for meeting in [] if isinstance(meetings, psycopg2.Error) else meetings:
+                if isinstance(meetings, psycopg2.Error) or not meetings:
+                    continue
+                numbers_of = sql.SQL("SELECT f.{number}, n.{number} FROM {newest} n JOIN {fates} f ON {same}").format(
+                    number=sql.Identifier(NUMBER), newest=what.staging, fates=FATES,
+                    same=same(what.sink.key, "n", "f"),
+                )  # fmt: skip
+                numbers = dict(execute_sql(self._connection, numbers_of)[1])
+                for meeting in meetings:
                     said = f"{meeting.rule.violation} ({meeting.rule.name})"
-                    number_of = sql.SQL(
-                        "SELECT n.{number} FROM {newest} n JOIN {fates} f ON {same} WHERE f.{number} = {taker}"
-                    ).format(
-                        number=sql.Identifier(NUMBER), newest=what.staging, fates=FATES,
-                        same=same(what.sink.key, "n", "f"), taker=sql.Literal(meeting.taker),
-                    )  # fmt: skip
-                    [(number,)] = execute_sql(self._connection, number_of)[1]
+                    number = numbers[meeting.taker]
                     found.append(_Unfit(group=group, number=number, table=table, said=said, reason=said))
         return found
 
@@ -178,24 +193,38 @@ class Suspects:
         target = what.target
         return bool(run(self._connection, "code_of_table", oid=target.oid, state_triggers=FOLLOWED).one().changes_rows)
 
-    def _unfit(self, most: int) -> list[_Unfit]:
-        """Records that do not fit those before them, found by halves, unless a later one makes room."""
+    def _unfit(self) -> list[_Unfit]:
+        """Records that do not fit those before them, unless a later one makes room.
+
+        If the search ends before that is known, a record that may fit later is not blamed.
+        """
         for table in reversed(self._tables):
             if table.what.sink.mode == "replace":
                 self._take_away(table.what)
-        left: list[tuple[int, Sequence[int]]] = [(group, self._numbers(group)) for group in range(len(self._groups))]
+        left = {group: self._numbers(group) for group in range(len(self._groups))}
         unfit: list[_Unfit] = []
         while True:
             waiting: list[_Unfit] = []
-            for group, numbers in left:
-                for one in self._by_halves(group, numbers):
+            for group, numbers in left.items():
+                for one in self._by_halves(group, numbers, unfit):
                     (waiting if one.may_fit_later else unfit).append(one)
-                    if len(unfit) >= most or len(waiting) >= _MANY * most or not has_record(one.table.what):
+                    if not has_record(one.table.what):
                         break
-            if not waiting or len(waiting) >= sum(len(numbers) for _, numbers in left):
+            if not self._search.goes_on(len(unfit), 0):
+                return unfit
+            if not waiting or len(waiting) >= sum(map(len, left.values())):
                 return unfit + waiting
-            again = {group: [one.number for one in waiting if one.group == group] for group, _ in left}
-            left = [(group, numbers) for group, numbers in again.items() if numbers]
+            left = {group: [one.number for one in waiting if one.group == group] for group in left}
+            for group, numbers in left.items():
+                self._keep_only(group, numbers)
+
+    def _keep_only(self, group: int, numbers: Sequence[int]) -> None:
+        """Leave these records to be tried again: what is between two of them was applied."""
+        for table in self._groups[group]:
+            others = sql.SQL("DELETE FROM {} WHERE {} <> ALL ({}::bigint[])").format(
+                table.newest.staging, sql.Identifier(NUMBER), sql.Literal(list(numbers))
+            )
+            execute_sql(self._connection, others)
 
     def _numbers(self, group: int) -> Sequence[int]:
         last = [
@@ -215,36 +244,33 @@ class Suspects:
                 f"{self._epoch}: {what.sink} does not let its rows go: {error_in_words(done)[0]}. Nothing was sealed."
             )
 
-    def _by_halves(self, group: int, numbers: Sequence[int]) -> Iterator[_Unfit]:
-        """Apply rows in halves; what fits stays applied."""
-        left = [numbers] if numbers else []
-        while left:
-            tried = left.pop()
-            unfit = self._refused(group, tried)
-            if unfit is None:
+    def _by_halves(self, group: int, numbers: Sequence[int], unfit: Sequence[_Unfit]) -> Iterator[_Unfit]:
+        """Apply rows in pieces, and a piece that does not fit in halves; what fits stays applied."""
+        checked = 0
+        pieces = [numbers[at : at + _PIECE] for at in range(0, len(numbers), _PIECE)]
+        left: list[tuple[Sequence[int], Sequence[int]]] = [(piece, ()) for piece in reversed(pieces)]
+        while left and self._search.goes_on(len(unfit), checked, len(numbers)):
+            tried, rest = left.pop()
+            refused = self._refused(group, tried)
+            if refused is None:
+                # What did not fit together with these rows is the rest.
+                left += [_halves(rest)] if rest else []
+                checked += len(tried)
                 continue
+            left += [(rest, ())] if rest else []
             if len(tried) == 1:
-                yield unfit
+                checked += 1
+                yield refused
             else:
-                middle = len(tried) // 2
-                left += [tried[middle:], tried[:middle]]
+                left.append(_halves(tried))
 
     def _refused(self, group: int, numbers: Sequence[int]) -> _Unfit | None:
         """Apply the records of these numbers; the last of them if they do not fit, and then none is applied."""
         tables = self._groups[group]
-        which = sql.SQL("= ANY ({})").format(sql.Literal(list(numbers)))
-        if isinstance(numbers, range):
-            which = sql.SQL("BETWEEN {} AND {}").format(sql.Literal(numbers[0]), sql.Literal(numbers[-1]))
-        for table in tables:
-            columns = names(list(table.chunk.staged.columns))
-            view = sql.SQL("CREATE OR REPLACE TEMPORARY VIEW {} AS SELECT {} FROM {} WHERE {} {}").format(
-                sql.Identifier(table.chunk.staging.strings[-1]),
-                columns,
-                table.newest.staging,
-                sql.Identifier(NUMBER),
-                which,
-            )
-            execute_sql(self._connection, view)
+        bounds = sql.SQL("SELECT set_config({}, {}, true), set_config({}, {}, true)").format(
+            *map(sql.Literal, (_FIRST, str(numbers[0]), _LAST, str(numbers[-1])))
+        )
+        execute_sql(self._connection, bounds)
         at: list[Application | None] = []
         done = attempt(self._connection, partial(self._apply, [table.chunk for table in tables], at))
         if not isinstance(done, psycopg2.Error):
@@ -257,7 +283,7 @@ class Suspects:
         said, reason = error_in_words(done)
         return _Unfit(
             group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
-            raised=raised_by_code(done), may_fit_later=done.pgcode in _MAY_FIT_LATER and not raised_by_code(done),
+            raised=raised_by_code(done), may_fit_later=_may_fit_later([table.what for table in tables], done),
         )  # fmt: skip
 
     def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
@@ -273,28 +299,58 @@ class Suspects:
 
     def _left_out(self, found: Sequence[_Unfit]) -> list[RefusedRow]:
         """Leave rows out of what is left; returns them, a record once."""
-        rows: dict[tuple[int, int], RefusedRow] = {}
-        for one in found:
-            for table in (one.table, *self._groups[one.group]):
-                source = sql.SQL("(SELECT {} FROM {} WHERE {} = {})").format(
-                    names(list(table.what.staged.columns)), table.what.staging, sql.Identifier(NUMBER),
-                    sql.Literal(one.number),
-                )  # fmt: skip
-                refused = rows_where(self._connection, table.what, sql.SQL("true"), one.said, source)
-                if refused:
-                    reason = f"{table.what.sink}: {one.reason}"
-                    row = replace(refused[0], reason=reason, raised=one.raised)
-                    rows.setdefault((one.group, one.number), row)
-                    break
+        rows: list[RefusedRow] = []
         for group, tables in enumerate(self._groups):
-            numbers = sorted(number for at, number in rows if at == group)
-            for table in tables if numbers else ():
+            unfit = {one.number: one for one in reversed(found) if one.group == group}
+            if not unfit:
+                continue
+            kept = {table.what.sink.table: self._shown(table.what, list(unfit)) for table in tables}
+            for number, one in sorted(unfit.items()):
+                what = next(t.what for t in (one.table, *tables) if number in kept[t.what.sink.table])
+                refused = refused_row(what, one.said, f"{what.sink}: {one.reason}", *kept[what.sink.table][number])
+                rows.append(replace(refused, raised=one.raised))
+            for table in tables:
                 gone = sql.SQL("DELETE FROM {} WHERE {} = ANY ({})").format(
-                    table.what.staging, sql.Identifier(NUMBER), sql.Literal(numbers)
+                    table.what.staging, sql.Identifier(NUMBER), sql.Literal(list(unfit))
                 )
                 execute_sql(self._connection, gone)
-        return list(rows.values())
+        return rows
+
+    def _shown(self, what: Application, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+        """By number, the columns of `shown` of one row of each record."""
+        statement = sql.SQL(
+            "SELECT n.{number}, {shown} FROM {rows} n CROSS JOIN LATERAL (SELECT {columns}) s"
+            " WHERE n.{number} = ANY ({numbers})"
+        ).format(
+            number=sql.Identifier(NUMBER), shown=shown(what), rows=what.staging,
+            columns=names(list(what.staged.columns), "n"), numbers=sql.Literal(list(numbers)),
+        )  # fmt: skip
+        return {number: tuple(row) for number, *row in execute_sql(self._connection, statement)[1]}
 
 
 def _all_of(what: Application) -> sql.Composed:
     return sql.SQL("SELECT * FROM {}").format(what.staging)
+
+
+def _halves(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = (len(numbers) + 1) // 2
+    return numbers[:middle], numbers[middle:]
+
+
+def _may_fit_later(tables: Sequence[Application], error: psycopg2.Error) -> bool:
+    """Whether another record may make room: write the row that a foreign key refers to, or give a value up."""
+    if raised_by_code(error) or error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
+        return False
+    if any(what.target.is_changed_by_others for what in tables):
+        return True
+    if error.pgcode in _TAKEN:
+        return any(what.sink.mode == "upsert" for what in tables)
+    at = (error.diag.schema_name, error.diag.table_name)
+    parents = [
+        key.parent
+        for what in tables
+        for key in what.target.foreign_keys
+        if key.name == error.diag.constraint_name and key.child == at
+    ]
+    # A partition has foreign keys of its own.
+    return not parents or any(what.target.place in parents for what in tables)

@@ -13,12 +13,9 @@ from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.application import Application, names
-from epochline.protocol.refused import RefusedRow
+from epochline.protocol.refused import MOST, RefusedRow
 
 Result = TypeVar("Result")
-
-MOST = 1000
-"""Most refused records that one attempt finds, because each costs several trials. The next attempt finds the rest."""
 
 PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
@@ -89,21 +86,24 @@ def rows_where(
     source: sql.Composable | None = None,
 ) -> list[RefusedRow]:
     """The staged rows ``s`` for which a condition holds, as refused rows; only the first if rows have no record."""
-    place: sql.Composable = sql.SQL("NULL, NULL, NULL")
-    row: sql.Composable = sql.SQL("to_jsonb(s)::text")
-    if has_record(what):
-        place, row = names(("_topic", "_partition", "_offset"), "s"), sql.SQL("NULL")
-    statement = sql.SQL("SELECT {place}, {row} FROM {rows} s WHERE {condition} LIMIT {most}").format(
-        place=place, row=row, rows=source or what.staging, condition=condition,
+    statement = sql.SQL("SELECT {shown} FROM {rows} s WHERE {condition} LIMIT {most}").format(
+        shown=shown(what), rows=source or what.staging, condition=condition,
         most=sql.Literal(MOST if has_record(what) else 1),
     )  # fmt: skip
-    return [
-        RefusedRow(
-            sink=what.sink.table,
-            said=said,
-            reason=f"{what.sink}: {said}",
-            place=None if topic is None else (str(topic), int(partition), int(offset)),
-            row=None if staged is None else str(staged),
-        )
-        for topic, partition, offset, staged in execute_sql(connection, statement)[1]
-    ]
+    reason = f"{what.sink}: {said}"
+    return [refused_row(what, said, reason, *row) for row in execute_sql(connection, statement)[1]]
+
+
+def shown(what: Application) -> sql.Composable:
+    """What identifies a staged row ``s``: topic, partition and offset of its record, or the row itself as JSON."""
+    if has_record(what):
+        return sql.SQL("{}, NULL").format(names(("_topic", "_partition", "_offset"), "s"))
+    return sql.SQL("NULL, NULL, NULL, to_jsonb(s)::text")
+
+
+def refused_row(
+    what: Application, said: str, reason: str, topic: str | None, partition: int, offset: int, row: str | None
+) -> RefusedRow:
+    """A refused row of a target from the columns of `shown`."""
+    place = None if topic is None else (topic, partition, offset)
+    return RefusedRow(sink=what.sink.table, said=said, reason=reason, place=place, row=row)

@@ -5,7 +5,9 @@ A sealed epoch can commit: what the catalog does not tell is tried here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import partial
 
 import psycopg2
 from psycopg2 import sql
@@ -16,21 +18,23 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.blame import Suspects
-from epochline.postgres.targets.refusals import MOST, attempt, error_in_words, refusal_by
+from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.refused import RefusedRow
+from epochline.protocol.refused import MOST, RefusedRow, Search
+
+log = logging.getLogger(__name__)
 
 
 def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
     """Apply staging to these targets, check deferred constraints, and roll back; return the refused rows.
 
-    If that fails, records to blame are looked for and left out until the rest can be applied: at most `MOST` records,
-    and only the first row of a target whose rows belong to no single record.
+    If that fails, records to blame are looked for and left out until the rest can be applied, or until the time of one
+    statement of the commit has passed. Of a target whose rows belong to no single record, only the first row is found.
 
     Raises:
-        RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone.
+        RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone, or none was found in time.
     """
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
     try:
@@ -52,21 +56,31 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
             return []  # It can only be compared, and a promotion says why.
     found: list[RefusedRow] = []
     error = _fails(connection, tables, epoch, undone)
-    suspects = None if error is None else Suspects(connection, tables, epoch)
-    while error is not None and suspects is not None:
+    if error is None:
+        return found
+    search = Search(tables[0].pipeline.commit_statement_timeout, partial(_report, epoch))
+    suspects = Suspects(connection, tables, epoch, search)
+    while error is not None:
         # A statement that PostgreSQL does not support, as with a rewrite rule, says nothing of any row.
-        blamed = [] if (error.pgcode or "").startswith("0A") else suspects.blamed(MOST - len(found))
+        blamed = [] if (error.pgcode or "").startswith("0A") else suspects.blamed()
         if not blamed and not found:
             said, _ = error_in_words(error)
+            why = "No row alone is to blame."
+            if search.is_over:
+                why = f"No row was found to blame within {search.within}: declare a longer commit_statement_timeout."
             raise refusal_by(error)(
-                f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. No row"
-                " alone is to blame. Nothing was sealed."
+                f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. {why}"
+                " Nothing was sealed."
             )
         found += blamed
-        if not blamed or len(found) >= MOST or any(row.place is None for row in blamed):
+        if not blamed or len(found) >= MOST or search.is_over or any(row.place is None for row in blamed):
             break
         error = _fails(connection, suspects.left, epoch, undone)
-    return found
+    return found[:MOST]
+
+
+def _report(epoch: Epoch, progress: str) -> None:
+    log.warning("seal.searches pipeline=%s epoch=%d %s", epoch.pipeline, epoch.epoch_id, progress)
 
 
 def _check(connection: Connection, checks: Sequence[Check]) -> None:
