@@ -75,13 +75,13 @@ class Target:
         abort(self.job.ledger, "orders", planned.epoch.epoch_id, run, reason="teardown")
         return str(raised.value)
 
-    def sealed_after_attempts(self) -> list[str]:
+    def sealed_after_attempts(self, most: int = 3) -> list[str]:
         """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
-        return self.attempts(*self.job.planned())
+        return self.attempts(*self.job.planned(), most=most)
 
-    def attempts(self, planned: Plan, run: Run) -> list[str]:
+    def attempts(self, planned: Plan, run: Run, most: int = 3) -> list[str]:
         said: list[str] = []
-        for _ in range(3):
+        for _ in range(most):
             try:
                 self.job.staged_and_sealed(planned, run)
                 break
@@ -103,8 +103,12 @@ def kv(k: str, v: int) -> Row:
 
 def requeued(it: Target) -> list[str]:
     """Everything in the quarantine by one operator's run, attempt after attempt."""
+    return it.attempts(*requeue_planned(it))
+
+
+def requeue_planned(it: Target) -> tuple[Plan, Run]:
     requeue = ACTIONS["requeue"]
     assert isinstance(requeue, EpochAction)
     run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
     subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
-    return it.attempts(requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run)
+    return requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run

@@ -6,8 +6,10 @@ Under `fail` the record is named. A row of a transform or a sum has no one recor
 
 from __future__ import annotations
 
+import itertools
 import random
 import string
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,11 +18,12 @@ from epochline.coordinator import commit
 from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
+from epochline.protocol import refused
 from tests.commands import caller, connect_to
 from tests.integration.bench import Row
 from tests.integration.guarantee import broken
 from tests.integration.logins import AsSuperuser, Login, user
-from tests.integration.refusing import LINEAGE, Target, kv, requeued
+from tests.integration.refusing import LINEAGE, Target, kv, requeue_planned, requeued
 
 RECORD = {"k": "text", "v": "integer"}
 LONG = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=9000))
@@ -109,6 +112,102 @@ def test_many_records_are_found_at_once_and_left_out_of_every_sink(postgres_dsn:
     assert len(it.quarantined()) == 29
     assert len(it.rows()) == len(it.rows("copies")) == 171
     assert broken(it.job.sql, "orders", "t") == {}
+
+
+MANY = {
+    "foreign key": (
+        "v int REFERENCES few", "CREATE TABLE few (v int PRIMARY KEY); INSERT INTO few SELECT generate_series(1, 300000)",
+    ),
+    "unique index": ("v int UNIQUE", ""),
+    "trigger": ("v int", RAISES.replace("> 9", "< 1")),
+}  # fmt: skip
+
+
+def with_many(number: int, every: int, block: range) -> tuple[list[Row], set[int]]:
+    """Records, and the offsets of those that each of the `MANY` rules refuses: some close together, some apart."""
+    bad = {at for at in range(1, number) if at % every == 0 or at in block}
+    return [kv(f"k{at}", 0 if at in bad else at + 1) for at in range(number)], bad
+
+
+@pytest.mark.parametrize(
+    ("rule", "number", "every", "block"),
+    [
+        *[(rule, 6_000, 60, range(3_000, 4_000)) for rule in MANY],
+        pytest.param("foreign key", 200_000, 40, range(0), marks=pytest.mark.slow),
+    ],
+)
+def test_thousands_of_refused_records_cost_one_further_attempt(
+    postgres_dsn: str, rule: str, number: int, every: int, block: range
+) -> None:
+    """INV-9: exactly these are in the quarantine, and all others in the table."""
+    columns, before = MANY[rule]
+    made = f"{before}; CREATE TABLE t (k text, {columns}, {LINEAGE}); {RAISING if rule == 'trigger' else ''}"
+    values, bad = with_many(number, every, block)
+    if rule == "unique index":
+        values[0], bad = kv("k0", 0), bad - {0}
+    it = Target(postgres_dsn, made, values)
+
+    [said] = it.sealed_after_attempts()
+
+    assert f"and {len(bad) - 5} more" in said
+    assert {offset for offset, _ in it.quarantined()} == bad
+    assert it.rows(columns="_offset") == [(at,) for at in range(number) if at not in bad]
+    assert broken(it.job.sql, "orders", "t") == {}
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which each search has time for some dozens of tries."""
+    seconds = itertools.count(step=10)
+    monkeypatch.setattr(refused, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_search_that_takes_too_long_reports_and_keeps_what_it_found(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-9: each attempt sets aside what the ones before it found, and finds more."""
+    columns, before = MANY["foreign key"]
+    values, bad = with_many(200, 60, range(100, 120))
+    it = Target(postgres_dsn, f"{before}; CREATE TABLE t (k text, {columns}, {LINEAGE})", values)
+
+    said = it.sealed_after_attempts(most=30)
+
+    assert 2 <= len(said) < len(bad)
+    assert {offset for offset, _ in it.quarantined()} == bad
+    assert len(it.rows()) == len(values) - len(bad)
+    assert any("seal.searches pipeline=orders epoch=1 checked=" in line for line in caplog.messages)
+    assert broken(it.job.sql, "orders", "t") == {}
+
+
+def children_first(dsn: str) -> Target:
+    """A hundred children, then their parents, and a child without one."""
+    columns = f"p int, k text, {LINEAGE}"
+    ddl = f"CREATE TABLE parent (v int PRIMARY KEY, {columns}); CREATE TABLE t (v int, FOREIGN KEY (p) REFERENCES parent, {columns})"
+    children = [{"k": "child", "v": at, "p": 199 - at} for at in range(100)]
+    parents = [{"k": "parent", "v": at} for at in range(100, 200)]
+    sinks = [PostgresTable(table="parent", mode="upsert", key="v"), PostgresTable(table="t")]
+    values = [*children, *parents, {"k": "orphan", "v": 500, "p": 999}]
+    return Target(dsn, ddl, values, sinks, record={**RECORD, "p": "integer"})
+
+
+def test_no_record_is_blamed_for_which_a_later_one_makes_room(postgres_dsn: str) -> None:
+    it = children_first(postgres_dsn)
+
+    [said] = it.sealed_after_attempts()
+
+    assert "offset 200 for t" in said
+    assert [offset for offset, _ in it.quarantined()] == [200]
+    assert len(it.rows()) == 200
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_search_that_ends_before_that_is_known_blames_none(postgres_dsn: str) -> None:
+    it = children_first(postgres_dsn)
+
+    assert "No row was found to blame within 0:15:00: declare a longer commit_statement_timeout" in it.refused()
+
+    assert it.job.sql("SELECT * FROM epochline.refused_row") == []
 
 
 def test_rows_of_two_tables_that_need_each_other_are_tried_together(postgres_dsn: str) -> None:
@@ -287,6 +386,86 @@ def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn
     assert it.attempts(planned, run) == []
 
     assert [offset for offset, _ in it.quarantined()] == [2]
+    assert it.rows() == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "every", "block"),
+    [(6_000, 20, range(40, 60)), pytest.param(200_000, 40, range(0), marks=pytest.mark.slow)],
+)
+def test_thousands_of_records_that_copy_refuses_cost_one_further_attempt(
+    postgres_dsn: str, number: int, every: int, block: range
+) -> None:
+    """INV-9: exactly these are in the quarantine, and all others in the table."""
+    values, bad = with_many(number, every, block)
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE})", values)
+    planned, run = it.job.planned()
+    ticket = it.job.begun(planned, run)
+    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v > 0)")
+
+    with pytest.raises(RecordsRefusedError, match=f"and {len(bad) - 5} more"):
+        it.job.stage(planned, ticket)
+    assert it.job.sql(f"SELECT * FROM epochline_staging.{ticket.table('t').table}") == []
+    assert it.attempts(planned, run) == []
+
+    assert {offset for offset, _ in it.quarantined()} == bad
+    assert it.rows(columns="_offset") == [(at,) for at in range(number) if at not in bad]
+    assert broken(it.job.sql, "orders", "t") == {}
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_copy_that_searches_too_long_reports_and_keeps_what_it_found(
+    postgres_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """INV-9: the next attempt sets it aside, whether or not the job came to its end."""
+    values, bad = with_many(400, 10, range(0))
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE})", values)
+    planned, run = it.job.planned()
+    found: list[int] = []
+    while len(found) < len(bad):
+        ticket = it.job.begun(planned, run)
+        it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v > 0)")
+        with pytest.raises(RecordsRefusedError, match="orders-0 offset"):
+            it.job.stage(planned, ticket)
+        before, found = found, [at for (at,) in it.job.sql('SELECT "offset" FROM epochline.refused_row ORDER BY 1')]
+        assert found == sorted(bad)[: len(found)]
+        assert len(found) > len(before)
+    assert it.attempts(planned, run) == []
+
+    assert {offset for offset, _ in it.quarantined()} == bad
+    assert any("stage.searches attempt 1 of epoch 1 of orders partition=0 checked=" in one for one in caplog.messages)
+
+
+def test_records_that_copy_refuses_are_found_before_those_that_only_a_trial_shows(postgres_dsn: str) -> None:
+    """What COPY refuses is not tried: both kinds in one epoch cost two further attempts."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int UNIQUE, {LINEAGE})", [*GOOD, kv("c", 2), kv("d", 10)])
+    planned, run = it.job.planned()
+    ticket = it.job.begun(planned, run)
+    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+
+    with pytest.raises(RecordsRefusedError, match="staging: orders-0 offset 3"):
+        it.job.stage(planned, ticket)
+    [said] = it.attempts(planned, run)
+
+    assert "target: orders-0 offset 2" in said
+    assert [offset for offset, _ in it.quarantined()] == [2, 3]
+
+
+def test_a_requeued_record_that_copy_refuses_is_set_aside_again(postgres_dsn: str) -> None:
+    """Its epoch has no planned range that would tell the topic's id."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int CHECK (v < 10), {LINEAGE})", [*GOOD, kv("c", 10)])
+    it.sealed_after_attempts()
+    it.job.sql("ALTER TABLE t DROP CONSTRAINT t_v_check")
+    planned, run = requeue_planned(it)
+    ticket = it.job.begun(planned, run)
+    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+
+    with pytest.raises(RecordsRefusedError, match="staging: orders-0 offset 2"):
+        it.job.stage(planned, ticket)
+    assert it.attempts(planned, run) == []
+
+    [(offset, reason)] = it.quarantined()
+    assert (offset, "violates check constraint" in reason) == (2, True)
     assert it.rows() == [("a", 1), ("b", 2)]
 
 

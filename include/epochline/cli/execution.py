@@ -22,7 +22,7 @@ from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochError, EpochlineError, StackError
+from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.protocol.staging import StagingTicket
 
@@ -168,10 +168,16 @@ class Execution:
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
         begun = time.monotonic()
-        counts = stage(
-            self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id, run,
-            submit=self._run_job, stop=self._stop_jobs,
-        )  # fmt: skip
+        while True:
+            try:
+                counts = stage(
+                    self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id, run,
+                    submit=self._run_job, stop=self._stop_jobs,
+                )  # fmt: skip
+                break
+            except RecordsRefusedError as error:
+                # Each of these attempts sets further records aside, so one is the last.
+                printing.progress(str(error))
         if counts is not None:
             took = printing.duration(time.monotonic() - begun)
             printing.progress(f"{epoch} is pre-committed after {took}: {counts.read} records read")

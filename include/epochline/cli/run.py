@@ -38,11 +38,11 @@ def run(
     """Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit.
 
     First settles what earlier runs left unfinished. A killed run holds its epoch until its lease ends, a minute at
-    most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and the next run reads its range again.
-    With --from and --to the run is a backfill: the epoch ends with the last record before the interval's end, even
-    beyond the declared limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1:
-    failed, the message says what is left; 2: wrong use, an invalid declaration, or a table that another pipeline names;
-    130: interrupted.
+    most; this run waits for that. If a target refuses records and the policy is 'quarantine', the epoch is staged again
+    without them. On an error or Ctrl-C the epoch is aborted, and the next run reads its range again. With --from and
+    --to the run is a backfill: the epoch ends with the last record before the interval's end, even beyond the declared
+    limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1: failed, the message
+    says what is left; 2: wrong use, an invalid declaration, or a table that another pipeline names; 130: interrupted.
     """
     from epochline.cli.execution import Execution
     from epochline.config.shared_tables import find_alone
@@ -68,7 +68,9 @@ def run(
     elif not committed:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:
-        printing.say(f"{pipeline}: caught up after {len(committed)} epoch{'' if len(committed) == 1 else 's'}")
+        quarantined = sum(result.epoch.counts.quarantined for result in committed)
+        aside = f"; records quarantined: {quarantined}" if quarantined else ""
+        printing.say(f"{pipeline}: caught up after {len(committed)} epoch{'' if len(committed) == 1 else 's'}{aside}")
 
 
 def _interval(since: str | None, until: str | None) -> Interval | None:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Literal
 
 import pytest
 from kafka import KafkaProducer
+from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import record_batch
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.quarantine import quarantine_batch
+from epochline.coordinator import LEASE, begin
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
-from epochline.errors import BadRecordError
+from epochline.errors import BadRecordError, RecordsRefusedError
 from epochline.kafka.records import RecordReader
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import OffsetRange, add_up
 from epochline.protocol.staging import StagingTicket
+from tests.commands import in_processes
 from tests.integration.kafka_topics import make_topic
-from tests.integration.spark.conftest import Servers
+from tests.integration.spark.conftest import Runs, Servers
 
 COLUMNS = {"id": "bigint", "what": "text"}
 LARGEST = 5 * 1024 * 1024  # five times what a consumer fetches of a partition at once
@@ -93,3 +97,70 @@ def test_the_job_of_a_pipeline_that_fails_on_poison_names_the_record_and_no_valu
     assert "canary" not in f"{kept}{raised.value}"
     assert database.manifests(ticket) == {}
     assert not database.ended(ticket)
+
+
+def bad_among(number: int) -> tuple[list[bytes], set[int]]:
+    """Values of records, and the offsets of every twentieth, which is bad."""
+    bad = set(range(0, number, 20))
+    return [json.dumps({"id": -at if at in bad else at + 1}).encode() for at in range(number)], bad
+
+
+def test_what_staging_refuses_is_found_in_every_partition_at_once(servers: Servers) -> None:
+    """INV-9: a task that finds some ends well, so that the others find theirs; the next attempt commits the rest."""
+    values, bad = bad_among(3_000)
+    topic = servers.topic({0: values, 1: values})
+    pipeline = Pipeline(
+        name=servers.name, source=KafkaSource(topics=topic), parse=Json(columns={"id": "bigint"}),
+        bad_records="quarantine", sinks=PostgresTable(table="public.ids", columns={"id": "bigint"}),
+    )  # fmt: skip
+    runs = Runs(servers, pipeline)
+    planned, who = runs.planned()
+    ticket = begin(runs.ledger, servers.name, 1, who, lease=LEASE)
+    assert ticket is not None
+    staging = sql.Identifier("epochline_staging", ticket.table("public.ids").table)
+    servers.database.query(sql.SQL("ALTER TABLE {} ADD CHECK (id > 0)").format(staging))
+
+    with pytest.raises(RecordsRefusedError, match=f"{topic}-. offset .*SQLSTATE 23514.*; and 295 more"):
+        servers.run_job()
+
+    expected = {(partition, offset) for partition in (0, 1) for offset in bad}
+    found = servers.database.query('SELECT partition, "offset" FROM epochline.refused_row')
+    assert sorted(found) == sorted(expected)
+    assert servers.database.ids(ticket, "public.ids") == []
+    epoch = runs.committed(planned, who)
+    assert (epoch.attempt, epoch.counts.read, epoch.counts.quarantined) == (2, 6_000, 300)
+    assert set(servers.database.query('SELECT partition, "offset" FROM epochline.quarantine')) == expected
+    assert servers.database.query("SELECT count(*), min(id) FROM public.ids") == [(5_700, 2)]
+
+
+DECLARED = """
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+dag = epoch_dag(Pipeline(
+    name="ruled", source=KafkaSource(topics="{topic}", records_per_epoch=2000), parse=Json(columns={{"id": "bigint"}}),
+    sinks=PostgresTable(table="ruled"), bad_records="quarantine",
+))
+"""
+
+
+def test_a_run_until_caught_up_goes_on_over_epochs_of_which_a_target_refuses_records(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """INV-9: two epochs of two attempts each, and the number of what they set aside in the last line."""
+    values, bad = bad_among(3_000)
+    topic = servers.topic({0: values})
+    (tmp_path / "ruled.py").write_text(DECLARED.format(topic=topic))
+    servers.database.query(
+        "CREATE TABLE public.known (id bigint PRIMARY KEY); INSERT INTO public.known SELECT generate_series(1, 3000);"
+        "CREATE TABLE public.ruled (id bigint REFERENCES public.known, _topic text, _partition int, _offset bigint,"
+        " _row int, _epoch bigint)"
+    )
+    epochline = in_processes(tmp_path, postgres=servers.database.dsn, kafka=servers.bootstrap)
+
+    said = epochline("run", "ruled", "--until-caught-up", "--master", "local[2]")
+
+    assert said.splitlines()[-1] == f"ruled: caught up after 2 epochs; records quarantined: {len(bad)}"
+    attempts = "SELECT epoch_id, count(*) FROM epochline.attempt GROUP BY 1 ORDER BY 1"
+    assert servers.database.query(attempts) == [(1, 2), (2, 2)]
+    assert {at for (at,) in servers.database.query('SELECT "offset" FROM epochline.quarantine')} == bad
+    assert servers.database.query("SELECT count(*) FROM public.ruled") == [(3_000 - len(bad),)]
