@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochline.coordinator.intent import LEASE
 from epochline.coordinator.observe import former_leaders_ends
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
@@ -100,6 +101,8 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         if refused:
             kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
             tx.attempts.keep_refused(attempt, kept)
+            # A long search kept the lease from being renewed, and the run's next attempt needs it.
+            tx.epochs.renew_lease(epoch, attempt.number, LEASE)
         else:
             tx.receipts.keep_sealed(attempt, observed.bodies)
             tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))

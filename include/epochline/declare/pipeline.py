@@ -88,7 +88,8 @@ class Pipeline(DeclarationModel):
             stage. By default the job uses ``postgres_connection``.
         settings: settings of the pipeline's epochs, such as time-outs, pauses and restarts.
         profile: name of a profile, which sets what ``settings`` leave out.
-        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction.
+        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction. A search for records that a
+            target refuses takes at most ``commit_statement_timeout``.
         spark_conf: further Spark settings.
         tags: tags of the DAG.
     """
