@@ -173,20 +173,19 @@ class Suspects:
                 keep_fates(self._connection, what)
                 rules = exclusive_rules(self._connection, what)
                 # An expression of an index may fail for a row; such a row is found by trying.
-                meetings = attempt(
+                takers = attempt(
                     self._connection, partial(broken, self._connection, what, self._epoch, rules), keep=False
                 )
-                if isinstance(meetings, psycopg2.Error) or not meetings:
+                if isinstance(takers, psycopg2.Error) or not takers:
                     continue
                 numbers_of = sql.SQL("SELECT f.{number}, n.{number} FROM {newest} n JOIN {fates} f ON {same}").format(
                     number=sql.Identifier(NUMBER), newest=what.staging, fates=FATES,
                     same=same(what.sink.key, "n", "f"),
                 )  # fmt: skip
                 numbers = dict(execute_sql(self._connection, numbers_of)[1])
-                for meeting in meetings:
-                    said = f"{meeting.rule.violation} ({meeting.rule.name})"
-                    number = numbers[meeting.taker]
-                    found.append(_Unfit(group=group, number=number, table=table, said=said, reason=said))
+                for number, rule in takers:
+                    said = f"{rule.violation} ({rule.name})"
+                    found.append(_Unfit(group=group, number=numbers[number], table=table, said=said, reason=said))
         return found
 
     def _changes_rows(self, what: Application) -> bool:

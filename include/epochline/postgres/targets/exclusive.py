@@ -93,11 +93,10 @@ def give_turns(connection: Connection, numbers: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Two rows that agree in the elements of a rule: one that the epoch makes, and one that holds the value."""
+    """Two rows of an epoch that agree in the elements of a rule: one takes a value, and one gives it up."""
 
     taker: int
-    holder: int | None
-    """None if the epoch does not change the row."""
+    holder: int
     leaves: bool
     """Whether the epoch deletes the holder."""
     rule: ExclusiveRule
@@ -109,45 +108,59 @@ def waits(connection: Connection, what: Application, epoch: Epoch, rules: Sequen
         "SELECT w.{number}, w.{fate}, t.* FROM {fates} w JOIN {target} t ON {same}"
         " WHERE w.{fate} IN ('updated', 'deleted')"
     ).format(fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"), **_COLUMNS)
-    different = sql.SQL("n.{number} <> o.{number}").format(**_COLUMNS)
-    return _meetings(connection, what, rules, _made(connection, what, epoch), freed, different)
+    made = _made(connection, what, epoch)
+    found = []
+    for rule in rules:
+        statement = sql.SQL(
+            "SELECT DISTINCT n.{number}, o.{number}, o.{fate} = 'deleted'"
+            " FROM ({made}) n JOIN ({others}) o ON {agree} AND n.{number} <> o.{number}"
+        ).format(
+            made=_as_indexed(what, rule, made), others=_as_indexed(what, rule, freed), agree=_agree(rule), **_COLUMNS
+        )
+        rows = execute_sql(connection, statement)[1]
+        found += [Meeting(taker=taker, holder=holder, leaves=leaves, rule=rule) for taker, holder, leaves in rows]
+    return found
 
 
-def broken(connection: Connection, what: Application, epoch: Epoch, rules: Sequence[ExclusiveRule]) -> list[Meeting]:
-    """Rows of `FATES` that cannot be there in the end: another row holds their value and keeps it.
+def broken(
+    connection: Connection, what: Application, epoch: Epoch, rules: Sequence[ExclusiveRule]
+) -> list[tuple[int, ExclusiveRule]]:
+    """Rows of `FATES` that cannot be there in the end, each with the rule: another row holds their value and keeps it.
 
-    Of two rows of the epoch, the one of the later record cannot be there.
+    Of two rows of the epoch, the one of the later record cannot be there. Where the earlier one cannot be there either,
+    the later one is left for the next call.
     """
     kept = sql.SQL(
         "SELECT NULL::bigint AS {number}, NULL AS {fate}, t.* FROM {target} t"
         " WHERE NOT EXISTS (SELECT FROM {fates} w WHERE {same} AND w.{fate} IN ('updated', 'deleted'))"
     ).format(fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"), **_COLUMNS)
     made = _made(connection, what, epoch)
-    later = sql.SQL("n.{number} > o.{number}").format(**_COLUMNS)
-    among = _meetings(connection, what, rules, made, made, later)
-    return among + _meetings(connection, what, rules, made, kept, sql.SQL("true"))
 
-
-def _meetings(
-    connection: Connection,
-    what: Application,
-    rules: Sequence[ExclusiveRule],
-    made: sql.Composable,
-    others: sql.Composable,
-    condition: sql.Composable,
-) -> list[Meeting]:
-    found = []
-    for rule in rules:
+    def takers(others: sql.Composable, condition: sql.Composable) -> list[tuple[int, ExclusiveRule]]:
+        # Thousands of rows with one value are millions of pairs: one holder is enough.
         statement = sql.SQL(
-            "SELECT DISTINCT n.{number}, o.{number}, o.{fate} IS NOT DISTINCT FROM 'deleted'"
-            " FROM ({made}) n JOIN ({others}) o ON {agree} AND {condition}"
-        ).format(
-            made=_as_indexed(what, rule, made), others=_as_indexed(what, rule, others), agree=_agree(rule),
-            condition=condition, **_COLUMNS,
-        )  # fmt: skip
-        rows = execute_sql(connection, statement)[1]
-        found += [Meeting(taker=taker, holder=holder, leaves=leaves, rule=rule) for taker, holder, leaves in rows]
-    return found
+            "SELECT n.{number} FROM ({made}) n WHERE EXISTS (SELECT FROM ({others}) o WHERE {agree} AND {condition})"
+        )
+        return [
+            (number, rule)
+            for rule in rules
+            for (number,) in execute_sql(
+                connection,
+                statement.format(
+                    made=_as_indexed(what, rule, made), others=_as_indexed(what, rule, others), agree=_agree(rule),
+                    condition=condition, **_COLUMNS,
+                ),
+            )[1]
+        ]  # fmt: skip
+
+    out = takers(kept, sql.SQL("true"))
+    later = sql.SQL("n.{number} > o.{number}").format(**_COLUMNS)
+    among = takers(made, later)
+    if among:
+        numbers = sql.Literal([number for number, _ in [*out, *among]])
+        stays = sql.SQL(" AND o.{number} <> ALL ({numbers}::bigint[])").format(numbers=numbers, **_COLUMNS)
+        among = takers(made, later + stays)
+    return among + out
 
 
 def _as_indexed(what: Application, rule: ExclusiveRule, rows: sql.Composable) -> sql.Composed:

@@ -71,8 +71,8 @@ def make_way(
         gone = attempt(connection, delete_early)
         if gone is None:
             meetings = [one for one in meetings if not one.leaves]
-    order = turns((one.taker, one.holder) for one in meetings if one.holder is not None and not one.leaves)
-    leaving = {one.holder for one in meetings if one.leaves and one.holder is not None}
+    order = turns((one.taker, one.holder) for one in meetings if not one.leaves)
+    leaving = {one.holder for one in meetings if one.leaves}
     give_turns(connection, [*order.before, *order.circle, *order.after])
     stuck = {*order.circle, *leaving}
     ways: list[Callable[[], int | str]] = [write]
