@@ -199,19 +199,30 @@ def test_a_search_that_takes_too_long_reports_and_keeps_what_it_found(
     assert broken(it.job.sql, "orders", "t") == {}
 
 
-def children_first(dsn: str) -> Target:
+FAMILY = f"p int, k text, {LINEAGE}"
+FAMILIES = {
+    "two tables": f"CREATE TABLE parent (v int PRIMARY KEY, {FAMILY}); CREATE TABLE t (v int, FOREIGN KEY (p) REFERENCES"
+    f" parent, {FAMILY})",
+    "one table": f"CREATE TABLE t (v int PRIMARY KEY, FOREIGN KEY (p) REFERENCES t, {FAMILY})",
+    "one partition": f"CREATE TABLE whole (v int PRIMARY KEY, FOREIGN KEY (p) REFERENCES whole, {FAMILY}) PARTITION BY"
+    " RANGE (v); CREATE TABLE t PARTITION OF whole FOR VALUES FROM (0) TO (1000)",
+}
+
+
+def children_first(dsn: str, family: str = "two tables") -> Target:
     """A hundred children, then their parents, and a child without one."""
-    columns = f"p int, k text, {LINEAGE}"
-    ddl = f"CREATE TABLE parent (v int PRIMARY KEY, {columns}); CREATE TABLE t (v int, FOREIGN KEY (p) REFERENCES parent, {columns})"
     children = [{"k": "child", "v": at, "p": 199 - at} for at in range(100)]
     parents = [{"k": "parent", "v": at} for at in range(100, 200)]
-    sinks = [PostgresTable(table="parent", mode="upsert", key="v"), PostgresTable(table="t")]
+    sinks = [PostgresTable(table="t")]
+    if family == "two tables":
+        sinks = [PostgresTable(table="parent", mode="upsert", key="v"), *sinks]
     values = [*children, *parents, {"k": "orphan", "v": 500, "p": 999}]
-    return Target(dsn, ddl, values, sinks, record={**RECORD, "p": "integer"})
+    return Target(dsn, FAMILIES[family], values, sinks, record={**RECORD, "p": "integer"})
 
 
-def test_no_record_is_blamed_for_which_a_later_one_makes_room(postgres_dsn: str) -> None:
-    it = children_first(postgres_dsn)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_record_is_blamed_for_which_a_later_one_makes_room(postgres_dsn: str, family: str) -> None:
+    it = children_first(postgres_dsn, family)
 
     [said] = it.sealed_after_attempts()
 

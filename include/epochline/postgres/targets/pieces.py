@@ -1,0 +1,178 @@
+"""Applies the records of an epoch to its targets in pieces: what fits stays, and records that do not fit are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import psycopg2
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.application import Application, names
+from epochline.postgres.targets.exclusive import NUMBER
+from epochline.postgres.targets.refusals import attempt, error_in_words, raised_by_code
+from epochline.postgres.targets.together import apply_together
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import Search
+
+_FOREIGN_KEY = "23503"
+_TAKEN = ("23505", "23P01")
+"""A unique index, an exclusion constraint."""
+
+_FIRST, _LAST = "epochline.trial_first", "epochline.trial_last"
+"""Settings of the transaction: numbers of the first and the last record that are tried now."""
+
+_PIECE = 1024
+"""Most records that are tried at once: what is tried again after a refusal must stay small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedTable:
+    """One target of the trial, with temporary tables of its staged rows, numbered by record or by themselves."""
+
+    what: Application
+    """The target with the rows that are left."""
+    newest: Application
+    """The target with the newest rows of each key."""
+    chunk: Application
+    """The target with those that are tried now."""
+
+    @classmethod
+    def of(cls, what: Application, at: int) -> TriedTable:
+        """The ``at``-th target of a trial."""
+        rows, newest, chunk = (
+            replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}_{part}"))
+            for part in ("rows", "newest", "chunk")
+        )
+        if what.sink.mode == "replace":
+            # The rows that are replaced go once: a chunk must not delete the rows of the chunk before it.
+            chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
+        return cls(what=rows, newest=newest, chunk=chunk)
+
+
+Group = tuple[TriedTable, ...]
+"""Targets whose rows are tried together: those with records, or one whose rows belong to no single record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """A record, or a row without one, that does not fit those before it."""
+
+    group: int
+    number: int
+    table: TriedTable
+    said: str
+    reason: str
+    raised: bool = False
+    may_fit_later: bool = False
+
+
+class Pieces:
+    """The records of an epoch, tried piece by piece in the transaction of a trial."""
+
+    def __init__(self, connection: Connection, groups: Sequence[Group], epoch: Epoch, search: Search) -> None:
+        self._connection, self._groups, self._epoch, self._search = connection, groups, epoch, search
+        self._notes: dict[str | None, str] = {}
+        """By constraint, why rows that exchange its values cannot be written."""
+        tables = sql.Literal([table.what.target.oid for group in groups for table in group])
+        partitions = sql.SQL(
+            "SELECT bool_or(relispartition OR relkind = 'p') FROM pg_catalog.pg_class WHERE oid = ANY ({}::oid[])"
+        )
+        [(self._has_partitions,)] = execute_sql(connection, partitions.format(tables))[1]
+
+    def make_view(self, table: TriedTable) -> None:
+        """Make the view of the rows that are tried now, by settings: making it for each try would take longer."""
+        bounds = sql.SQL("current_setting({})::bigint AND current_setting({})::bigint")
+        view = sql.SQL("CREATE TEMPORARY VIEW {} AS SELECT {} FROM {} WHERE {} BETWEEN {}").format(
+            sql.Identifier(table.chunk.staging.strings[-1]), names(list(table.chunk.staged.columns)),
+            table.newest.staging, sql.Identifier(NUMBER), bounds.format(sql.Literal(_FIRST), sql.Literal(_LAST)),
+        )  # fmt: skip
+        execute_sql(self._connection, view)
+
+    def unfit(self, group: int, numbers: Sequence[int], found: Sequence[Unfit]) -> Iterator[Unfit]:
+        """Apply records in pieces, and a piece that does not fit in halves; what fits stays applied.
+
+        Args:
+            group: number of the group of their targets.
+            numbers: of the records, in their order.
+            found: what the search has found; it ends where the search goes on no longer.
+
+        Yields:
+            Records that do not fit those before them.
+        """
+        checked = 0
+        pieces = [numbers[at : at + _PIECE] for at in range(0, len(numbers), _PIECE)]
+        left: list[tuple[Sequence[int], Sequence[int]]] = [(piece, ()) for piece in reversed(pieces)]
+        while left and self._search.goes_on(len(found), checked, len(numbers)):
+            tried, rest = left.pop()
+            refused = self._refused(group, tried)
+            if refused is None:
+                # What did not fit together with these rows is the rest.
+                left += [_halves(rest)] if rest else []
+                checked += len(tried)
+                continue
+            left += [(rest, ())] if rest else []
+            if len(tried) == 1:
+                checked += 1
+                yield refused
+            else:
+                left.append(_halves(tried))
+
+    def _refused(self, group: int, numbers: Sequence[int]) -> Unfit | None:
+        """Apply the records of these numbers; the last of them if they do not fit, and then none is applied."""
+        tables = self._groups[group]
+        bounds = sql.SQL("SELECT set_config({}, {}, true), set_config({}, {}, true)").format(
+            *map(sql.Literal, (_FIRST, str(numbers[0]), _LAST, str(numbers[-1])))
+        )
+        execute_sql(self._connection, bounds)
+        at: list[Application | None] = []
+        done = attempt(self._connection, partial(self._apply, [table.chunk for table in tables], at))
+        if not isinstance(done, psycopg2.Error):
+            return None
+        notes = getattr(done, "__notes__", ())
+        if notes:
+            self._notes[done.diag.constraint_name] = notes[-1]
+        elif done.diag.constraint_name in self._notes:
+            done.add_note(self._notes[done.diag.constraint_name])
+        said, reason = error_in_words(done)
+        return Unfit(
+            group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
+            raised=raised_by_code(done), may_fit_later=self._may_fit_later([table.what for table in tables], done),
+        )  # fmt: skip
+
+    def _may_fit_later(self, tables: Sequence[Application], error: psycopg2.Error) -> bool:
+        """Whether another record may make room: write the row that a foreign key refers to, or give a value up."""
+        if raised_by_code(error) or error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
+            return False
+        if any(what.target.is_changed_by_others for what in tables):
+            return True
+        if error.pgcode in _TAKEN:
+            return any(what.sink.mode == "upsert" for what in tables)
+        # A foreign key may name a partition, or the table of which a target is one.
+        ours = {what.target.place for what in tables}
+        parents = {
+            key.parent
+            for what in tables
+            for key in what.target.foreign_keys
+            if key.name == error.diag.constraint_name and key.child == (error.diag.schema_name, error.diag.table_name)
+        }
+        return self._has_partitions or not parents or not ours.isdisjoint(parents)
+
+    def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
+        apply_together(self._connection, chunks, self._epoch, at.append)
+        at.append(None)
+        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+
+    @staticmethod
+    def _table_of(tables: Group, at: Application | None, error: psycopg2.Error) -> TriedTable:
+        """The table that refused: the one that was written, or the one that a constraint compared later names."""
+        place = (error.diag.schema_name, error.diag.table_name) if at is None else at.target.place
+        return next((table for table in tables if table.what.target.place == place), tables[0])
+
+
+def _halves(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = (len(numbers) + 1) // 2
+    return numbers[:middle], numbers[middle:]
