@@ -13,7 +13,7 @@ from epochline.declare.restart import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
 from epochline.protocol.epoch import Attempt, Epoch
-from epochline.protocol.failures import GIVEN_UP_AFTER, failure_of, keeps_failing_alike, may_be_repeated
+from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike, failure_of, may_be_repeated
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def _restarts_are_used_up(tx: Transaction, epoch: Epoch) -> bool:
 def _given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> str | None:
     """The error of which an epoch fails again and again, if nobody declared its restart strategy (ADR 0049)."""
     errors = tx.history.errors(epoch) if settings.get("restart", {}).get("from") == "default" else ()
-    return errors[0][1] if keeps_failing_alike(errors) else None
+    return errors[0][1] if failed_alike(errors) >= GIVEN_UP_AFTER else None
 
 
 def check_not_given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from epochline.errors import Failure, rebuilt
 
@@ -75,17 +76,19 @@ def failure_of(error_class: str | None, error: str | None) -> Failure:
     return Failure.CODE
 
 
-def keeps_failing_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> bool:
-    """Whether the newest attempts of an epoch failed of the same error of code, so that a further one would, too.
+def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
+    """How many of an epoch's newest attempts failed of the same error of code; 0 if the newest failure may pass.
 
     Args:
         newest_first: class and text of each attempt's error. What fenced an older one follows in its text.
     """
-    last = newest_first[:GIVEN_UP_AFTER]
-    if len(last) < GIVEN_UP_AFTER or failure_of(*last[0]) is Failure.PASSING:
-        return False
-    error_class, error = last[0][0], _NUMBER.sub("", last[0][1] or "")
-    return all(kind == error_class and _NUMBER.sub("", said or "").startswith(error) for kind, said in last)
+    if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
+        return 0
+    error_class, error = newest_first[0][0], _NUMBER.sub("", newest_first[0][1] or "")
+    alike = takewhile(
+        lambda one: one[0] == error_class and _NUMBER.sub("", one[1] or "").startswith(error), newest_first
+    )
+    return sum(1 for _ in alike)
 
 
 def may_be_repeated(error_class: str | None) -> bool:

@@ -182,7 +182,8 @@ def _failing(row: Row) -> Standing | None:
     return _standing(
         StandingWord.KEEPS_FAILING if failures >= KEEPS else StandingWord.FAILING,
         f"Failed {times} since the last commit. No offset moved; "
-        + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again."),
+        + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again.")
+        + (" Its declared Endless restarts never give up." if row.get("endless") else ""),
         since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
         command=row["failure_command"] or f"run {name}",
     )  # fmt: skip
