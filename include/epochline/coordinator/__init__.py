@@ -8,6 +8,7 @@ from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
 from epochline.coordinator.plan import origins_of, plan
 from epochline.coordinator.preview import PlanPreview, preview, upcoming_ranges
 from epochline.coordinator.publish import Published, publish
+from epochline.coordinator.reasons import keep_plan_error
 from epochline.coordinator.retry import pause_before_retry
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
@@ -28,6 +29,7 @@ __all__ = [
     "announce",
     "begin",
     "commit",
+    "keep_plan_error",
     "look",
     "observe_startup",
     "origins_of",
