@@ -10,7 +10,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.cli.servers import Servers
-from epochline.cli.standing import GOES_ON, decided, overview_of, standing_of
+from epochline.cli.standing import decided, overview_of, standing_of
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
 
@@ -79,15 +79,13 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     try:
         standing = standing_of(pipeline, overview, ledger, servers.source(pipeline))
         lags = [one["lag"] for one in standing.partitions]
-        state, reason, lag = standing.state, standing.reason, None if None in lags else sum(lags)
+        reason, lag = standing.reason, None if None in lags else sum(lags)
     except (SourceError, ConfigurationError) as error:
-        (state, reason), lag = decided(overview), None
-        reason = reason or f"lag unknown: {error}"
-    if state == GOES_ON and overview["epoch_id"] is not None:
-        state = f"epoch {overview['epoch_id']} {overview['state']}"
+        standing, lag = decided(overview), None
+        reason = standing.reason or f"lag unknown: {error}"
     return {
         "pipeline": pipeline.name,
-        "state": state,
+        "state": standing.state,
         "reason": reason,
         "epoch": overview["epoch_id"],
         "lag": lag,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from epochline.errors import ConfigurationError, EpochlineError, StackError
+from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError
 from epochline.local.status import StackStatus, State
 
 NOT_HEALTHY = 3
@@ -92,8 +93,8 @@ def status(
 ) -> None:
     """Show the parts of the stack: health, version, address, and the files that hold passwords.
 
-    Names broken declarations too. Exit code 0: every part runs and answers, also if a declaration is broken; 3: a part
-    does not.
+    Names pipelines that stand, by the stack's ledger, and broken declarations too. Exit code 0: every part runs and
+    answers, whatever is named below the parts; 3: a part does not.
     """
     from epochline.local.stack import Stack
 
@@ -102,6 +103,8 @@ def status(
         typer.echo(answer.model_dump_json(indent=2))
     else:
         _show(answer)
+        if answer.postgres.state is State.RUNNING:
+            _name_standing(Stack().postgres.dsn())
     _name_broken()
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
@@ -132,6 +135,22 @@ def airflow(
     sys.stdout.flush()
     # Airflow takes over terminal, signals and exit code.
     os.execve(command[0], command, stack.airflow.whole_environment())  # noqa: S606 - no shell is wanted
+
+
+def _name_standing(dsn: str) -> None:
+    """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines."""
+    from epochline.cli import database
+    from epochline.protocol.standing import StandingWord, standing_of_pipeline
+
+    with suppress(LedgerError), database.session(dsn) as opened:  # no ledger yet, or an older one
+        words = {
+            row["pipeline"]: standing_of_pipeline(row).word for row in database.ask(opened, "standing", pipeline=None)
+        }
+        standing = [
+            f"{name} ({word})" for name, word in words.items() if word.stands and word is not StandingWord.DROPPED
+        ]
+        if standing:
+            typer.echo(f"pipelines that stand: {', '.join(standing)}; `epochline list` says why")
 
 
 def _show(answer: StackStatus) -> None:
