@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,11 +91,24 @@ def test_rates_need_two_epochs_and_say_whether_a_pipeline_keeps_up() -> None:
     assert found.text == "Epochs read faster than records come."
 
 
-def test_a_line_goes_through_its_values_and_leaves_unknown_ones_out() -> None:
-    assert charts.line([0, None, 10], width=100, height=20) == "0,19 100,1"
-    assert charts.line([5, 5], most=10, width=100, height=20) == "0,10 100,10"
-    assert charts.line([0, 0]) == "0,19 96,19"
-    assert charts.line([]) == ""
+def test_a_line_goes_through_its_values_at_their_times_and_leaves_unknown_ones_out() -> None:
+    at = [NOW + timedelta(minutes=minutes) for minutes in (0, 3, 4)]
+
+    assert charts.line([0, 5, 10], at, 10, width=100, height=20) == "0,19 75,10 100,1"
+    assert charts.line([0, None, 5], at, 10, width=100, height=20) == "0,19 100,10"
+    assert charts.line([0, 0], [NOW, NOW], 0) == "0,19 0,19"
+    assert charts.line([], [], 0) == ""
+
+
+def test_the_seven_phases_have_seven_colours_in_either_theme() -> None:
+    """Far enough apart to be told from each other, and from the ground."""
+    style = (Path(charts.__file__).parent / "static" / "pages.css").read_text()
+    pairs = {name: re.findall(rf"--{name}: light-dark\(#(\w+), #(\w+)\)", style) for name in charts.PHASES}
+    assert all(f".p-{name}" in style for name in charts.PHASES)
+    for theme, ground in ((0, "ffffff"), (1, "171d2d")):
+        colours = [bytes.fromhex(one) for one in (ground, *(pairs[name][0][theme] for name in charts.PHASES))]
+        near = min(math.dist(one, other) for one, other in itertools.combinations(colours, 2))
+        assert (len(colours), near > 60) == (8, True), (theme, near)
 
 
 def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
@@ -126,13 +143,15 @@ def test_the_strip_of_a_day_has_a_column_per_hour_with_failures_on_top() -> None
         {"hour": 24, "state": "COMMITTED", "epochs": 2},
     ]
 
-    bars = charts.day(rows, height=20)
+    hours = charts.by_hour(rows)
+
+    bars = charts.day(hours, 4, height=20)
 
     assert [(bar.kind, bar.column, bar.length) for bar in bars] == [
         ("COMMITTED", 3, 15.0), ("ABORTED", 3, 5.0), ("COMMITTED", 23, 10.0),
     ]  # fmt: skip
     assert [bar.at for bar in bars] == [5.0, 0.0, 10.0]
-    assert charts.day([]) == []
+    assert charts.day(charts.by_hour([]), 1) == []
 
 
 def test_a_task_that_loads_the_plugin_loads_no_web_server() -> None:

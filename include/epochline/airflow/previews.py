@@ -88,8 +88,8 @@ def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     total = sum(counts.values())
     return Foreseen(
         lines=(
-            *(f"{name}: {_some(records, 'quarantined record')} read again." for name, records in counts.items()),
             f"One epoch of {pipeline} reads {_count(total, 'record')} with today's parse. No offset moves.",
+            *(f"{name}: {_some(records, 'quarantined record')} read again." for name, records in counts.items()),
             "A record that fails again stays in the quarantine, with the new reason.",
         ),
         state={"generation": row["generation"], "quarantined": counts},

@@ -65,6 +65,15 @@ def ago(moment: datetime | None) -> str | Markup:
     passed = (datetime.now(UTC) - moment).total_seconds()
     distance = _on_one_line(amounts.in_units(abs(passed)))
     said = f"{distance} ago" if passed > -1 else f"in {distance}"
+    return _time(moment, said)
+
+
+def clock(moment: datetime) -> Markup:
+    """A moment on the axis of a chart: month, day, hour and minute."""
+    return _time(moment, moment.astimezone(UTC).strftime("%m-%d %H:%M UTC"))
+
+
+def _time(moment: datetime, said: str) -> Markup:
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     # Nothing in it needs escaping, and a page has hundreds of moments and numbers.
     return Markup(f'<time datetime="{moment.isoformat()}" title="{absolute}">{said}</time>')  # noqa: S704
@@ -89,7 +98,7 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(number=number, duration=duration, ago=ago, part=path_part, size=size)
+_TEMPLATES.filters.update(number=number, duration=duration, ago=ago, clock=clock, part=path_part, size=size)
 _TEMPLATES.globals.update(charts=charts, most_counted=MOST_COUNTED, rates=rates, time_to_loss=time_to_loss)
 _TEMPLATES.globals.update(asset_uri=sink_uri, quarantine=QUARANTINE, setting=setting)
 _TEMPLATES.globals.update(folded=folded, figure=figure, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW)
