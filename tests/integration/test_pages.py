@@ -128,13 +128,13 @@ def test_an_error_that_repeats_is_shown_once_for_its_attempts_and_epochs(
     shown = pages(reader, 3)
 
     attempts = shown["epoch"].partition('id="attempts"')[2].partition("<details")[0]
-    assert re.findall(r"attempts? [^:]*: ValueError[^<]*", attempts) == [
-        "attempts 2\u201340: ValueError: no city (parse.py:3); attempt 41 took its place"
+    assert re.findall(r'attempts? [^:]*: <p class="said">ValueError[^<]*', attempts) == [
+        'attempts 2\u201340: <p class="said">ValueError: no city (parse.py:3); attempt 41 took its place'
     ]
     assert re.findall(r">([\d\u2013]+)</a></th>", attempts) == ["41", "2\u201340"]
     history = shown["pipeline"].partition('id="history"')[2]
-    assert re.findall(r"epochs [^:]*: ValueError[^<]*", history) == [
-        "epochs 1\u20132: ValueError: no city in epoch 2 (parse.py:3)"
+    assert re.findall(r'epochs [^:]*: <p class="said">ValueError[^<]*', history) == [
+        'epochs 1\u20132: <p class="said">ValueError: no city in epoch 2 (parse.py:3)'
     ]
     assert history.count("no city in epoch") == 1
 
@@ -286,9 +286,13 @@ def test_lag_after_each_epoch_and_both_rates_come_from_the_ends_that_plans_saw(
     for what, unit, charts in (("flow", "records/s", 1), ("flow", "records", 1), ("partitions", "records", 2)):
         part = page.partition(f'id="{what}"')[2].partition('<details class="sql"')[0]
         axes = rf'class="most">[\d.,]+<span class="line">{unit}</span></span><span class="least">0</span>'
-        times = r'class="from"><time[^>]*>\d\d-\d\d \d\d:\d\d UTC</time></span><span class="to"><time'
+        times = (
+            r'class="from"><time[^>]*>\d\d-\d\d \d\d:\d\d</time></span><span class="to"><time[^>]*>[-\d :]+</time> UTC<'
+        )
         assert (len(re.findall(axes, part)), len(re.findall(times, part))) == (charts, 2), (what, unit)
-    assert re.search(r'class="most">2<span class="line">an hour</span>.*UTC</time></span><span class="to">now<', of_day)
+    assert re.search(
+        r'class="most">2<span class="line">an hour</span>.*</time> UTC</span><span class="to">now<', of_day
+    )
 
 
 def test_an_epoch_shows_both_sides_of_the_balance_of_its_rows(world: World, reader: str, postgres_dsn: str) -> None:

@@ -69,8 +69,8 @@ def ago(moment: datetime | None) -> str | Markup:
 
 
 def clock(moment: datetime) -> Markup:
-    """A moment on the axis of a chart: month, day, hour and minute."""
-    return _time(moment, moment.astimezone(UTC).strftime("%m-%d %H:%M UTC"))
+    """A moment on the axis of a chart, in UTC: month, day, hour and minute."""
+    return _time(moment, moment.astimezone(UTC).strftime("%m-%d %H:%M"))
 
 
 def _time(moment: datetime, said: str) -> Markup:
