@@ -31,8 +31,8 @@ def test_numbers_have_commas_between_thousands_as_at_the_terminal(value: float |
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "\u2013"), (0, "0.0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min_1_s"), (3600, "1_h"),
-        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (-7, "-7.0_s"),
+        (None, "\u2013"), (0, "0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min_1_s"), (3600, "1_h"),
+        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (-7, "-7_s"),
     ],
 )  # fmt: skip
 def test_a_duration_has_its_largest_unit_and_the_next(seconds: float | None, text: str) -> None:

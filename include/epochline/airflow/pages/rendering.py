@@ -16,7 +16,7 @@ from epochline.airflow.pages import charts
 from epochline.airflow.pages.flow import rates, time_to_loss
 from epochline.airflow.pages.views import MOST_COUNTED
 from epochline.declare.names import QUARANTINE, sink_uri
-from epochline.protocol import amounts
+from epochline.protocol import quantities
 from epochline.protocol.failures import folded
 
 _NARROW_SPACE = "\u202f"
@@ -28,17 +28,17 @@ _OUTSIDE_AIRFLOW = ("cli", "operator")
 
 def number(value: float | None) -> str:
     """A number; a dash if there is none."""
-    return _NOTHING if value is None else amounts.number(value)
+    return _NOTHING if value is None else quantities.number(value)
 
 
 def duration(seconds: float | None) -> str:
     """Seconds, on one line; a dash if there are none."""
-    return _NOTHING if seconds is None else _on_one_line(amounts.duration(seconds))
+    return _NOTHING if seconds is None else _on_one_line(quantities.duration(seconds))
 
 
 def size(value: float | None) -> str:
     """Bytes, on one line; a dash if there are none."""
-    return _NOTHING if value is None else _on_one_line(amounts.size(value))
+    return _NOTHING if value is None else _on_one_line(quantities.size(value))
 
 
 def _on_one_line(said: str) -> str:
@@ -63,7 +63,7 @@ def ago(moment: datetime | None) -> str | Markup:
     if moment is None:
         return _NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
-    distance = _on_one_line(amounts.in_units(abs(passed)))
+    distance = _on_one_line(quantities.duration(round(abs(passed))))
     said = f"{distance} ago" if passed > -1 else f"in {distance}"
     return _time(moment, said)
 
@@ -101,7 +101,9 @@ _TEMPLATES = Environment(
 _TEMPLATES.filters.update(number=number, duration=duration, ago=ago, clock=clock, part=path_part, size=size)
 _TEMPLATES.globals.update(charts=charts, most_counted=MOST_COUNTED, rates=rates, time_to_loss=time_to_loss)
 _TEMPLATES.globals.update(asset_uri=sink_uri, quarantine=QUARANTINE, setting=setting)
-_TEMPLATES.globals.update(folded=folded, figure=figure, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW)
+_TEMPLATES.globals.update(
+    folded=folded, figure=figure, runs=quantities.runs, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW
+)
 
 
 def page(template: str, path: str, status: int = 200, **values: Any) -> HTMLResponse:
