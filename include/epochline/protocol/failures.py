@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from epochline.errors import Failure, rebuilt
 
@@ -15,6 +16,10 @@ GIVEN_UP_AFTER = 3
 """So many attempts of an epoch that fail in the same way are no failure that passes (ADR 0049)."""
 
 _NUMBER = re.compile(r"attempt \d+ of ")
+
+_COUNTED = re.compile(r"\b(attempt|epoch) \d+")
+_REPLACED = re.compile(r"(^|; )attempt \d+ took its place$")
+"""What is added to the error of an attempt when the next one begins."""
 
 _AROUND = frozenset(
     ("Py4JError", "Py4JJavaError", "SparkConnectException", "SparkConnectGrpcException", "SparkException")
@@ -89,6 +94,32 @@ def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
         lambda one: one[0] == error_class and _NUMBER.sub("", one[1] or "").startswith(error), newest_first
     )
     return sum(1 for _ in alike)
+
+
+def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[str, Any]]]:
+    """Group the rows that stand next to each other and have one error. A row without an error is a group by itself.
+
+    Errors are one if they differ in the numbers of attempts and epochs that they name, or if something was added to
+    one of them afterwards.
+
+    Args:
+        rows: attempts or epochs, with the column ``error``.
+        same: columns in which the rows of a group are equal.
+    """
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in rows:
+        if groups and _is_one_error(groups[-1][0], row) and all(groups[-1][0][name] == row[name] for name in same):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _is_one_error(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if one["error"] is None or other["error"] is None:
+        return False
+    shorter, longer = sorted((_COUNTED.sub(r"\1", _REPLACED.sub("", row["error"])) for row in (one, other)), key=len)
+    return longer.startswith(shorter) and bool(shorter) is bool(longer)
 
 
 def may_be_repeated(error_class: str | None) -> bool:

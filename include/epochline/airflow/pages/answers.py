@@ -47,7 +47,7 @@ def read(view: Callable[[Snapshot], Any], *, inspect: bool = False) -> Any:
     if found is None:
         raise HTTPException(
             404,
-            "The ledger knows no such pipeline or epoch. A pipeline appears here when its first run has planned; a DAG"
-            " that is no pipeline of Epochline has no page.",
+            "The ledger knows no such pipeline or epoch, and Airflow has no DAG of such a pipeline. A DAG that is no"
+            " pipeline of Epochline has no page.",
         )
     return found
