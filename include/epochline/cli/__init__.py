@@ -63,7 +63,9 @@ def main() -> None:
     try:
         app()
     except EpochlineError as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        from epochline.cli.failures import told
+
+        _say(told(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _say("interrupted")

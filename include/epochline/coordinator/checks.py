@@ -44,6 +44,17 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
         )
 
 
+def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
+    """Check the declaration, the state and the free connections.
+
+    Raises:
+        ChangeRefusedError, StateError, ConfigurationError: as `check_changes`, `check_states`, `check_connections`.
+    """
+    check_changes(tx, pipeline)
+    check_states(tx, pipeline)
+    check_connections(tx, pipeline, writers)
+
+
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     """Refuse a declaration that gives existing rows another meaning.
 
@@ -58,7 +69,7 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     written = as_last_written(json.loads(before.stored()), earlier, now)
     refused = [one for one in changes(written, now) if one.effect is Effect.REFUSED]
     if refused:
-        said = "; ".join(f"{one.field} was {one.before}, is {one.now}: {one.advice}" for one in refused)
+        said = "; ".join(f"{one}: {one.advice}" for one in refused)
         raise ChangeRefusedError(
             f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned. Change it"
             " back.",

@@ -235,6 +235,11 @@ def check_kafka_is_not_older(pipeline: Pipeline, last: LastMirror | None, mirror
         )
 
 
+def retention_where_gone(source: OffsetSource, last: LastMirror | None, mirrored: Mirrored) -> timedelta | None:
+    """How long Kafka keeps the offsets of a group, asked only if the group lacks offsets that were written to it."""
+    return source.group_retention() if last is not None and last.missing(mirrored) else None
+
+
 def check_group_is_there(
     pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored, retention: timedelta | None
 ) -> str | None:

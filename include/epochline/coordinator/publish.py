@@ -19,7 +19,7 @@ from epochline.declare.topic import KafkaTopic
 from epochline.errors import SinkUnavailableError
 from epochline.ports import DueReceipt, Ledger
 from epochline.protocol.offsets import stored_reached
-from epochline.protocol.sink import Measured, Preflighted
+from epochline.protocol.sink import Measured
 
 log = logging.getLogger(__name__)
 
@@ -130,11 +130,19 @@ def _raise_first(failures: Sequence[Exception]) -> None:
         raise error
 
 
-def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
+def look_at_sinks(
+    ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy, *, only_read: bool = False
+) -> list[str]:
     """Ask every sink whether it would show an epoch. Returns notes on sinks that are down or waive a guarantee.
 
     A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
+
+    Args:
+        ledger: gives the sinks.
+        pipeline: the declaration.
+        restart: the strategy in force.
+        only_read: make nothing in a sink, and check nothing that only a write can check.
 
     Raises:
         SinkError: a sink would refuse the epoch; nothing is planned.
@@ -154,11 +162,12 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
                 " epoch is published sends its rows again"
             )
     for declared in pipeline.post_commit_sinks:
-        sink = cast("Preflighted", ledger.sink(pipeline, declared.name))
-        if not hasattr(sink, "preflight"):
-            continue
+        sink = ledger.sink(pipeline, declared.name)
         try:
-            sink.preflight(pipeline.name)
+            if hasattr(sink, "preflight"):
+                sink.preflight(pipeline.name)
+            if hasattr(sink, "prepare") and not only_read:
+                sink.prepare(pipeline.name)
         except SinkUnavailableError as error:
             notes.append(f"{declared.name} is down, and shows this epoch when it is back: {error}")
     return notes
