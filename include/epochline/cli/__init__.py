@@ -60,6 +60,9 @@ def _about(
 
 def main() -> None:
     """Run the command line. An expected error prints one paragraph and never a traceback."""
+    from epochline.cli.log_file import keep_off_the_terminal
+
+    keep_off_the_terminal()
     try:
         app()
     except EpochlineError as error:

@@ -24,7 +24,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "feed": {"feed": "Send the lines of FILE to a topic, one record per line, acknowledged by Kafka."},
     "validate": {
-        "validate": "Check the declarations, their functions and their tables without any server. Changes nothing.",
+        "validate": (
+            "Check declarations and their functions, and compare tables where the database answers. Changes nothing."
+        ),
     },
     "migrate": {
         "migrate": "Migrate the ledger to this version, and create declared target tables that are missing.",

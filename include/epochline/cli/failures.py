@@ -13,9 +13,10 @@ from epochline.errors import EpochlineError, PipelineStandsError
 
 
 def told(error: EpochlineError) -> str:
-    """One paragraph. It does not end with the command that was just run: nothing is better the second time."""
+    """A line for each cause. None ends with the command that was just run: nothing is better the second time."""
     said = error.said if isinstance(error, PipelineStandsError) and _is_running(error.command) else str(error)
-    return f"error: {' '.join(said.split())}"
+    causes = dict.fromkeys([said, *getattr(error, "__notes__", ())])
+    return "\n".join(f"error: {' '.join(one.split())}" for one in causes)
 
 
 def _is_running(command: str | None) -> bool:

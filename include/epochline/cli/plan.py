@@ -161,9 +161,9 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
             for row in rows
         ],
     )
-    total, after = sum(row["offsets"] for row in rows), sum(row["backlog_after"] for row in rows)
+    total, after = sum(row["offsets"] for row in rows), number(sum(row["backlog_after"] for row in rows))
     if total:
-        printing.say(f"the next epoch of {declared.name} would read {counted(total, 'offset')} and leave {number(after)}")
+        printing.say(f"the next epoch of {declared.name} would read {counted(total, 'offset')} and leave {after}")
     elif seen.idle:
         printing.say(f"{declared.name}: nothing to read; a run would close windows, because the source is idle")
     else:

@@ -48,9 +48,7 @@ class PlanPreview:
     notes: tuple[str, ...]
 
 
-def preview(
-    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: PlanRequest = _DEFAULTS
-) -> PlanPreview:
+def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: PlanRequest = _DEFAULTS) -> PlanPreview:
     """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
 
     What only a write can check is left to the run: whether a store of files keeps the first of two manifest entries,
@@ -100,8 +98,12 @@ def preview(
         idle=idle and not ranges and not left_unread(watched, view.partitions, ranges),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
         notes=(
-            *guarded_by_sinks_alone(pipeline), *looked, *open_transactions(view), *([expired] if expired else []),
-            *full, *unfilled,
+            *guarded_by_sinks_alone(pipeline),
+            *looked,
+            *open_transactions(view),
+            *([expired] if expired else []),
+            *full,
+            *unfilled,
         ),
     )
 

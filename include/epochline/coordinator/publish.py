@@ -124,10 +124,13 @@ def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
 
 
 def _raise_first(failures: Sequence[Exception]) -> None:
-    """Raise the first failure that a retry does not fix, else the first one."""
+    """Raise the first failure that a retry does not fix, else the first one. Its notes are those of other sinks."""
     lasting = [error for error in failures if not getattr(error, "retryable", False)]
-    for error in (*lasting, *failures):
-        raise error
+    for first in (*lasting, *failures):
+        for other in failures:
+            if other is not first:
+                first.add_note(str(other))
+        raise first
 
 
 def look_at_sinks(

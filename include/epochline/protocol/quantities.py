@@ -18,7 +18,7 @@ def counted(value: int, one: str, many: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in their largest unit and the next smaller one: ``3 min 20 s``; below a minute with a tenth, ``4.2 s``."""
+    """Seconds in their largest unit and the next smaller one, as ``3 min 20 s``; below a minute as ``4.2 s``."""
     sign, left = "-" if seconds < 0 else "", abs(seconds)
     if left < 59.95:
         return f"{sign}{left:.1f} s".replace(".0 s", " s")
