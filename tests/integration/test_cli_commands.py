@@ -158,7 +158,7 @@ def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
     elif unfit == "a column of a target":
         declare(tmp_path, fed, id="bigint", name="text")
     elif unfit == "a right":
-        query(postgres_dsn, "REVOKE INSERT ON people FROM CURRENT_USER")
+        query(postgres_dsn, "REVOKE INSERT ON people FROM CURRENT_USER, epochline_owner")
     else:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[9000]"}')
         writers = 9000
@@ -194,7 +194,8 @@ def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_
     assert [one["pipeline"] for one in listed] == ["people"]
     assert validated[0] == 1
     assert "no valid pipeline 'nobody'" in validated[1]
-    assert "valid: others, people" in validated[1]
+    assert "valid: people, others\n" in validated[1]
+    assert validated[1].endswith("compared with PostgreSQL: the tables of people, others\n")
 
 
 def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipelines(

@@ -79,6 +79,14 @@ def test_what_is_still_too_wide_goes_on_in_its_column_and_nothing_is_lost(monkey
     assert "".join(lines).count("x") == 60
 
 
+def test_no_line_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("name", "reason"), [("orders", "a long reason"), ("others", None), ("people", "")])
+
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines == ["name    reason", "orders  a long reason", "others  -", "people"]
+
+
 def test_no_number_is_cut_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(20, monkeypatch) as lines:
         table(("records", "name", "bytes"), [(10_000_000, "orders", 2_000_000_000)])

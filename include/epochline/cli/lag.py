@@ -13,6 +13,7 @@ from epochline.cli import printing
 from epochline.cli.servers import Servers
 from epochline.cli.standing import Standing, overview_of, standing_of
 from epochline.errors import EpochlineError
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.config.discovery import Declared
@@ -96,7 +97,7 @@ class _Seen:
                     row["partition"],
                     row["head"],
                     row["end"],
-                    row["lag"],
+                    printing.number(row["lag"]),
                     _ago(row["seconds_since_commit"]),
                     row["state"],
                 )
@@ -107,7 +108,7 @@ class _Seen:
         )
         standing = self.standing
         for name, records in self.behind.items():
-            how_far = f"{records} records behind" if records else "caught up"
+            how_far = f"{counted(records, 'record')} behind" if records else "caught up"
             printing.say(f"{name}: stands. {standing[name]}" if name in standing else f"{name}: {how_far}")
         self.show_errors()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,7 +45,7 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
             except EpochlineError as error:
                 errors[name] = error
     if as_json:
-        printing.say(printing.as_json(rows))
+        printing.say(printing.as_json([{**row, "schedule": _text(row["schedule"])} for row in rows]))
     else:
         columns = ("pipeline", "state", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
@@ -60,11 +61,23 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
 
 
 def _cell(row: dict[str, Any], column: str) -> Any:
-    if column == "lag" and row["lag"] is None:
-        return "unknown"
-    if column == "quarantined" and row["quarantined"]:
-        return f"{row['quarantined']} ({row['quarantined_share']:.1%})"
-    return "DAG paused" if column == "next_run" and row["dag_paused"] else row[column]
+    value = row[column]
+    match column:
+        case "lag":
+            return "unknown" if value is None else printing.number(value)
+        case "quarantined" if value:
+            return f"{printing.number(value)} ({row['quarantined_share']:.1%})"
+        case "next_run" if row["dag_paused"]:
+            return "DAG paused"
+        case "next_run" if value is not None and value <= datetime.now(UTC):
+            return "due"  # Airflow starts it once an earlier run has ended.
+        case "schedule" if isinstance(value, timedelta):
+            return f"every {printing.duration(value.total_seconds())}"
+    return value
+
+
+def _text(schedule: object) -> str | None:
+    return None if schedule is None else str(schedule)
 
 
 def _share(overview: Mapping[str, Any]) -> float | None:
@@ -114,7 +127,7 @@ class _Schedules:
         except StackError:
             self._api = None
         return {
-            "schedule": None if pipeline.schedule is None else str(pipeline.schedule),
+            "schedule": pipeline.schedule,
             "dag_paused": None if dag is None else dag.paused,
             "next_run": None if dag is None or dag.paused else dag.next_run,
         }

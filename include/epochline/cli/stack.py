@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from epochline.cli import printing
 from epochline.errors import ConfigurationError, EpochlineError, StackError
 from epochline.local.status import StackStatus, State
 
@@ -141,13 +142,21 @@ def _show(answer: StackStatus) -> None:
         "spark": " on ".join(filter(None, (answer.spark.address, answer.spark.master))),
         "airflow": answer.airflow.url,
     }
-    table = Table("part", "state", "version", "address", "pid", box=None, pad_edge=False)
-    for name, part in answer.parts.items():
-        pids = " ".join(str(pid) for pid in part.pids.values() if pid is not None)
-        state = f"[{_STYLES[part.state]}]{part.state}[/]"
-        table.add_row(name, state, part.version, addresses[name] or "-", pids or "-")
+    printing.table(
+        ("part", "state", "version", "port", "pid"),
+        [
+            (
+                name, Text(part.state, style=_STYLES[part.state]), part.version, part.port,
+                " ".join(str(pid) for pid in part.pids.values() if pid is not None) or None,
+            )
+            for name, part in answer.parts.items()
+        ],
+        least=("pid", "version"),
+    )  # fmt: skip
     console = Console(soft_wrap=True, highlight=False)
-    console.print(table)
+    for name, address in addresses.items():
+        if address:
+            console.print(f"{name}: {address}", markup=False)
     for name, part in answer.parts.items():
         if part.detail:
             console.print(f"{name}: {part.detail}", markup=False)

@@ -22,6 +22,7 @@ from epochline.protocol.inputs import belongs_to
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.quantities import duration
 from epochline.protocol.standing import way_out_of_pause
 
 
@@ -193,7 +194,7 @@ def _whose(partition: PartitionView) -> str:
     if first.begun_at is not None:
         said += f", at {first.begun_at.isoformat(timespec='seconds')}"
     if first.timeout is not None:
-        said += f", with a time-out of {first.timeout.total_seconds():.0f} s"
+        said += f", with a time-out of {duration(first.timeout.total_seconds())}"
     if first.transactional_id is None:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
         said += f", which{when} is known to no coordinator: it will not end by itself"

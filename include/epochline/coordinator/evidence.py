@@ -25,6 +25,7 @@ from epochline.errors import KafkaBehindError, LedgerBehindError, SinkError, Sin
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
 from epochline.protocol.mirror import LastMirror, Mirrored
 from epochline.protocol.offsets import reached_of
+from epochline.protocol.quantities import duration
 from epochline.protocol.sink import Inspectable, ShownEpoch
 
 log = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ def check_group_is_there(
 
 
 def _rounded(time: timedelta | None) -> str:
-    return "an unknown time" if time is None else str(timedelta(seconds=int(time.total_seconds())))
+    return "an unknown time" if time is None else duration(time.total_seconds())
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

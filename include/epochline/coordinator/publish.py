@@ -19,6 +19,7 @@ from epochline.declare.topic import KafkaTopic
 from epochline.errors import SinkUnavailableError
 from epochline.ports import DueReceipt, Ledger
 from epochline.protocol.offsets import stored_reached
+from epochline.protocol.quantities import counted, duration
 from epochline.protocol.sink import Measured
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Published:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.sink} shows epoch {self.epoch_id}: {self.rows} rows in {self.seconds:.1f} s"
+        return f"{self.sink} shows epoch {self.epoch_id}: {counted(self.rows, 'row')} in {duration(self.seconds)}"
 
 
 def publish(
@@ -155,9 +156,9 @@ def look_at_sinks(
     for topic in pipeline.topics:
         if topic.semantics == "exactly_once" and topic.transaction_timeout < waits:
             notes.append(
-                f"{topic.name}: transaction_timeout is {topic.transaction_timeout.total_seconds():.0f} s, the restart"
-                f" strategy may wait {waits.total_seconds():.0f} s: a transaction that a failure leaves open is aborted"
-                " by the broker meanwhile, and the next try sends its epoch again"
+                f"{topic.name}: transaction_timeout is {duration(topic.transaction_timeout.total_seconds())}, the"
+                f" restart strategy may wait {duration(waits.total_seconds())}: a transaction that a failure"
+                " leaves open is aborted by the broker meanwhile, and the next try sends its epoch again"
             )
         if topic.semantics == "at_least_once":
             notes.append(

@@ -259,10 +259,13 @@ def held(partitions: Iterable[PartitionView]) -> str:
 def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
     if not heads:
         return
-    gone = [f"the partition {head.tp}, committed up to offset {head.next_offset}" for head in heads]
+    each = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
+    gone = _apart(
+        [f"the partition{'' if len(each) == 1 else 's'} {each[0]}", *each[1:]], places(one.tp for one in heads)
+    )
     shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
-        f"{pipeline}: the source no longer has {_apart(gone, places(head.tp for head in heads))}"
+        f"{pipeline}: the source no longer has {gone}"
         f" ({counted(committed_offsets(heads), 'offset')} were committed). Records produced"
         " after that and not read are lost; their number is unknown. Nothing was planned."
         + (

@@ -24,6 +24,7 @@ from epochline.errors import ConfigurationError, StackError
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
 from epochline.local.stack import Stack
+from epochline.protocol.quantities import counted
 
 PIPELINE = TOPIC = "access_log"
 _SEED = 7
@@ -181,7 +182,7 @@ class Show:
             behind = records_behind(PIPELINE)
             if not shown or shown[-1] != behind:
                 shown.append(behind)
-                printing.say(f"{behind} records behind")
+                printing.say(f"{counted(behind, 'record')} behind")
             return behind == 0 and not database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
 
         _wait(caught_up, "the pipeline to catch up", every=1.0)
