@@ -141,8 +141,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state, without the target's rows."
         ),
         "savepoint-import": (
-            "Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of"
-            " PIPELINE`."
+            "Import the savepoint in FILE. A new pipeline can begin from it: `restore NEW NAME --of PIPELINE"
+            " --reason …`."
         ),
         "epoch-files": (
             "List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON."

@@ -21,7 +21,7 @@ def told(error: EpochlineError) -> str:
 
 def _is_running(command: str | None) -> bool:
     name, *arguments = shlex.split(command or "") or [""]
-    return sys.argv[1:2] == [name] and set(arguments) <= set(sys.argv[2:])
+    return sys.argv[1:2] == [name] and set(arguments) - {"…"} <= set(sys.argv[2:])
 
 
 def each(names: Iterable[str], act: Callable[[str], object]) -> None:

@@ -43,7 +43,7 @@ _STORED_DURATION = re.compile(r"-?P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?
 def _words(value: Any) -> str:
     """A stored value as a person writes it. A missing one is ``none``."""
     match value:
-        case None | "" | [] | {}:
+        case None | "" | []:
             return "none"
         case bool():
             return "yes" if value else "no"
