@@ -37,13 +37,13 @@ def lag(
 ) -> None:
     """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
 
-    The end is the last stable offset: a run can read up to there now. The state says why a pipeline stands: it is
-    paused, stopped (it paused itself), dropped, awaiting approval or left planned; its log is not the one that was read
-    (another cluster, topic gone, partition gone, topic made again, head beyond end, log truncated, unread records
-    deleted, or "stands" where another partition has such a fault); a declared topic is missing; the ledger is behind
-    what the consumer group shows; or it keeps aborting. Exit code 0: success; 1: a declaration is broken, or Kafka or
-    the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no such pipeline, or
-    wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended --follow.
+    Changes nothing. The end is the last stable offset: a run can read up to there now. The state says why a pipeline
+    stands: it is paused, stopped (it paused itself), dropped, awaiting approval or left planned; its log is not the one
+    that was read (another cluster, topic gone, partition gone, topic made again, head beyond end, log truncated, unread
+    records deleted, or "stands" where another partition has such a fault); a declared topic is missing; the ledger is
+    behind what the consumer group shows; or it keeps aborting. Exit code 0: success; 1: a declaration is broken, or
+    Kafka or the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no such
+    pipeline, or wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended --follow.
     """
     from epochline.cli.refresh import refresh, refuse_with_follow
     from epochline.config import discovery

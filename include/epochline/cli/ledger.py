@@ -38,8 +38,8 @@ def ledger(
 ) -> None:
     """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
-    Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the ledger cannot be
-    read; 2: wrong use; 130: Ctrl-C ended --follow.
+    Changes nothing. Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the
+    ledger cannot be read; 2: wrong use; 130: Ctrl-C ended --follow.
     """
     from epochline.cli import connections, database
     from epochline.cli.refresh import refresh, refuse_with_follow

@@ -28,10 +28,10 @@ def register(app: typer.Typer) -> None:
 def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
     """List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run.
 
-    The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the stack's Airflow says;
-    it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit code 0: success, also
-    without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are
-    shown; 2: wrong use.
+    Changes nothing. The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the
+    stack's Airflow says; it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit
+    code 0: success, also without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the
+    other pipelines are shown; 2: wrong use.
     """
     from epochline.config import discovery
 
@@ -50,7 +50,7 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
         columns = ("pipeline", "state", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
             [name.replace("_", " ") for name in columns],
-            [[_cell(row, name) for name in columns] for row in rows],
+            [[cell_of(row, name) for name in columns] for row in rows],
             least=("schedule", "next run"),
         )
     for name, why in errors.items():
@@ -60,7 +60,8 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
         raise typer.Exit(1)
 
 
-def _cell(row: dict[str, Any], column: str) -> Any:
+def cell_of(row: Mapping[str, Any], column: str) -> Any:
+    """What the table shows of a pipeline in a column."""
     value = row[column]
     match column:
         case "lag":

@@ -47,9 +47,10 @@ def quarantine(
 ) -> None:
     """List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers.
 
-    Without a filter, also lists the rows that a target refused since the last commit and that belong to no record.
-    Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0: success,
-    even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
+    Changes nothing. Without a filter, also lists the rows that a target refused since the last commit and that belong
+    to no record. Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0:
+    success, even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong
+    use.
     """
     from epochline.cli import connections, database
     from epochline.cli.ledger import check_known, connection_of

@@ -78,9 +78,9 @@ def epoch_files(
 ) -> None:
     """List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON.
 
-    An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a savepoint. Exit
-    code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing or damaged; 2:
-    wrong use.
+    Changes nothing. An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a
+    savepoint. Exit code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing
+    or damaged; 2: wrong use.
     """
     from epochline.config import discovery
     from epochline.config.epoch_files import epoch_folder

@@ -93,8 +93,8 @@ def status(
 ) -> None:
     """Show the parts of the stack: health, version, address, and the files that hold passwords.
 
-    Names broken declarations too. Exit code 0: every part runs and answers, also if a declaration is broken; 3: a part
-    does not.
+    Changes nothing. Names broken declarations too. Exit code 0: every part runs and answers, also if a declaration is
+    broken; 3: a part does not.
     """
     from epochline.local.stack import Stack
 
@@ -102,7 +102,7 @@ def status(
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
     else:
-        _show(answer)
+        show_status(answer)
     _name_broken()
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
@@ -135,7 +135,8 @@ def airflow(
     os.execve(command[0], command, stack.airflow.whole_environment())  # noqa: S606 - no shell is wanted
 
 
-def _show(answer: StackStatus) -> None:
+def show_status(answer: StackStatus) -> None:
+    """Print a line for each part, then addresses and files whole: a terminal may be too narrow for them in a table."""
     addresses = {
         "postgres": answer.postgres.dsn,
         "kafka": answer.kafka.bootstrap_servers,

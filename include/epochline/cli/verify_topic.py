@@ -47,8 +47,8 @@ def verify_topic(
 ) -> None:
     """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
 
-    Records that only the second sees belong to an aborted transaction, or are undecided: they belong to an open
-    transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
+    Changes nothing. Records that only the second sees belong to an aborted transaction, or are undecided: they belong
+    to an open transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """

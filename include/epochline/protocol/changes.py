@@ -34,13 +34,13 @@ class Change:
 
     def __str__(self) -> str:
         """The change in words, such as ``source.records_per_epoch 1,000 → 2,000``."""
-        return f"{self.field} {_words(self.before)} → {_words(self.now)}"
+        return f"{self.field} {words(self.before)} → {words(self.now)}"
 
 
 _STORED_DURATION = re.compile(r"-?P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
 
 
-def _words(value: Any) -> str:
+def words(value: Any) -> str:
     """A stored value as a person writes it. A missing one is ``none``."""
     match value:
         case None | "" | []:
@@ -54,9 +54,9 @@ def _words(value: Any) -> str:
         case str():
             return " ".join(value.split())
         case Mapping():
-            return ", ".join(f"{name} {_words(one)}" for name, one in value.items() if one is not None) or "none"
+            return ", ".join(f"{name} {words(one)}" for name, one in value.items() if one is not None) or "none"
         case _:
-            return (" and " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(_words, value))
+            return (" and " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(words, value))
 
 
 _KEPT = "existing rows were written by the old one; declare another table, or another pipeline"
