@@ -44,7 +44,11 @@ def test_the_lag_is_unknown_while_kafka_is_away(call: Call, fed: str, monkeypatc
         "AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}'
     )
 
-    code, out, _ = call("list")
+    code, out, err = call("list")
+    planned = call("plan", "people")
 
-    assert code == 0
+    assert (code, err) == (0, "")
     assert "unknown" in out
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
+    assert planned[0] == 1
+    assert len(planned[2].splitlines()) == 1, "a client library logged to the terminal, or a cause was said twice"

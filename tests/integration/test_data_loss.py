@@ -251,7 +251,7 @@ def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read
         [note] = planned.notes
         assert note.startswith(f"{topic}-0: an open transaction holds back offsets [2, 3); it began at offset 2")
         assert f"of transactional id 'tx-{topic}', at 20" in note
-        assert note.endswith("with a time-out of 77 s")
+        assert note.endswith("with a time-out of 1 min 17 s")
         [one] = world.kafka.look(world.pipeline.source).partitions[0].open_transactions
         assert isinstance(one, OpenTransaction)
         assert one.last_write_at is not None

@@ -13,6 +13,7 @@ from epochline.cli import printing
 from epochline.cli.servers import Servers
 from epochline.cli.standing import Standing, overview_of, standing_of
 from epochline.errors import EpochlineError
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.config.discovery import Declared
@@ -36,10 +37,11 @@ def lag(
 ) -> None:
     """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
 
-    The end is the last stable offset: a run can read up to there now. The state is that of the pages in Airflow, with
-    what only Kafka shows: docs/operations.md explains each. Exit code 0: success; 1: a declaration is broken, or Kafka
-    or the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no such pipeline, or
-    wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended --follow.
+    Changes nothing. The end is the last stable offset: a run can read up to there now. The state is that of the pages
+    in Airflow, with what only Kafka shows: docs/operations.md explains each. Exit code 0: success; 1: a declaration is
+    broken, or Kafka or the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no
+    such pipeline, or wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended
+    --follow.
     """
     from epochline.cli.refresh import refresh, refuse_with_follow
     from epochline.config import discovery
@@ -93,7 +95,7 @@ class _Seen:
                     row["partition"],
                     row["head"],
                     row["end"],
-                    row["lag"],
+                    printing.number(row["lag"]),
                     _ago(row["seconds_since_commit"]),
                     row["state"],
                 )
@@ -104,7 +106,7 @@ class _Seen:
         )
         for name, one in self.known.items():
             records = self.behind[name]
-            how_far = f"{records} records behind" if records else "caught up"
+            how_far = f"{counted(records, 'record')} behind" if records else "caught up"
             said = "stands" if one.stands else how_far
             printing.say(f"{name}: {said}" if one.reason is None else f"{name}: {said}. {one.reason}")
         self.show_errors()
