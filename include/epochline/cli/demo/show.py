@@ -24,7 +24,6 @@ from epochline.errors import ConfigurationError, StackError
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
 from epochline.local.stack import Stack
-from epochline.protocol.quantities import counted
 
 PIPELINE = TOPIC = "access_log"
 _SEED = 7
@@ -81,7 +80,7 @@ class Show:
             lines = sum(1 for _ in log.open("rb"))
             rate = max(500.0, lines / _FEED_SECONDS) if number == 0 else None
             _step(
-                f"feeding {counted(lines, 'line')} into topic {TOPIC}"
+                f"feeding {printing.number(lines)} lines into topic {TOPIC}"
                 f"{f', {printing.number(rate)} a second' if rate else ''}",
                 f"log: {log}",
                 "see it:  `epochline lag access_log` (in another terminal, at any time)",
@@ -183,7 +182,7 @@ class Show:
             behind = records_behind(PIPELINE)
             if not shown or shown[-1] != behind:
                 shown.append(behind)
-                printing.say(f"{counted(behind, 'record')} behind")
+                printing.say(f"{printing.number(behind)} records behind")
             return behind == 0 and not database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
 
         _wait(caught_up, "the pipeline to catch up", every=1.0)
