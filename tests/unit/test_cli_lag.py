@@ -289,7 +289,7 @@ def test_a_declared_topic_that_never_existed_stands_with_a_row_of_its_own(server
     assert [(row["topic"], row["partition"], row["head"], row["lag"], row["state"]) for row in rows] == [
         ("second", None, None, None, "topic missing")
     ]
-    assert "second: stands. Kafka has no topic second. To go on, run `epochline plan second`" in shown.output
+    assert "second: stands. Kafka has no topic second. To go on, run `epochline run second`" in shown.output
 
 
 def test_a_stopped_pipeline_ends_with_the_command_that_its_reason_names(servers: Servers) -> None:

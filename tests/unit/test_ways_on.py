@@ -53,6 +53,8 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
     match node:
         case ast.Constant(value=str() as text):
             return [text]
+        case ast.Constant(value=None):
+            return []
         case ast.JoinedStr(values=parts):
             return ["".join(str(part.value) if isinstance(part, ast.Constant) else FILLED for part in parts)]
         case ast.IfExp(body=one, orelse=other):
