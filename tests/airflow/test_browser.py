@@ -37,6 +37,87 @@ def watched(scheduler: Scheduler) -> Scheduler:
     return scheduler
 
 
+@pytest.fixture(scope="module")
+def failing(watched: Scheduler) -> Scheduler:
+    """A pipeline with 60 epochs, of which the newest two were aborted, and with long names, numbers and errors."""
+    watched.query(
+        """
+        INSERT INTO epochline.pipeline (pipeline, last_epoch_id) VALUES ('failing', 60);
+        INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('failing', 'failing', '{}');
+        INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host, declaration_hash,
+            lease_until, planned_at, pre_committed_at, committed_at, records_read, records_passed, records_skipped,
+            records_quarantined, rows_written)
+        SELECT 'failing', n, 1, 'COMMITTED', 1, 'failing', 'scheduled__2026-11-24T12:00:00.' || 100000 + n || '+00:00',
+            'worker', 'failing', now(), t, t, t + interval '50 s', 123456789, 123456789, 0, 0, 123456789
+        FROM generate_series(1, 58) n, LATERAL (SELECT now() - (70 - n) * interval '10 min') x (t);
+        INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host, declaration_hash,
+            lease_until, aborted_at, aborts, error)
+        SELECT 'failing', n, 1, 'ABORTED', 20, 'failing', 'run-' || n, 'worker', 'failing', now(), now(), 3,
+            'ValueError: ' || repeat('no such column ', 250) FROM generate_series(59, 60) n;
+        INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
+            last_stable)
+        SELECT 'failing', e, 'shop.eu-central-1.orders.v12', 'f', p, 9876543210 + e * 10, 9876543220 + e * 10,
+            9876543230 + e * 11 FROM generate_series(1, 60) e, generate_series(0, 3) p;
+        INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, until_offset, chosen_by)
+        SELECT 'failing', 1, 'shop.eu-central-1.orders.v12', 'f', p, 9876543220, 'earliest' FROM generate_series(0, 3) p;
+        INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset,
+            until_offset, epoch_id, chosen_by)
+        SELECT pipeline, 1, topic, topic_id, partition, start_offset, until_offset, epoch_id, 'epoch'
+        FROM epochline.planned_range WHERE pipeline = 'failing' AND epoch_id < 59 ORDER BY epoch_id;
+        INSERT INTO epochline.log_end (pipeline, topic, topic_id, partition, log_start, last_stable)
+        SELECT 'failing', 'shop.eu-central-1.orders.v12', 'f', p, 1234567890, 9999999999 FROM generate_series(0, 3) p;
+        INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host, failed_at, fenced_at, ended_at,
+            error, error_class)
+        SELECT 'failing', 60, n, 'failing', 'run-60', 'worker', now(), now(), now(),
+            'ValueError: ' || repeat('no such column ', 250), 'ValueError' FROM generate_series(1, 20) n;
+        INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host, sealed_at, ended_at)
+        SELECT 'failing', n, 1, 'failing', 'run', 'worker', now(), now() FROM generate_series(1, 58) n;
+        INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, due_at)
+        SELECT pipeline, epoch_id, 'kafka:shop.eu-central-1.orders_checked.v12', attempt_id, 123456789, now()
+        FROM epochline.attempt WHERE pipeline = 'failing' AND epoch_id < 59;
+        INSERT INTO epochline.action (pipeline, action, epoch_id, actor, reason, before, after)
+        SELECT 'failing', 'retry', 59, 'grace', 'the target was away', '{}', '{}' FROM generate_series(1, 20)
+        """
+    )
+    return watched
+
+
+LOST_COLUMNS = (
+    "[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
+)
+
+
+def test_a_pipeline_that_fails_loses_no_column_in_its_tab_and_is_short_on_a_telephone(
+    failing: Scheduler, chromium: Browser
+) -> None:
+    url, begins = failing.stack.airflow.url, "ValueError: no such column"
+    with visit(chromium, url, failing.token, width=1400) as seen:
+        seen.open("dags/watched/plugin/epochline_pipeline")
+        seen.frame.locator("html[data-theme=dark]").wait_for()
+        navy = seen.frame.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+        seen.page.frames[-1].goto(f"{url}/epochline/pipelines/failing")
+        assert seen.page.frames[-1].evaluate(LOST_COLUMNS) == []
+        seen.page.frames[-1].goto(f"{url}/epochline/")
+        assert seen.page.frames[-1].evaluate(LOST_COLUMNS) == []
+        seen.open("epochline/pipelines/failing")
+        assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == navy
+        banner = seen.page.locator(".standing").inner_text()
+        told = [banner.index(one) for one in ("keeps", "since", begins, "No offset moved", "epochline run failing")]
+        assert told == sorted(told), "what is wrong, since when, why, what to do"
+        seen.open("epochline/pipelines/failing/epochs/60")
+        assert seen.page.evaluate(LOST_COLUMNS) == []
+        assert seen.page.get_by_text("attempts 1-20:").count() == 1
+    for theme in ("dark", "light"):
+        with visit(chromium, url, failing.token, theme=theme, width=400) as seen:
+            seen.open("epochline/pipelines/failing")
+            assert seen.hindrances() == []
+            assert seen.page.evaluate("document.documentElement.scrollHeight") <= 4000
+            assert not seen.page.get_by_role("link", name="epoch 40", exact=True).is_visible()
+            seen.page.evaluate("location.hash = '#history'")
+            seen.page.get_by_role("link", name="epoch 40", exact=True).wait_for()
+            assert not seen.overflows()
+
+
 @pytest.mark.parametrize(
     ("theme", "width", "pages"),
     [("dark", NARROW, (*PAGES, *FORMS)), ("dark", WIDE, PAGES), ("light", NARROW, PAGES), ("light", WIDE, PAGES)],
@@ -106,7 +187,7 @@ def test_a_page_refreshes_without_losing_the_place_and_says_when_it_cannot(
 
         page.clock.run_for(11_000)
         page.locator("main:not([data-before])").wait_for()
-        assert page.locator("details[open]").count() == 1
+        assert page.locator("details.sql[open]").count() == 1
         assert page.evaluate("document.activeElement.textContent") == "SQL of the overview"
 
         page.context.set_offline(True)

@@ -71,7 +71,7 @@ def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_
     assert_exact(scheduler, pipeline, values)
 
 
-WAITS = "waiting for up to 120 s: "
+WAITS = "waiting for up to 2 min: "
 
 
 @pytest.mark.fault("F13")

@@ -142,7 +142,7 @@ OF_PAYMENTS = OpenTransaction(
         (
             [OF_PAYMENTS],
             "it began at offset 10, by producer 4001 of transactional id 'payments', at 2026-03-01T12:00:00+00:00, with a"
-            " time-out of 60 s",
+            " time-out of 1 min",
         ),
         (
             [OpenTransaction(start_offset=10, producer_id=4001, last_write_at=NOON)],

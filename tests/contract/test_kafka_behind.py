@@ -52,6 +52,8 @@ def test_a_kafka_from_a_backup_that_grew_again_stops_the_pipeline(behind: World)
 
     for who in ("r3", "r4"):
         with pytest.raises(KafkaBehindError, match=r"orders-0: offset 3 of epoch 1.* than the one of epoch 2"):
+            behind.preview()
+        with pytest.raises(KafkaBehindError, match=r"orders-0: offset 3 of epoch 1.* than the one of epoch 2"):
             behind.plan(who)
         with pytest.raises(PipelinePausedError, match="adopt-topic orders --cluster --at truncation"):
             behind.plan(who)
@@ -193,6 +195,8 @@ def test_a_group_that_was_deleted_stops_until_somebody_knows_the_log_to_be_the_s
     world.to_committed("r1")
     world.kafka.forget(GROUP)
     world.kafka.produce("orders", 0, 1)
+    with pytest.raises(KafkaBehindError, match="Somebody deleted the group, or Kafka went back"):
+        world.preview()
     with pytest.raises(KafkaBehindError, match="Somebody deleted the group, or Kafka went back"):
         world.plan("r2")
     assert "nobody knows where the logs were cut off" in refusal_of(world, "adopt-topic", cluster=True, at="truncation")

@@ -11,10 +11,10 @@ import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Settings
 from epochline.config.resolve import resolve_settings
-from epochline.coordinator import PlanOutcome, abort
+from epochline.coordinator import PlanOutcome, abort, pause_before_retry
 from epochline.declare.restart import RestartStrategy
 from epochline.declare.settings import PerRun
-from epochline.errors import PipelinePausedError, RestartsExhaustedError
+from epochline.errors import EpochBusyError, PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.failures import RecordedError
 from tests.contract.clocks import Clock
@@ -88,7 +88,7 @@ def test_a_plan_does_not_wait_hours_for_its_interval_and_says_so(clock: Clock) -
     planned = world.plan("run-2", sleep=clock.sleep, scheduled=True)
 
     assert (planned.outcome, clock.slept) == (PlanOutcome.PLANNED, [])
-    assert [note for note in planned.notes if "after the one before, and the interval is 86400 s" in note]
+    assert [note for note in planned.notes if "after the one before, and the interval is 1 d" in note]
 
 
 @pytest.mark.parametrize("declared", [{"schedule": timedelta(seconds=10)}, {"schedule": "@daily"}, {}])
@@ -127,7 +127,7 @@ def test_more_failures_than_the_rate_allows_end_the_restarts(clock: Clock) -> No
     world = clock.world
     assert fail_at(clock, [0, 10, 20, 30, 40]) == 4
 
-    with pytest.raises(RestartsExhaustedError, match="4 attempts failed within 0:05:00, .* strategy allows 3"):
+    with pytest.raises(RestartsExhaustedError, match="4 attempts failed within 5 min, .* strategy allows 3"):
         world.begin(1)
     assert (world.epoch(1).attempt, world.epoch(1).state) == (4, EpochState.PLANNED)
     world.abort()
@@ -299,6 +299,38 @@ def test_the_same_error_of_code_three_times_in_a_row_ends_the_retries_that_nobod
     assert world.plan().outcome is PlanOutcome.REOPENED
     fail(world, errors[-1])
     assert world.begin(1) is not None
+
+
+@pytest.mark.parametrize(
+    ("restart", "errors", "pauses"),
+    [
+        (Endless(delay=10), [RAISED] * 7, [10, 20, 40, 80, 160, 300, 300]),
+        (Endless(delay=10), [RAISED, RAISED, AWAY, AWAY, RAISED, BAD], [10, 20, 10, 10, 10, 10]),
+        (Endless(delay=400), [RAISED] * 2, [400, 400]),
+        (Endless(delay=0), [RAISED] * 2, [0, 0]),
+        (FixedDelay(attempts=9, delay=120), [RAISED] * 3, [120, 120, 120]),
+    ],
+    ids=["the same", "one that passes between", "a long delay", "no delay", "fixed"],
+)
+def test_a_declared_endless_restart_tries_an_error_that_comes_back_at_growing_pauses(
+    clock: Clock, restart: RestartStrategy, errors: Sequence[RecordedError], pauses: Sequence[float]
+) -> None:
+    """R4, R1: a server that comes back is not waited for longer. The epoch stays its run's through the pause."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(restart=restart))
+    world.plan()
+    waited = []
+    for error in errors:
+        fail(world, error)
+        pause, said = pause_before_retry(world.ledger, "orders", 1)
+        waited.append(pause.total_seconds())
+        assert f"begins in {pause.total_seconds():g} s" in said
+        clock.let_pass(pause.total_seconds() + 30)
+        with pytest.raises(EpochBusyError):
+            world.plan("run-2", lease=timedelta(seconds=0.1))
+
+    assert waited == pauses
+    assert ("Endless restarts go on" in said) is (errors == [RAISED] * 7)
 
 
 def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(clock: Clock) -> None:

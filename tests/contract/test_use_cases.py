@@ -180,6 +180,8 @@ def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
     mirrored = dict(world.kafka.mirrored("epochline.orders"))
 
     with pytest.raises(LedgerBehindError, match="went back in time"):
+        world.preview()
+    with pytest.raises(LedgerBehindError, match="went back in time"):
         world.plan("run-2")
     with pytest.raises(PipelinePausedError, match="accept-ledger"):
         world.plan("run-3")
@@ -254,7 +256,7 @@ def test_an_offset_moved_by_hand_is_reported_and_never_read(world: World) -> Non
 
 
 def test_a_preview_changes_nothing(world: World) -> None:
-    shown = preview(world.ledger, world.kafka, world.pipeline, record_limit=6)
+    shown = world.preview(record_limit=6)
 
     assert ranges(shown) == ["orders-0[0, 4)", "orders-1[0, 2)"]
     assert world.heads() == {}
@@ -274,7 +276,10 @@ def test_a_declaration_that_would_change_what_rows_mean_is_refused(world: World)
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
     world.kafka.produce("orders", 0, 1)
 
-    with pytest.raises(DeclarationError, match=r"sinks\.orders\.mode was append, is replace"):
+    refused = pytest.raises(DeclarationError, match=r"sinks\.orders\.mode append → replace: existing rows were")
+    with refused:
+        world.preview()
+    with refused:
         world.plan("run-2")
 
 

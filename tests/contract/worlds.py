@@ -15,7 +15,18 @@ from psycopg2 import sql
 from psycopg2.extensions import connection
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import CommitResult, Plan, PlanPreview, PlanRequest, abort, begin, commit, plan, seal
+from epochline.coordinator import (
+    CommitResult,
+    Plan,
+    PlanPreview,
+    PlanRequest,
+    abort,
+    begin,
+    commit,
+    plan,
+    preview,
+    seal,
+)
 from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
@@ -96,6 +107,10 @@ class World:
 
     def plan(self, who: str = "run-1", *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> Plan:
         return plan(self.ledger, self.kafka, self.pipeline, run(who), PlanRequest(**options), sleep=sleep)
+
+    def preview(self, **options: Any) -> PlanPreview:
+        """What `epochline plan` shows; it refuses what a run's plan refuses, and changes nothing."""
+        return preview(self.ledger, self.kafka, self.pipeline, PlanRequest(**options))
 
     def begin(self, epoch_id: int, who: str = "run-1") -> StagingTicket | None:
         return begin(self.ledger, "orders", epoch_id, run(who), lease=LEASE)

@@ -65,4 +65,4 @@ def test_a_run_that_is_killed_before_it_remembers_what_it_emitted_reads_each_row
     assert committed["records_read"] == 51
     rows = query(postgres_dsn, "SELECT id, said FROM copied ORDER BY id")
     assert rows == query(postgres_dsn, "SELECT id, said FROM events ORDER BY id")
-    assert "shop: 1 epochs, 51 records read again: no difference" in audited
+    assert "shop: 1 epoch, 51 records read again: no difference" in audited

@@ -52,8 +52,8 @@ def test_the_projects_dag_runs_on_a_cluster_as_the_page_says(stack: Stack, tmp_p
     counted = json.loads(shell(stack, tmp_path, f'epochline sql --json "{COUNTED}"'))
     shell(stack, tmp_path, last)
 
-    assert "epoch 1 of access_log is committed: 1000 records read" in said
-    assert "1000 records read again: no difference" in said
+    assert "epoch 1 of access_log is committed: 1,000 records read" in said
+    assert "1,000 records read again: no difference" in said
     assert status["spark"]["master"] == f"spark://127.0.0.1:{stack.spark.cluster.port}"
     assert set(status["spark"]["pids"]) == PARTS
     assert status["healthy"]

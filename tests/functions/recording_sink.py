@@ -31,6 +31,9 @@ class RecordingSink:
         if (self._folder / "broken.preflight").exists():
             raise SinkError(f"the recording sink refuses every epoch of {pipeline}.")
 
+    def prepare(self, pipeline: str) -> None:
+        (self._folder / "prepared").touch()
+
     def begin(self, attempt: SinkAttempt) -> None:
         self._called("begin", attempt)
 

@@ -101,11 +101,11 @@ def kept(folder: str) -> Committable:
 
 
 def main(step: str, folder: str) -> None:
-    """Take a step of epoch 2: ``whole`` (preflight to commit), ``commit`` what is kept, or ``abort`` (begin, write, abort)."""
+    """Take a step of epoch 2: ``whole`` (prepare to commit), ``commit`` what is kept, or ``abort`` (begin, write, abort)."""
     sink = sink_at(folder)
     attempt = attempt_of(2, token="0f3c8a52-one")
     if step == "whole":
-        sink.preflight(attempt.pipeline)
+        sink.prepare(attempt.pipeline)
         committable = sealed(sink, attempt)
         keep(committable, folder)
         sink.commit(committable)

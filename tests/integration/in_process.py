@@ -15,7 +15,7 @@ import pyarrow as pa
 from epochline import CustomSource, Pipeline, coordinator
 from epochline.arrow.cast.source import record_batch
 from epochline.config.connections import Connection
-from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanRequest, Published
+from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanPreview, PlanRequest, Published
 from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.parts import end_job
@@ -76,6 +76,9 @@ class InProcess:
     def asked_to_plan(self, **options: Any) -> tuple[Plan, Run]:
         run = Run(dag_id=self.pipeline.name, run_id=f"{self.run_prefix}-{next(self._runs)}", host="here")
         return coordinator.plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
+
+    def previewed(self, **options: Any) -> PlanPreview:
+        return coordinator.preview(self.ledger, self.source, self.pipeline, PlanRequest(**options))
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
         epoch_id = epoch_of(planned).epoch_id

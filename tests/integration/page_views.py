@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from epochline.airflow.pages.rendering import page
@@ -18,9 +18,9 @@ from epochline.airflow.pages.views import (
 from epochline.airflow.reading import snapshot
 
 
-def pipelines(dsn: str, seen: Callable[[list[str]], set[str]] = set) -> PipelinesView:
+def pipelines(dsn: str, seen: Callable[[list[str]], set[str]] = set, declared: Collection[str] = ()) -> PipelinesView:
     with snapshot(dsn) as ledger:
-        return pipelines_view(ledger, seen)
+        return pipelines_view(ledger, seen, declared)
 
 
 def pipeline(dsn: str, name: str = "orders", **chosen: Any) -> PipelineView:

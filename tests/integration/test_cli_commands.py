@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 from psycopg2.extensions import parse_dsn
 
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.config import discovery
+from epochline.coordinator import PlanRequest, plan
+from epochline.errors import EpochlineError
 from epochline.local.stack import Stack
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE
 from tests.integration.logins import Login, user
-from tests.integration.people import DECLARED, Patch, declare
+from tests.integration.people import DECLARED, RUN, Patch, declare
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,6 +142,60 @@ def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
 
     declare(tmp_path, people_topic)
     assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
+
+
+@pytest.mark.parametrize("unfit", ["a topic of a sink", "a column of a target", "a right", "connections"])
+def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
+    unfit: str, call: Call, fed: str, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """One rule for both: the command says what the run would say, and does not advise to run itself again."""
+    writers = None
+    if unfit == "a topic of a sink":
+        sent = ', KafkaTopic(topic="absent-out", value=Json(columns={"id": "bigint"}))],\n)'
+        out = (tmp_path / "people.py").read_text().replace("sinks=", "sinks=[").replace(",\n)", sent)
+        (tmp_path / "people.py").write_text(out.replace("import Json", "import Json, KafkaTopic"))
+        assert call("migrate")[0] == 0
+    elif unfit == "a column of a target":
+        declare(tmp_path, fed, id="bigint", name="text")
+    elif unfit == "a right":
+        query(postgres_dsn, "REVOKE INSERT ON people FROM CURRENT_USER, epochline_owner")
+    else:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[9000]"}')
+        writers = 9000
+
+    code, out, err = call("plan", "people")
+
+    assert query(postgres_dsn, "SELECT count(*) FROM epochline.pipeline") == [(0,)]
+    declared = discovery.find("people")
+    with pytest.raises(EpochlineError) as refused:
+        plan(ledger_of(declared), offsets_of(declared), declared, RUN, PlanRequest(writers=writers))
+    said = getattr(refused.value, "said", str(refused.value))
+    assert (code, err) == (refused.value.exit_code, f"error: {' '.join(said.split())}\n")
+
+
+def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_no_other(
+    call: Call, fed: str, postgres_dsn: str, tmp_path: Path
+) -> None:
+    (tmp_path / "others.py").write_text(
+        DECLARED.format(topic="others", columns={"id": "bigint"}).replace("people", "others")
+    )
+
+    migrated = call("migrate", "nobody", "others")
+    code, out, err = call("plan", "nobody", "others", "people")
+    validated = call("validate", "people", "nobody", "others")
+    listed = json.loads(call("plan", "others", "people", "--json")[1])
+
+    assert (migrated[0], "others: made others" in migrated[1], "people" in migrated[1]) == (2, True, False)
+    assert "'nobody'" in migrated[2]
+    assert code == 2
+    assert "the next epoch of people would read 100 offsets and leave 50" in out
+    assert out.splitlines()[-1].startswith("people: checked the declaration, table people, ")
+    assert ["'nobody'" in line for line in err.splitlines()] == [True, False]  # Kafka has no topic others
+    assert [one["pipeline"] for one in listed] == ["people"]
+    assert validated[0] == 1
+    assert "no valid pipeline 'nobody'" in validated[1]
+    assert "valid: people, others\n" in validated[1]
+    assert validated[1].endswith("compared with PostgreSQL: the tables of people, others\n")
 
 
 def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipelines(

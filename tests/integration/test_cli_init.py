@@ -32,5 +32,5 @@ def test_the_next_commands_bring_the_sample_record_as_far_as_the_preview(
 
     assert [command[1] for command in commands] == ["validate", "migrate", "feed", "preview"]
     assert [code for code, _, _ in ended] == [0, 0, 0, 0]
-    assert "begun: 1 records read, 1 passed, 0 skipped, 0 refused; nothing was written" in ended[-1][1]
+    assert "begun: 1 record read, 1 passed, 0 skipped, 0 refused; nothing was written" in ended[-1][1]
     assert query(postgres_dsn, "SELECT count(*) FROM begun") == [(0,)]

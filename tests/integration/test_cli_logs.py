@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.config import discovery
+from epochline.coordinator import plan
+from epochline.errors import TargetError
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import query
-from tests.integration.people import Patch
+from tests.integration.people import RUN, Patch
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +41,24 @@ def test_an_epoch_of_a_command_has_no_task_log_and_the_place_of_its_log_is_named
     assert "epoch 1 of people was made by a command on somewhere and not by Airflow" in err
     assert "`epochline ledger people --epoch 1`" in err
     assert "spark-cli.log" in err
+
+
+def test_a_run_that_wrote_no_epoch_is_named_with_its_reason_also_where_no_airflow_has_its_log(
+    call: Call, fed: str, postgres_dsn: str
+) -> None:
+    query(postgres_dsn, "DROP TABLE people")
+    declared = discovery.find("people")
+    with pytest.raises(TargetError):
+        plan(ledger_of(declared), offsets_of(declared), declared, RUN)
+
+    code, out, err = call("logs", "people")
+
+    reason, no_log = err.splitlines()
+    assert (code, out) == (1, "")
+    assert reason.startswith("run manual__1 wrote no epoch. people: ")
+    assert "target people does not exist" in reason
+    assert reason.endswith("To go on, run `epochline migrate`")
+    assert no_log.startswith("error: no Airflow runs in ")
 
 
 def test_what_the_ledger_does_not_know_is_refused(call: Call, fed: str) -> None:

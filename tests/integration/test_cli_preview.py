@@ -64,6 +64,24 @@ def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
     }
 
 
+def test_a_row_that_deletes_its_key_is_marked(
+    call: Call, people_topic: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    declared = (tmp_path / "people.py").read_text()
+    upsert = 'sinks=PostgresTable(mode="upsert", key="id", '
+    (tmp_path / "people.py").write_text(declared.replace("sinks=PostgresTable(", upsert))
+    produce(kafka_bootstrap, people_topic, [b'{"id": 7}'], partition=0)
+    produce(kafka_bootstrap, people_topic, [None], partition=0, key=b'{"id": 8}')
+
+    out = call("preview", "people")[1]
+    shown = json.loads(call("preview", "people", "--json")[1])
+
+    assert [line.split()[1:] for line in out.splitlines()[:3]] == [
+        ["effect", "id"], ["writes", "7"], ["deletes", "its", "key", "8"],
+    ]  # fmt: skip
+    assert [row["deletes"] for row in shown["rows"]] == [False, True]
+
+
 def test_without_new_records_there_is_nothing_to_show(call: Call, people_topic: str) -> None:
     assert call("preview", "people") == (0, "people: no record to read; nothing was written\n", "")
 

@@ -94,7 +94,7 @@ def test_an_audit_reads_the_source_again_and_names_the_record_whose_row_is_missi
     one_epoch(postgres_dsn)
 
     code, out, err = call("audit", "numbers")
-    assert (code, "numbers: 1 epochs, 6 records read again: no difference" in out) == (0, True), out + err
+    assert (code, "numbers: 1 epoch, 6 records read again: no difference" in out) == (0, True), out + err
 
     query(postgres_dsn, "DELETE FROM numbers WHERE value = '4'")
     code, out, err = call("audit", "numbers")

@@ -113,7 +113,7 @@ def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(
     """The advice to create the topic would be wrong for a topic that was read."""
     topic.delete_records({0: 3})
     assert read.plan("r2").outcome is PlanOutcome.NOTHING_TO_READ
-    assert states(read, postgres_dsn) == ({0: "goes on", 1: "goes on"}, None)
+    assert states(read, postgres_dsn) == ({0: "caught up", 1: "caught up"}, None)
 
     topic.delete()
     with pytest.raises(DataLossError, match=f"no longer has the partitions {topic}-0, committed up to offset 3"):
@@ -194,7 +194,7 @@ def test_lag_names_a_ledger_that_does_not_know_what_the_consumer_group_shows(
 def test_lag_names_a_pipeline_whose_epochs_keep_aborting(read: World, topic: Topic, postgres_dsn: str) -> None:
     topic.produce(0, 2)
     for number in range(3):
-        word = "failing" if number else "goes on"
+        word = "failing" if number else "behind"
         assert states(read, postgres_dsn) == ({0: word, 1: word}, "run orders" if number else None)
         epoch = epoch_of(read.plan(f"a{number}"))
         abort(read.ledger, "orders", epoch.epoch_id, run(f"a{number}"), reason="a test says so")
@@ -202,7 +202,7 @@ def test_lag_names_a_pipeline_whose_epochs_keep_aborting(read: World, topic: Top
     keeps = "keeps aborting"
     assert states(read, postgres_dsn) == ({0: keeps, 1: keeps}, "run orders")
     read.to_committed("again")
-    assert states(read, postgres_dsn) == ({0: "goes on", 1: "goes on"}, None)
+    assert states(read, postgres_dsn) == ({0: "caught up", 1: "caught up"}, None)
 
 
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
@@ -251,7 +251,7 @@ def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read
         [note] = planned.notes
         assert note.startswith(f"{topic}-0: an open transaction holds back offsets [2, 3); it began at offset 2")
         assert f"of transactional id 'tx-{topic}', at 20" in note
-        assert note.endswith("with a time-out of 77 s")
+        assert note.endswith("with a time-out of 1 min 17 s")
         [one] = world.kafka.look(world.pipeline.source).partitions[0].open_transactions
         assert isinstance(one, OpenTransaction)
         assert one.last_write_at is not None

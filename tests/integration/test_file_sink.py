@@ -399,12 +399,12 @@ def test_a_store_that_could_show_an_epoch_twice_is_refused_before_anything_is_pl
 ) -> None:
     """Q5: what is not promised there is refused by the plan, not only documented."""
     sink = sink_at(memory)
-    sink.preflight("visits")
+    sink.prepare("visits")
     assert left(memory) == []
 
     monkeypatch.setattr(MemoryFileSystem, *broken)
     with pytest.raises(SinkError, match=f"files:{memory}: the store {said}.*Nothing was planned") as refused:
-        sink.preflight("visits")
+        sink.prepare("visits")
 
     assert not refused.value.retryable
 

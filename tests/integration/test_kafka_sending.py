@@ -24,7 +24,7 @@ from epochline.failpoints import FailpointError
 from epochline.failpoints.named import KILLED
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
-from epochline.kafka.preflight import check_topic
+from epochline.kafka.preflight import check_topic, make_control_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from tests.armed import armed
 from tests.integration.kafka_topics import (
@@ -67,6 +67,9 @@ class Out:
     def check(self, **options: Any) -> None:
         check_topic(self.settings, KafkaTopic(topic=self.name, value=Bytes(), **options))
 
+    def prepare(self) -> None:
+        make_control_topic(self.settings, KafkaTopic(topic=self.name, value=Bytes()))
+
     @property
     def key(self) -> bytes:
         """Of its markers."""
@@ -98,9 +101,10 @@ class Out:
 
 @pytest.fixture
 def topic(settings: Settings, topic_name: str) -> Out:
-    """Three partitions, checked as a plan would, so that the control topic exists."""
+    """Three partitions, checked and prepared as by a plan, so that the control topic exists."""
     made = Out(settings, make_topic(settings, topic_name, 3))
     made.check()
+    made.prepare()
     return made
 
 
@@ -289,12 +293,15 @@ def test_a_control_topic_that_would_lose_markers_is_refused(
         delete_topic(topic.settings, CONTROL_TOPIC)
 
 
-def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(topic: Out) -> None:
+def test_a_missing_control_topic_has_no_marker_and_is_made_before_the_first_epoch(topic: Out) -> None:
     delete_topic(topic.settings, CONTROL_TOPIC)
     assert topic.marked() is None
 
     topic.check()
-    topic.check()
+    with admin_of(topic.settings) as admin:
+        assert CONTROL_TOPIC not in admin.list_topics(), "the check wrote something"
+    topic.prepare()
+    topic.prepare()
 
     topic.sent(1)
     assert topic.marked() == marker(1)
@@ -333,6 +340,7 @@ def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
     topic = Out(secure(secure_kafka), topic_name)
     make_topic(topic.settings, topic.name)
     topic.check()
+    topic.prepare()
 
     topic.sent(3)
 

@@ -36,6 +36,7 @@ _WITHOUT_A_LINK = {
     ".text": "a sentence that the ledger keeps, or what to do",
     ".error": "a sentence that the ledger keeps",
     ".now": "what to do; its numbers are those of the overview",
+    ".from": "where an axis begins",
     ".badge": "a state in words",
     ".outcome": "the line that the run shows; the page below it has each of its numbers as a link",
 }
@@ -178,7 +179,7 @@ def test_every_link_leads_to_a_page_and_a_place_that_are_there(html_of: dict[str
 
 
 def test_a_percentile_leads_to_the_epoch_of_its_nearest_rank(world: World, postgres_dsn: str) -> None:
-    """Of 20 epochs, the 95th percentile is the 19th in order, and the 99th is the last one."""
+    """Of 20 epochs, the 95th percentile is the 19th in order, and the 99th is the last one. 19 have no percentile."""
     query(
         postgres_dsn,
         "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host,"
@@ -197,6 +198,9 @@ def test_a_percentile_leads_to_the_epoch_of_its_nearest_rank(world: World, postg
     ranks = {"least": 1, "median": 10, "p95": 19, "p99": 20, "most": 20}
     assert {name: records[f"{name}_epoch"] for name in ranks} == {name: in_order[at - 1] for name, at in ranks.items()}
     assert {name: records[name] for name in ranks} == {name: known[in_order[at - 1]] for name, at in ranks.items()}
+    query(postgres_dsn, "DELETE FROM epochline.epoch WHERE epoch_id = 116")
+    [fewer] = [one for one in pipeline(postgres_dsn).summary.rows if one["measure"] == "records"]
+    assert (fewer["epochs"], fewer["p95"], fewer["p99"]) == (19, None, None)
 
 
 def test_the_recovered_epochs_that_are_counted_are_those_of_the_history(world: World, postgres_dsn: str) -> None:

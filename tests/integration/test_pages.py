@@ -38,7 +38,7 @@ def reader(login: Callable[..., str]) -> str:
 
 
 def test_an_empty_ledger_has_a_page_that_says_so(reader: str) -> None:
-    assert "The ledger knows no pipeline that you may see" in html("pipelines.html", "/", view=pipelines(reader))
+    assert "There is no pipeline that you may see" in html("pipelines.html", "/", view=pipelines(reader))
 
 
 def test_the_list_says_how_far_behind_a_pipeline_is_and_what_to_do(world: World, reader: str) -> None:
@@ -53,6 +53,31 @@ def test_the_list_says_how_far_behind_a_pipeline_is_and_what_to_do(world: World,
     assert [(one["state"], one["epochs"]) for one in view.day.rows] == [("COMMITTED", 1)]
     world.to_committed("run-2")
     assert [one.state for one in pipelines(reader).standings] == ["caught up"]
+
+
+def test_a_declared_pipeline_without_an_epoch_is_in_the_list_and_has_a_page(
+    world: World, reader: str, postgres_dsn: str
+) -> None:
+    """One that never ran, and one whose first plan failed, with the reason."""
+    world.to_committed()
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.plan_failure (pipeline, dag_id, run_id, error, error_class)"
+        " VALUES ('refused', 'refused', 'run-1', 'ConfigurationError: it names no host', 'ConfigurationError')",
+    )
+
+    view = pipelines(reader, declared=("refused", "orders", "never_ran"))
+
+    states = {row["pipeline"]: one.state for row, one in zip(view.pipelines.rows, view.standings, strict=True)}
+    assert list(states.items()) == [("refused", "cannot plan"), ("orders", "caught up"), ("never_ran", "not started")]
+    text = html("pipelines.html", "/", view=view)
+    assert "it names no host" in text
+    assert pipelines(reader, lambda names: set(), declared=("never_ran",)).standings == []
+    for name, said in (("never_ran", "not started"), ("refused", "it names no host")):
+        with snapshot(reader) as ledger:
+            of_one = pipeline_view(ledger, name, HistoryFilter(), declared=("never_ran",))
+            assert pipeline_view(ledger, "unknown", HistoryFilter(), declared=("never_ran",)) is None
+        assert said in html("pipeline.html", f"/pipelines/{name}", view=of_one, chosen=HistoryFilter())
 
 
 def test_a_pipeline_that_a_user_may_not_see_is_not_in_the_list(world: World, reader: str) -> None:
@@ -74,7 +99,44 @@ def test_failures_since_the_last_commit_are_counted_and_the_cause_is_shown(world
 
     assert view.pipeline.rows[0]["aborts"] == 2
     assert (view.standing.state, view.standing.command) == ("failing", "run orders")
-    assert "the target refuses" in html("pipeline.html", "/pipelines/orders", view=view, chosen=HistoryFilter())
+    shown = pages(reader)
+    for name in ("pipelines", "pipeline"):
+        told = [
+            shown[name].index(one) for one in ("failing</span>", "since <time", "the target refuses", "No offset moved")
+        ]
+        assert told == sorted(told), "what is wrong, since when, why, what to do"
+    assert "epochline run orders" in shown["pipeline"]
+
+
+def test_an_error_that_repeats_is_shown_once_for_its_attempts_and_epochs(
+    world: World, reader: str, postgres_dsn: str
+) -> None:
+    for number in (1, 2):
+        world.to_begun(f"run-{number}")
+        world.abort(number, f"run-{number}", reason=f"ValueError: no city in epoch {number} (parse.py:3)")
+    world.to_begun("run-3")
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host, failed_at, fenced_at, ended_at,"
+        " error, error_class) SELECT pipeline, epoch_id, n, dag_id, run_id, 'host-' || n % 2, now(), now(), now(),"
+        " 'ValueError: no city (parse.py:3); attempt ' || n + 1 || ' took its place', 'ValueError'"
+        " FROM epochline.attempt, generate_series(2, 40) n WHERE epoch_id = 3;"
+        " UPDATE epochline.attempt SET attempt = 41 WHERE epoch_id = 3 AND attempt = 1;"
+        " UPDATE epochline.epoch SET attempt = 41 WHERE epoch_id = 3",
+    )
+
+    shown = pages(reader, 3)
+
+    attempts = shown["epoch"].partition('id="attempts"')[2].partition("<details")[0]
+    assert re.findall(r'attempts? [^:]*: <p class="said">ValueError[^<]*', attempts) == [
+        'attempts 2-40: <p class="said">ValueError: no city (parse.py:3); attempt 41 took its place'
+    ]
+    assert re.findall(r">([\d-]+)</a></th>", attempts) == ["41", "2-40"]
+    history = shown["pipeline"].partition('id="history"')[2]
+    assert re.findall(r'epochs [^:]*: <p class="said">ValueError[^<]*', history) == [
+        'epochs 1-2: <p class="said">ValueError: no city in epoch 2 (parse.py:3)'
+    ]
+    assert history.count("no city in epoch") == 1
 
 
 def test_an_epoch_whose_lease_is_over_is_left_planned_and_the_page_names_the_command(
@@ -220,6 +282,17 @@ def test_lag_after_each_epoch_and_both_rates_come_from_the_ends_that_plans_saw(
     assert found.input == pytest.approx(60 / seconds_between)
     assert found.process == pytest.approx(14 / 24, rel=0.01)
     assert "falls behind" in found.text
+    page, of_day = pages(reader)["pipeline"], pages(reader)["pipelines"]
+    for what, unit, charts in (("flow", "records/s", 1), ("flow", "records", 1), ("partitions", "records", 2)):
+        part = page.partition(f'id="{what}"')[2].partition('<details class="sql"')[0]
+        axes = rf'class="most">[\d.,]+<span class="line">{unit}</span></span><span class="least">0</span>'
+        times = (
+            r'class="from"><time[^>]*>\d\d-\d\d \d\d:\d\d</time></span><span class="to"><time[^>]*>[-\d :]+</time> UTC<'
+        )
+        assert (len(re.findall(axes, part)), len(re.findall(times, part))) == (charts, 2), (what, unit)
+    assert re.search(
+        r'class="most">2<span class="line">an hour</span>.*</time> UTC</span><span class="to">now<', of_day
+    )
 
 
 def test_an_epoch_shows_both_sides_of_the_balance_of_its_rows(world: World, reader: str, postgres_dsn: str) -> None:

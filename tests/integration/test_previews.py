@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from epochline.airflow.acts import ACTS
 from epochline.airflow.pages.quarantine import Place, QuarantineFilter, QuarantineView, quarantine_view, record_view
+from epochline.airflow.pages.views import MOST_COUNTED
 from epochline.airflow.previews import Foreseen
 from epochline.airflow.reading import snapshot
 from epochline.errors import ActionRefusedError, EpochNotFoundError, LedgerError
@@ -17,6 +19,7 @@ from tests.contract.operators import act, subject
 from tests.contract.worlds import World, postgres_world, quarantined
 from tests.databases import query
 from tests.integration.logins import AsSuperuser, Login, user
+from tests.integration.page_views import html
 
 
 @pytest.fixture
@@ -108,6 +111,39 @@ def test_a_page_refuses_what_the_action_refuses_and_nothing_else(
             assert seen.state[key] == (done.before if name == "requeue" else done.after)[key], name
 
 
+OFFERED: dict[str, dict[str, Any]] = {
+    "abort": {"epoch": 1}, "savepoint": {"name": "another"}, "restore": {"name": "s"}, "extend-back": {"to": "earliest"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_page_offers_the_actions_that_would_not_be_refused(
+    world: World, reader: str, postgres_dsn: str, state: str
+) -> None:
+    world.dsn = postgres_dsn  # type: ignore[attr-defined]
+    STATES[state](world)
+    with snapshot(reader) as ledger:
+        [row] = ledger.ask("act_pipeline", pipeline="orders").rows
+
+    offered = {name for name, one in ACTS.items() if one.applies(row)}
+
+    allowed = {name for name in ACTS if foresee(reader, name, OFFERED.get(name, {})).refusal is None}
+    # What is left of an aborted epoch may be discarded again.
+    assert offered == allowed - ({"abort"} if state == "aborted" else set())
+    assert {name for name in offered if ACTS[name].danger} <= {"abort", "restore", "declare-loss"}
+
+
+def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World, reader: str) -> None:
+    quarantined(world)
+
+    seen = foresee(reader, "requeue", {})
+
+    assert seen.lines[0] == "One epoch of orders reads 2 records with today's parse. No offset moves."
+    assert ACTS["requeue"].parse({"out_of_order": "true"}) == {"everything": True, "out_of_order": True}
+    assert ACTS["requeue"].parse({"epoch": "1", "offset": ""}) == {"epoch": 1}
+    assert "everything" not in {one.name for one in ACTS["requeue"].fields}
+
+
 def test_a_preview_says_what_becomes_of_rows_and_offsets(world: World, reader: str, postgres_dsn: str) -> None:
     world.dsn = postgres_dsn  # type: ignore[attr-defined]
     kept(world)
@@ -164,6 +200,7 @@ def test_a_page_of_a_large_quarantine_reads_its_own_records_alone(world: World, 
             [(plan,)] = query(postgres_dsn, f"EXPLAIN (ANALYZE, FORMAT JSON) {view.records.sql}".replace("%", "%%"))
             scan = plan[0]["Plan"]["Plans"][0]
             assert (scan["Index Name"], scan.get("Rows Removed by Filter", 0)) == ("newest_quarantined", 0), chosen
+            assert view.total == (2 if chosen.get("epoch") else MOST_COUNTED), "it counts no further"
 
 
 def test_the_quarantine_is_paged_without_a_gap_and_a_reader_gets_places_alone(world: World, reader: str) -> None:
@@ -186,6 +223,43 @@ def test_the_quarantine_is_paged_without_a_gap_and_a_reader_gets_places_alone(wo
     for size in (0, 201):
         with pytest.raises(ValueError, match="size"):
             QuarantineFilter(size=size)
+
+
+def test_the_quarantine_is_counted_and_grouped_by_reason_without_the_values_in_it(
+    world: World, reader: str, postgres_dsn: str
+) -> None:
+    quarantined(world)
+    why = (
+        "a%_b: 'x' does not fit bigint",
+        'a%_b: {"b": 1} does not fit bigint',
+        "no 'city' at 7",
+        "no 'town' at 8",
+    )
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+        " \"offset\", reason, requeued_by, requeued_at) SELECT 'orders', 1, 1, 'orders', 'x', 0, 100 + n, reason,"
+        " CASE n WHEN 1 THEN 1 END, CASE n WHEN 1 THEN now() END FROM unnest(%s) WITH ORDINALITY u (reason, n)",
+        [*why],
+    )
+
+    view = listed(reader, inspect=True)
+
+    assert (view.total, view.waiting) == (6, 5)
+    assert view.reasons is not None
+    groups = {row["reason"]: (row["records"], row["waiting"], row["like"]) for row in view.reasons.rows}
+    assert groups == {
+        "a%_b: * does not fit bigint": (2, 1, "a\\%\\_b: % does not fit bigint"),
+        "no * at *": (2, 2, "no % at %"),
+        "not JSON at *": (2, 2, "not JSON at %"),
+    }
+    for records, _, like in groups.values():
+        of_group = listed(reader, inspect=True, reason=like)
+        assert (len(of_group.records.rows), of_group.total) == (records, records), like
+    of_reader = listed(reader, inspect=False)
+    assert (of_reader.total, of_reader.waiting, of_reader.reasons) == (6, 5, None)
+    text = html("quarantine.html", "/", view=view, chosen=QuarantineFilter(), may_act=True)
+    assert re.search(r'id="total"><a[^>]*>6 records</a> set aside: <a[^>]*>5</a> wait', text)
 
 
 def test_a_record_is_shown_as_text_without_control_characters_and_in_hex(

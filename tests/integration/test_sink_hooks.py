@@ -102,10 +102,15 @@ def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four
     four.switch("broken.preflight")
     with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
         four.world.it.planned()
+    with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
+        four.world.it.previewed()
     assert four.world.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
 
     four.switch("broken.preflight", on=False)
+    assert four.world.it.previewed().ranges
+    assert not (four.recording / "prepared").exists(), "a preview wrote something"
     four.switch("down.preflight")
+    assert [note for note in four.world.it.previewed().notes if note.startswith(f"{RECORDING} is down")]
     planned, _ = four.world.it.planned()
 
     assert [
@@ -121,6 +126,7 @@ def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:
     """C6, P4: begin, write, seal, commit; complete once every sink shows it."""
     four.epoch("a", "b")
     assert four.calls() == ["begin 1 1", "write 1 1", "seal 1 1"]
+    assert (four.recording / "prepared").exists()
 
     four.world.it.publish()
     four.epoch("c")

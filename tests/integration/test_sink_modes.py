@@ -505,7 +505,7 @@ def test_tables_are_made_as_declared_with_lineage_and_order_columns(bench: NewBe
         ("_epoch", "bigint", False), ("_order_v", "numeric(9,2)", False),
     ]  # fmt: skip
     assert one.made[0] == "shop.t"
-    assert one.made[1].startswith("epochline.deleted_")
+    assert one.made[1].startswith("the side table of deleted keys of ")
 
 
 def test_making_tables_again_makes_and_alters_nothing(bench: NewBench) -> None:

@@ -80,7 +80,7 @@ def test_committed_aborted_and_open_records_are_told_apart_per_partition(
     assert [line.split() for line in table.splitlines() if line.strip().startswith("all")] == [
         ["all", "-", "-", "3", "8", "3", "2"]
     ]
-    assert "read_committed: 1 distinct values, 3 distinct keys" in table
+    assert "read_committed: 1 distinct value, 3 distinct keys" in table
     all_decided(kafka_bootstrap, topic)
     ended = counted(call, topic)["partitions"][1]
     assert (ended["read_committed"], ended["aborted"], ended["undecided"]) == (2, 1, 0)

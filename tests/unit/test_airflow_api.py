@@ -93,7 +93,7 @@ def test_a_run_is_followed_through_a_database_that_is_away_and_the_wait_is_said_
     assert trigger._follow(airflow.api, "shop", "second", lambda: None) == "success"
 
     said = capsys.readouterr().err
-    assert said.count("waiting for up to 120 s: ") == 1
+    assert said.count("waiting for up to 2 min: ") == 1
     assert "HTTP 500: Database error)" in said
 
 

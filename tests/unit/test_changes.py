@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
 
-from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, StateTable
+from epochline import FixedDelay, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, StateTable
 from epochline.declare.parsers import Json, Text
 from epochline.protocol.changes import Effect, as_last_written, changes
 
@@ -21,6 +22,24 @@ def stored(*sinks: PostgresTable | KafkaTopic, **changed: Any) -> Stored:
     table = PostgresTable(table="people", columns=COLUMNS)
     declared = {"source": KafkaSource(topics="people"), "parse": Json(columns=COLUMNS)} | changed
     return dict(json.loads(Pipeline(name="people", sinks=sinks or [table], **declared).stored()))
+
+
+def test_a_change_is_said_in_words() -> None:
+    """No JSON, no ISO duration and no Python in front of a person."""
+    before = stored(source=KafkaSource(topics="people", records_per_epoch=1_000))
+    now = stored(
+        source=KafkaSource(topics=["people", "others"], records_per_epoch=2_000),
+        settings=Settings(minimum_pause=timedelta(minutes=3, seconds=20), restart=FixedDelay(attempts=3)),
+        parse=Json(columns={**COLUMNS, "age": "int"}),
+    )
+
+    said = [str(one) for one in changes(before, now)]
+
+    assert "source.records_per_epoch 1,000 → 2,000" in said
+    assert "source.topics people → people, others" in said
+    assert any("minimum_pause 3 min 20 s" in one for one in said)
+    assert any("attempts 3" in one for one in said)
+    assert not [one for one in said if set(one) & set("{}[]'\"") or "None" in one or "PT" in one]
 
 
 def narrow(table: str) -> PostgresTable:

@@ -195,7 +195,7 @@ def test_a_pipeline_that_stands_has_its_own_word_and_fails_whatever_its_lag(
     assert "second: stands. " in shown.output
     assert goes_on in shown.output
     assert "first: 14 records behind" in shown.output
-    assert [row["state"] for row in rows if row["partition"] == 0] == ["goes on", state, "goes on"]
+    assert [row["state"] for row in rows if row["partition"] == 0] == ["not started", state, "not started"]
 
 
 STALE = MirroredOffset(offset=4, generation=1, epoch_id=8, token="a token")
@@ -289,7 +289,7 @@ def test_a_declared_topic_that_never_existed_stands_with_a_row_of_its_own(server
     assert [(row["topic"], row["partition"], row["head"], row["lag"], row["state"]) for row in rows] == [
         ("second", None, None, None, "topic missing")
     ]
-    assert "second: stands. Kafka has no topic second. To go on, run `epochline plan second`" in shown.output
+    assert "second: stands. Kafka has no topic second. To go on, run `epochline run second`" in shown.output
 
 
 def test_a_stopped_pipeline_ends_with_the_command_that_its_reason_names(servers: Servers) -> None:

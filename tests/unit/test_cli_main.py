@@ -36,6 +36,19 @@ def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
     assert "Exit code" in " ".join(shown.output.split())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status", "validate", "plan", "preview", "ledger", "logs", "quarantine", "list", "lag", "verify-topic", "audit",
+        "actions", "savepoints", "epoch-files",
+    ],
+)  # fmt: skip
+def test_a_command_that_only_reads_says_so(command: str) -> None:
+    said = " ".join(CliRunner().invoke(cli.app, [command, "--help"]).output.split())
+
+    assert "Changes nothing." in said or "Writes nothing." in said
+
+
 def test_the_list_of_commands_is_complete() -> None:
     shown = CliRunner().invoke(cli.app, ["--help"])
 

@@ -8,13 +8,18 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import FileIO
+from typing import Any
 
 import pytest
 
 from epochline.cli.ledger import show_epochs
+from epochline.cli.overview import cell_of
 from epochline.cli.printing import table
+from epochline.cli.stack import show_status
+from epochline.local.home import Home
+from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, SparkStatus, StackStatus, State
 
 EPOCH = {
     "pipeline": "requests_per_client", "epoch_id": 12_345, "state": "PRE_COMMITTED", "attempt": 1,
@@ -77,6 +82,46 @@ def test_what_is_still_too_wide_goes_on_in_its_column_and_nothing_is_lost(monkey
 
     assert max(map(len, lines)) <= 30
     assert "".join(lines).count("x") == 60
+
+
+def test_no_line_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("name", "reason"), [("orders", "a long reason"), ("others", None), ("people", "")])
+
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines == ["name    reason", "orders  a long reason", "others  -", "people"]
+
+
+def test_a_run_whose_time_has_come_is_due_and_a_schedule_is_said_in_words() -> None:
+    row = {"dag_paused": False, "next_run": datetime(2026, 3, 1, tzinfo=UTC), "schedule": timedelta(days=28)}
+
+    assert cell_of(row, "next_run") == "due"
+    assert cell_of(row | {"dag_paused": True}, "next_run") == "DAG paused"
+    assert cell_of(row, "schedule") == "every 28 d"
+
+
+def test_the_status_of_the_stack_names_whole_ports_at_a_narrow_terminal(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part: dict[str, Any] = {
+        "state": State.RUNNING,
+        "version": "1.2.3",
+        "port": 55_432,
+        "pids": {"server": 4_194_301},
+        "logs": [],
+    }
+    files: dict[str, Any] = {"service_file": home.root, "password_file": home.root}
+    dsn = "postgresql://epochline@127.0.0.1:55432/epochline"
+    answer = StackStatus(
+        home=home.root, secrets_file=home.root, postgres=PostgresStatus(**part, **files, dsn=dsn),
+        kafka=KafkaStatus(**part), spark=SparkStatus(**part), airflow=AirflowStatus(**part, password_file=home.root),
+    )  # fmt: skip
+
+    with terminal(30, monkeypatch) as lines:
+        show_status(answer)
+
+    assert [line.split()[2] for line in lines[1:5]] == ["55432"] * 4
+    assert f"postgres: {dsn}" in lines
 
 
 def test_no_number_is_cut_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from epochline.airflow.server_job import how_it_ended
 from epochline.errors import Failure, RowsRefusedError
-from epochline.protocol.failures import RecordedError, failure_of
+from epochline.protocol.failures import RecordedError, failure_of, folded
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,17 @@ def test_a_recorded_error_is_one_line() -> None:
 )
 def test_a_drivers_end_is_told_in_words(code: int, said: str) -> None:
     assert how_it_ended(code) == f"the driver of the Spark job {said}"
+
+
+def test_rows_of_one_error_are_folded_whatever_attempts_it_names_and_what_was_added() -> None:
+    said = "ValueError: attempt {} of epoch 7 of orders: no such column (parse.py:3)"
+    lost = "its process was lost, or could not reach the ledger; attempt {} took its place"
+    newest_first = [
+        (6, None, "r2"), (5, said.format(5) + "; the run failed", "r2"), (4, said.format(4), "r2"),
+        (3, said.format(3) + "; attempt 4 took its place", "r1"), (2, lost.format(3), "r1"), (1, lost.format(2), "r1"),
+    ]  # fmt: skip
+    rows = [{"attempt": number, "error": error, "run_id": run} for number, error, run in newest_first]
+
+    assert [[row["attempt"] for row in group] for group in folded(rows)] == [[6], [5, 4, 3], [2, 1]]
+    assert [[row["attempt"] for row in group] for group in folded(rows, "run_id")] == [[6], [5, 4], [3], [2, 1]]
+    assert [len(group) for group in folded({**row, "error": None} for row in rows)] == [1] * 6

@@ -161,7 +161,7 @@ def test_help_imports_no_driver_and_no_pydantic(environment: Environment, option
     assert "epochline" in said
     assert not those(modules, "pydantic", "psutil", *HEAVY)
     assert {one for one in modules if one.startswith("epochline.")} == {
-        "epochline.cli", "epochline.cli.commands", "epochline.errors",
+        "epochline.cli", "epochline.cli.commands", "epochline.cli.log_file", "epochline.errors",
     }  # fmt: skip
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,17 +22,17 @@ NOW = datetime.now(UTC)
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "\u2013"), (0, "0"), (999, "999"), (1234567, "1 234 567"), (0.5, "0.50"), (1234.56, "1 235")],
+    [(None, "\u2013"), (0, "0"), (999, "999"), (1234567, "1,234,567"), (0.5, "0.50"), (1234.56, "1,235")],
 )
-def test_numbers_have_narrow_spaces_between_thousands(value: float | None, text: str) -> None:
-    assert number(value) == text.replace(" ", "\u202f")
+def test_numbers_have_commas_between_thousands_as_at_the_terminal(value: float | None, text: str) -> None:
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "\u2013"), (0, "0.0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min 1_s"), (3600, "1_h"),
-        (3601, "1_h"), (90_061, "1_d 1_h"), (86_400 * 3 + 23, "3_d"), (-7, "\u22127.0_s"),
+        (None, "\u2013"), (0, "0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min_1_s"), (3600, "1_h"),
+        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (-7, "-7_s"),
     ],
 )  # fmt: skip
 def test_a_duration_has_its_largest_unit_and_the_next(seconds: float | None, text: str) -> None:
@@ -87,11 +91,24 @@ def test_rates_need_two_epochs_and_say_whether_a_pipeline_keeps_up() -> None:
     assert found.text == "Epochs read faster than records come."
 
 
-def test_a_line_goes_through_its_values_and_leaves_unknown_ones_out() -> None:
-    assert charts.line([0, None, 10], width=100, height=20) == "0,19 100,1"
-    assert charts.line([5, 5], most=10, width=100, height=20) == "0,10 100,10"
-    assert charts.line([0, 0]) == "0,19 96,19"
-    assert charts.line([]) == ""
+def test_a_line_goes_through_its_values_at_their_times_and_leaves_unknown_ones_out() -> None:
+    at = [NOW + timedelta(minutes=minutes) for minutes in (0, 3, 4)]
+
+    assert charts.line([0, 5, 10], at, 10, width=100, height=20) == "0,19 75,10 100,1"
+    assert charts.line([0, None, 5], at, 10, width=100, height=20) == "0,19 100,10"
+    assert charts.line([0, 0], [NOW, NOW], 0) == "0,19 0,19"
+    assert charts.line([], [], 0) == ""
+
+
+def test_the_seven_phases_have_seven_colours_in_either_theme() -> None:
+    """Far enough apart to be told from each other, and from the ground."""
+    style = (Path(charts.__file__).parent / "static" / "pages.css").read_text()
+    pairs = {name: re.findall(rf"--{name}: light-dark\(#(\w+), #(\w+)\)", style) for name in charts.PHASES}
+    assert all(f".p-{name}" in style for name in charts.PHASES)
+    for theme, ground in ((0, "ffffff"), (1, "171d2d")):
+        colours = [bytes.fromhex(one) for one in (ground, *(pairs[name][0][theme] for name in charts.PHASES))]
+        near = min(math.dist(one, other) for one, other in itertools.combinations(colours, 2))
+        assert (len(colours), near > 60) == (8, True), (theme, near)
 
 
 def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
@@ -103,7 +120,7 @@ def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "\u2013"), (0, "0_B"), (1023, "1\u202f023_B"), (1024, "1_KiB"), (5 * 2**50, "5\u202f120_TiB")],
+    [(None, "\u2013"), (0, "0_B"), (1023, "1,023_B"), (1024, "1_KiB"), (5 * 2**50, "5,120_TiB")],
 )
 def test_bytes_have_a_unit(value: int | None, text: str) -> None:
     assert size(value) == text.replace("_", "\u202f")
@@ -126,13 +143,15 @@ def test_the_strip_of_a_day_has_a_column_per_hour_with_failures_on_top() -> None
         {"hour": 24, "state": "COMMITTED", "epochs": 2},
     ]
 
-    bars = charts.day(rows, height=20)
+    hours = charts.by_hour(rows)
+
+    bars = charts.day(hours, 4, height=20)
 
     assert [(bar.kind, bar.column, bar.length) for bar in bars] == [
         ("COMMITTED", 3, 15.0), ("ABORTED", 3, 5.0), ("COMMITTED", 23, 10.0),
     ]  # fmt: skip
     assert [bar.at for bar in bars] == [5.0, 0.0, 10.0]
-    assert charts.day([]) == []
+    assert charts.day(charts.by_hour([]), 1) == []
 
 
 def test_a_task_that_loads_the_plugin_loads_no_web_server() -> None:

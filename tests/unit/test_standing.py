@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epochline.cli.standing import GOES_ON, UNKNOWN, decided
+from epochline.cli.standing import UNKNOWN, decided
 from epochline.protocol.standing import StandingWord, standing_of_epoch, standing_of_pipeline
 
 NOW = datetime.now(UTC)
@@ -44,13 +44,13 @@ RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({}, "caught up", "good", None),
     ({"lag": 5}, "behind", "good", None),
-    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", None),
+    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", "trigger orders"),
     ({"seconds_since_observed": 181.0}, "silent", "warning", "trigger orders --unpause"),
     ({"seconds_since_observed": 9e9, "interval_seconds": None}, "caught up", "good", None),
     ({"due": {"kafka:x": 3}}, "not shown everywhere", "warning", "publish orders"),
     (FAILED, "failing", "warning", RUN),
-    ({**FAILED, "failures": 2, **PLANNED, "attempt": 3}, "failing", "warning", RUN),
-    ({**FAILED, "failures": 3, **PLANNED}, "keeps failing", "bad", RUN),
+    ({**FAILED, "failures": 2, **PLANNED, "attempt": 3}, "failing", "warning", None),
+    ({**FAILED, "failures": 3, **PLANNED}, "keeps failing", "bad", None),
     ({**FAILED, "failure_command": "migrate orders"}, "failing", "warning", "migrate orders"),
     (ABORTED, "failing", "warning", RUN),
     ({**FAILED, "failures": 3, **ABORTED, "aborts": 3}, "keeps aborting", "bad", RUN),
@@ -61,7 +61,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({**SEALED, "lease_expired": True}, "pre-committed", "busy", None),
     ({**SEALED, "approval": "awaited", **FAILED}, "awaiting approval", "warning", ABORT),
     (PLANLESS, "cannot plan", "bad", "migrate"),
-    ({**PLANLESS, "plan_command": None, **FAILED}, "cannot plan", "bad", "plan orders"),
+    ({**PLANLESS, "plan_command": None, **FAILED}, "cannot plan", "bad", RUN),
     (
         {"committed_read": 100, "committed_quarantined": 11, "quarantining_above": 0.1},
         "quarantining", "warning", "quarantine orders --epoch 6",
@@ -84,8 +84,9 @@ def test_a_pipeline_has_one_state_with_a_reason_and_the_command_that_goes_on(
 
     assert (standing.state, standing.tone, standing.command) == (state, tone, command)
     assert standing.advice.endswith((".", "?"))
-    stands = standing.word.stands
-    assert decided({**ROW, **changes}) == ((standing.word, str(standing)) if stands else (GOES_ON, None))
+    shown, stands = decided({**ROW, **changes}), standing.word.stands
+    assert (shown.state, shown.stands) == (standing.word, stands)
+    assert shown.reason == (str(standing) if stands or tone == "warning" else None)
     if stands and standing.word is not StandingWord.UNREAD_DELETED:
         assert standing.since == NOW
     for said in ("paused_reason", "plan_error", "failure"):
@@ -102,8 +103,9 @@ def test_the_reason_of_a_failed_attempt_is_the_newest_error() -> None:
     assert "TargetError: no." in str(standing_of_pipeline({**ROW, **PLANLESS}))
 
 
-def test_a_pipeline_that_the_ledger_does_not_know_goes_on() -> None:
-    assert decided({**UNKNOWN, "pipeline": "orders"}) == (GOES_ON, None)
+def test_a_pipeline_that_the_ledger_does_not_know_was_not_started() -> None:
+    shown = decided({**UNKNOWN, "pipeline": "orders"})
+    assert (shown.state, shown.stands, shown.reason) == (StandingWord.NOT_STARTED, False, None)
 
 
 EPOCH: dict[str, Any] = {

@@ -6,7 +6,7 @@ The DAG of an action makes the preview again, so that a run that would do someth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.airflow import previews
@@ -14,6 +14,9 @@ from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot
 from epochline.operations import DAG_ACTIONS, EpochAction
 from epochline.operations.dag_runs import Retry
+
+Row = Mapping[str, Any]
+"""Of the statement ``act_pipeline``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,14 @@ class Act:
 
     name: str
     title: str
-    preview: Callable[[Snapshot, str, Mapping[str, Any], Given], Foreseen]
+    preview: Callable[[Snapshot, str, Row, Given], Foreseen]
+    applies: Callable[[Row], bool]
+    """Whether the action has an effect on a pipeline, by its row of the statement ``act_pipeline``."""
+    danger: str = ""
+    """What the action destroys; empty if it destroys nothing."""
     hidden: frozenset[str] = frozenset()
+    implied: Mapping[str, str] = field(default_factory=dict)
+    """Parameters that hold if a form chooses nothing. They have no input."""
 
     @property
     def help(self) -> str:
@@ -59,7 +68,7 @@ class Act:
                 required=one.is_required(),
             )
             for name, one in DAG_ACTIONS[self.name].parameters.model_fields.items()
-            if name not in self.hidden
+            if name not in self.hidden and name not in self.implied
         ]  # fmt: skip
 
     def is_complete(self, given: Given) -> bool:
@@ -68,13 +77,15 @@ class Act:
         return required <= set(given) and bool(given or not self.fields)
 
     def parse(self, given: Mapping[str, str]) -> Given:
-        """The parameters of a filled-in form. Empty inputs are left out.
+        """The parameters of a filled-in form. Empty inputs are left out. A checkbox alone chooses nothing.
 
         Raises:
             ActionRefusedError: a parameter is wrong; the message does not repeat its value.
         """
-        names = {one.name for one in self.fields}
+        names = {one.name for one in self.fields} | set(self.implied)
         some = {name: value for name, value in given.items() if name in names and value != ""}
+        if not any(one.name in some for one in self.fields if one.kind != "checkbox"):
+            some = {**self.implied, **some}
         if not self.is_complete(some):
             return some
         parsed: dict[str, Any] = DAG_ACTIONS[self.name].parse(some).model_dump(mode="json", exclude_defaults=True)
@@ -88,21 +99,58 @@ class Act:
         return self.preview(ledger, pipeline, rows[0], given)
 
 
+def _runs(row: Row) -> bool:
+    return row["paused_at"] is None and row["dropped_at"] is None
+
+
+def _is_staged(row: Row) -> bool:
+    return row["unfinished_state"] == "PLANNED" and not row["lease_expired"]
+
+
 ACTS: Mapping[str, Act] = {
     one.name: one
     for one in (
-        Act(name="retry", title="Retry", preview=previews.retry),
-        Act(name="pause", title="Pause", preview=previews.pause),
-        Act(name="resume", title="Resume", preview=previews.resume),
-        Act(name="abort", title="Abort an epoch", preview=previews.abort),
-        Act(name="requeue", title="Requeue records", preview=previews.requeue),
-        Act(name="publish", title="Publish again", preview=previews.publish),
-        Act(name="savepoint", title="Make a savepoint", preview=previews.savepoint),
+        Act(
+            name="retry", title="Retry", preview=previews.retry,
+            applies=lambda row: _runs(row) and not _is_staged(row),
+        ),
+        Act(name="pause", title="Pause", preview=previews.pause, applies=_runs),
+        Act(
+            name="resume", title="Resume", preview=previews.resume,
+            applies=lambda row: row["paused_at"] is not None and row["dropped_at"] is None,
+        ),
+        Act(
+            name="abort", title="Abort an epoch", preview=previews.abort, danger="discards what is staged",
+            applies=lambda row: row["unfinished_epoch"] is not None,
+        ),
+        Act(
+            name="requeue", title="Requeue records", preview=previews.requeue, implied={"everything": "true"},
+            applies=lambda row: row["has_quarantined"],
+        ),
+        Act(
+            name="publish", title="Publish again", preview=previews.publish,
+            applies=lambda row: bool(row["due"]),
+        ),
+        Act(
+            name="savepoint", title="Make a savepoint", preview=previews.savepoint,
+            applies=lambda row: row["committed_epoch"] is not None and row["dropped_at"] is None,
+        ),
         # A new pipeline from another one's savepoint has no page yet: the command line makes it.
-        Act(name="restore", title="Restore a savepoint", preview=previews.restore, hidden=frozenset({"of"})),
-        Act(name="extend-back", title="Extend back", preview=previews.extend_back),
+        Act(
+            name="restore", title="Restore a savepoint", preview=previews.restore, hidden=frozenset({"of"}),
+            danger="takes rows out of the targets",
+            applies=lambda row: row["has_savepoints"] and row["unfinished_epoch"] is None,
+        ),
+        Act(
+            name="extend-back", title="Extend back", preview=previews.extend_back,
+            applies=lambda row: _runs(row) and bool(row["older_records"]),
+        ),
         # Pages do not ask Kafka, and only Kafka's batches show a hole: the command line declares holes.
-        Act(name="declare-loss", title="Declare loss", preview=previews.declare_loss, hidden=frozenset({"holes"})),
+        Act(
+            name="declare-loss", title="Declare loss", preview=previews.declare_loss, hidden=frozenset({"holes"}),
+            danger="cannot be undone",
+            applies=lambda row: bool(row["unread_deleted"]) and row["unfinished_epoch"] is None,
+        ),
     )
-}
+}  # fmt: skip
 """By their names in commands, DAGs and addresses."""

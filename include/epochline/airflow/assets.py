@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from epochline.airflow.connections import run_of
-from epochline.declare.names import sink_uri
+from epochline.declare.names import pipeline_uri, sink_uri
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import AnnouncedReceipt, Ledger
 
@@ -41,7 +41,7 @@ def sink_asset(pipeline: str, sink: str) -> Asset:
 
 def events_of(pipeline: Pipeline) -> AssetAlias:
     """Inlet and outlet of an announcing task. An asset emits one event per task, an alias one per epoch and sink."""
-    return AssetAlias(f"epochline://{pipeline.name}")
+    return AssetAlias(pipeline_uri(pipeline.name))
 
 
 def announce_to_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:

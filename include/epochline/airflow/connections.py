@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import Connection as AirflowConnection
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from epochline.config.connections import SPARK_CONNECT, Connection, Connections, spark_writers
 from epochline.declare.pipeline import Pipeline
@@ -79,8 +85,18 @@ def is_scheduled(context: Mapping[str, Any]) -> bool:
     return bool(context["dag_run"].run_type == "scheduled")
 
 
+def _of_airflow(connection_id: str) -> AirflowConnection:
+    try:
+        held: AirflowConnection = AirflowConnection.get(connection_id)
+    except AirflowNotFoundException:
+        raise ConfigurationError(
+            f"Airflow has no connection {connection_id!r}. Add it: *Admin, Connections*, or `airflow connections add`."
+        ) from None
+    return held
+
+
 def _look_up(connection_id: str) -> Connection:
-    held = AirflowConnection.get(connection_id)
+    held = _of_airflow(connection_id)
     return Connection(
         where=f"Airflow connection {connection_id!r}",
         host=held.host or "",
@@ -105,7 +121,7 @@ job_credentials = _ADAPTERS.job_credentials
 
 def spark_server(connection_id: str) -> str | None:
     """URL of the Spark Connect server, with its token; None for a connection by which spark-submit starts a driver."""
-    if AirflowConnection.get(connection_id).conn_type != SPARK_CONNECT:
+    if _of_airflow(connection_id).conn_type != SPARK_CONNECT:
         return None
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
@@ -114,7 +130,7 @@ def spark_server(connection_id: str) -> str | None:
 
 def writers_of(pipeline: Pipeline) -> int | None:
     """How many sessions Spark will write with at once; None if neither connection nor declaration says."""
-    held = AirflowConnection.get(pipeline.spark_connection)
+    held = _of_airflow(pipeline.spark_connection)
     if held.conn_type == SPARK_CONNECT:
         cores = held.extra_dejson.get("cores")
         return None if cores is None else int(cores)

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Del
 from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator
 from epochline.airflow.pre_commit import PreCommitOperator
 from epochline.airflow.publishing import PublishOperator
+from epochline.airflow.retrying import RetryByLedger
 from epochline.airflow.settings import (
     COMMIT_PATIENCE,
     PLAN_PATIENCE,
@@ -109,7 +110,12 @@ def build_dag(pipeline: Pipeline) -> DAG:
             # It may commit what another run has sealed.
             execution_timeout=PLAN_PATIENCE + settings.minimum_pause + commit_patience(pipeline),
         )
-        pre_commit = PreCommitOperator(pipeline=pipeline, task_id="pre_commit", execution_timeout=settings.timeout)
+        pre_commit = PreCommitOperator(
+            pipeline=pipeline,
+            task_id="pre_commit",
+            execution_timeout=settings.timeout,
+            retry_policy=RetryByLedger(pipeline),
+        )
         commit = CommitEpochOperator(
             pipeline=pipeline,
             task_id="commit_epoch",

@@ -63,7 +63,7 @@ class PlanEpochOperator(BaseOperator):
         self.log.info("%s: this task plans the epoch of %s", name, run_of(context))
         for note in settings.notes:
             self.log.info(note)
-        with epochline_errors(), shown_where_not_planned(context):
+        with epochline_errors(), shown_where_not_planned(context, self.pipeline):
             planned = planned_by_action(context, self.pipeline) or plan(
                 ledger_of(self.pipeline),
                 offsets_of(self.pipeline),
@@ -123,12 +123,19 @@ _AFTER_PLAN = {
 
 
 @contextmanager
-def shown_where_not_planned(context: Context) -> Iterator[None]:
-    """Show the outcome of a plan that fails. A paused pipeline's run is skipped: the message says by whom, and why."""
+def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[None]:
+    """Show the outcome of a plan that fails, and keep why in the ledger, also where a connection was at fault.
+
+    A paused pipeline's run is skipped: the message says by whom, and why.
+    """
+    from epochline.coordinator import keep_plan_error
+
     try:
         yield
     except EpochlineError as error:
         show_outcome(context, not_planned(error))
+        with suppress(Exception):  # The ledger's own connection may be the fault.
+            keep_plan_error(ledger_of(pipeline), pipeline.name, run_of(context), error)
         if isinstance(error, PipelinePausedError):
             raise AirflowSkipException(str(error)) from error
         raise

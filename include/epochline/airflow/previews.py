@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.airflow.reading import Snapshot
+from epochline.protocol.quantities import counted
 
 Given = Mapping[str, Any]
 """The parameters of an action as JSON, without those that are not given."""
@@ -88,8 +89,8 @@ def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     total = sum(counts.values())
     return Foreseen(
         lines=(
+            f"One epoch of {pipeline} reads {counted(total, 'record')} with today's parse. No offset moves.",
             *(f"{name}: {_some(records, 'quarantined record')} read again." for name, records in counts.items()),
-            f"One epoch of {pipeline} reads {_count(total, 'record')} with today's parse. No offset moves.",
             "A record that fails again stays in the quarantine, with the new reason.",
         ),
         state={"generation": row["generation"], "quarantined": counts},
@@ -146,7 +147,7 @@ def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
         lines=(
             f"{pipeline} goes back to where epoch {kept['epoch_id']} left it: heads, state and targets, in one"
             " transaction.",
-            f"{_count(kept['undone'], 'epoch')} after it ({kept['undone_rows'] or 0} rows)"
+            f"{counted(kept['undone'], 'epoch')} after it ({kept['undone_rows'] or 0} rows)"
             f" {'is' if kept['undone'] == 1 else 'are'} undone: the rows leave the targets, and a run reads the ranges"
             " again.",
             f"The savepoint was made by {kept['made_by']}: {kept['reason']}",
@@ -229,12 +230,8 @@ def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def _some(count: int, what: str) -> str:
-    return f"{_count(count, what)} {'is' if count == 1 else 'are'}"
+    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"
 
 
 def _said(state: str) -> str:

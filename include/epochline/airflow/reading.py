@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +33,7 @@ class Table:
 
     rows: list[dict[str, Any]]
     sql: str
+    columns: Sequence[str] = ()
 
 
 class Snapshot:
@@ -51,7 +52,8 @@ class Snapshot:
             text: bytes = cursor.mogrify(statement(name), values)
             cursor.execute(text)
             names = [column[0] for column in cursor.description or ()]
-            return Table(rows=[dict(zip(names, row, strict=True)) for row in cursor.fetchall()], sql=text.decode())
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            return Table(rows=rows, sql=text.decode(), columns=names)
 
 
 @contextmanager

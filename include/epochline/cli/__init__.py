@@ -60,10 +60,15 @@ def _about(
 
 def main() -> None:
     """Run the command line. An expected error prints one paragraph and never a traceback."""
+    from epochline.cli.log_file import keep_off_the_terminal
+
+    keep_off_the_terminal()
     try:
         app()
     except EpochlineError as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        from epochline.cli.failures import told
+
+        _say(told(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _say("interrupted")

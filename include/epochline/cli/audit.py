@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from epochline.cli import printing
 from epochline.errors import EpochNotFoundError
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.audit import Difference, EpochResult, Summary
@@ -103,7 +104,7 @@ class _Lines:
         self._json = as_json
 
     def begin(self, epochs: int, offsets: int) -> None:
-        self._task = self._bar.add_task(f"auditing {epochs} epochs", total=offsets)
+        self._task = self._bar.add_task(f"auditing {counted(epochs, 'epoch')}", total=offsets)
 
     def advance(self, offsets: int) -> None:
         if self._task is not None:
@@ -118,7 +119,7 @@ class _Lines:
         if result.superseded:
             lines.append(f"  generation {result.generation}: superseded, its rows stay")
         for one in result.partitions:
-            read = f"{one.found.received} records" if one.found else "not read"
+            read = counted(one.found.received, "record") if one.found else "not read"
             lines.append(f"  {one.topic}-{one.partition} [{one.start}, {one.until}): {read}")
             lines += [f"    {said}" for said in one.not_judged]
         lines += [f"  {sink.sink}: {sink.said or 'rows compared'}" for sink in result.sinks]
@@ -127,10 +128,10 @@ class _Lines:
 
     def summary(self, pipeline: str, summary: Summary) -> None:
         """Print the last line."""
-        said = f"{pipeline}: {summary.epochs} epochs, {summary.records} records read again: "
-        said += f"{summary.differences} differences" if summary.differences else "no difference"
+        said = f"{pipeline}: {counted(summary.epochs, 'epoch')}, {counted(summary.records, 'record')} read again: "
+        said += counted(summary.differences, "difference") if summary.differences else "no difference"
         if summary.not_judged:
-            said += f"; {summary.not_judged} epochs could not be judged wholly"
+            said += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
         self._say("\n".join([*summary.notes, said]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:

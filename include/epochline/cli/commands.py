@@ -24,7 +24,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "feed": {"feed": "Send the lines of FILE to a topic, one record per line, acknowledged by Kafka."},
     "validate": {
-        "validate": "Check the declarations, their functions and their tables without any server. Changes nothing.",
+        "validate": (
+            "Check declarations and their functions, and compare tables where the database answers. Changes nothing."
+        ),
     },
     "migrate": {
         "migrate": "Migrate the ledger to this version, and create declared target tables that are missing.",
@@ -139,8 +141,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state, without the target's rows."
         ),
         "savepoint-import": (
-            "Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of"
-            " PIPELINE`."
+            "Import the savepoint in FILE. A new pipeline can begin from it: `restore NEW NAME --of PIPELINE"
+            " --reason …`."
         ),
         "epoch-files": (
             "List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON."

@@ -24,6 +24,7 @@ from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, 
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
+from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
 
 _TERMINATED = 143
@@ -163,7 +164,7 @@ class Execution:
                 if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
                     printing.progress(
                         f"epoch {one['epoch_id']} belongs to run {one['run_id']} of {one['dag_id']} on {one['host']};"
-                        f" waiting for it, or for its lease to end ({one['lease_seconds']:.0f} s)"
+                        f" waiting for it, or for its lease to end ({printing.duration(round(one['lease_seconds']))})"
                     )
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
@@ -180,7 +181,7 @@ class Execution:
                 printing.progress(str(error))
         if counts is not None:
             took = printing.duration(time.monotonic() - begun)
-            printing.progress(f"{epoch} is pre-committed after {took}: {counts.read} records read")
+            printing.progress(f"{epoch} is pre-committed after {took}: {counted(counts.read, 'record')} read")
 
     def _run_job(self, ticket: StagingTicket) -> None:
         from epochline.spark.job import run as run_job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from epochline.errors import (
@@ -13,6 +14,7 @@ from epochline.errors import (
     PipelineStandsError,
     TopicMissingError,
 )
+from epochline.protocol.standing import StandingWord
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
@@ -21,7 +23,23 @@ if TYPE_CHECKING:
     from epochline.protocol.offsets import Head
     from epochline.protocol.planning import PartitionView, SourceView
 
-OTHER_CLUSTER = "another cluster"
+
+class FaultWord(StrEnum):
+    """A state that only Kafka shows, as `epochline lag` and `epochline list` name it."""
+
+    OTHER_CLUSTER = "another cluster"
+    TOPIC_GONE = "topic gone"
+    PARTITION_GONE = "partition gone"
+    MADE_AGAIN = "topic made again"
+    TOPIC_MISSING = "topic missing"
+    BEYOND_END = "head beyond end"
+    TRUNCATED = "log truncated"
+    UNREAD_DELETED = StandingWord.UNREAD_DELETED.value
+    STANDS = "stands"
+    """Another partition of the pipeline has such a fault."""
+    KAFKA_BEHIND = "Kafka behind"
+    LEDGER_BEHIND = "ledger behind"
+
 
 Row = Mapping[str, Any]
 
@@ -30,9 +48,9 @@ Row = Mapping[str, Any]
 class Fault:
     """Why the next plan would refuse: a word, and the partitions at fault if there are some, each with its word."""
 
-    word: str
+    word: FaultWord
     reason: str
-    at: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    at: Mapping[tuple[str, int], FaultWord] = field(default_factory=dict)
 
 
 def log_fault(
@@ -49,7 +67,7 @@ def log_fault(
     try:
         check_same_cluster(pipeline, known, heads, view.cluster_id, view.partitions)
     except DataLossError as error:
-        return Fault(word=OTHER_CLUSTER, reason=_said(name, error))
+        return Fault(word=FaultWord.OTHER_CLUSTER, reason=_said(name, error))
     views = {(one.tp.topic, one.tp.partition): one for one in view.partitions}
     topics = {topic for topic, _ in views}
     try:
@@ -57,34 +75,34 @@ def log_fault(
     except DataLossError as error:
         found = {(one.tp.topic, one.tp.partition): _fault_at(one, views, topics) for one in heads}
         at = {key: word for key, word in found.items() if word is not None}
-        return Fault(word="stands", reason=_said(name, error), at=at)
+        return Fault(word=FaultWord.STANDS, reason=_said(name, error), at=at)
     ends = former_leaders_ends(source, heads, view)
     try:
         check_not_truncated(name, heads, ends)
     except DataLossError as error:
         cut = [one.tp for one in heads if one.tp in ends and (ends[one.tp] or 0) < one.next_offset]
-        at = {(tp.topic, tp.partition): "log truncated" for tp in cut}
-        return Fault(word="log truncated", reason=_said(name, error), at=at)
+        at = {(tp.topic, tp.partition): FaultWord.TRUNCATED for tp in cut}
+        return Fault(word=FaultWord.TRUNCATED, reason=_said(name, error), at=at)
     return None
 
 
-def _fault_at(head: Head, views: Mapping[tuple[str, int], PartitionView], topics: set[str]) -> str | None:
+def _fault_at(head: Head, views: Mapping[tuple[str, int], PartitionView], topics: set[str]) -> FaultWord | None:
     """What is wrong with the partition of a head."""
     there = views.get((head.tp.topic, head.tp.partition))
     if there is None:
-        return "partition gone" if head.tp.topic in topics else "topic gone"
+        return FaultWord.PARTITION_GONE if head.tp.topic in topics else FaultWord.TOPIC_GONE
     if head.tp.topic_id != there.tp.topic_id:
-        return "topic made again"
+        return FaultWord.MADE_AGAIN
     if head.next_offset > there.high_watermark:
-        return "head beyond end"
-    return "unread records deleted" if head.next_offset < there.log_start else None
+        return FaultWord.BEYOND_END
+    return FaultWord.UNREAD_DELETED if head.next_offset < there.log_start else None
 
 
 def topic_fault(pipeline: str, error: TopicMissingError | None) -> Fault | None:
     """Whether Kafka lacks a declared topic that was never read."""
     if error is None:
         return None
-    return Fault(word="topic missing", reason=going_on(str(error), f"plan {pipeline}"))
+    return Fault(word=FaultWord.TOPIC_MISSING, reason=going_on(str(error), f"run {pipeline}"))
 
 
 def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Fault | None:
@@ -105,7 +123,7 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
     try:
         refuse_unknown(pipeline.name, last, unknown)
     except LedgerBehindError as error:
-        return Fault(word="ledger behind", reason=_said(pipeline.name, error))
+        return Fault(word=FaultWord.LEDGER_BEHIND, reason=_said(pipeline.name, error))
     return None
 
 
@@ -116,7 +134,7 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
     from epochline.protocol.mirror import LastMirror
 
     rows = database.ask(ledger, "last_mirror", pipeline=pipeline.name)
-    if not rows or (lost is not None and lost.word == OTHER_CLUSTER):
+    if not rows or (lost is not None and lost.word == FaultWord.OTHER_CLUSTER):
         return None
     last = LastMirror(**rows[0])
     last = replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
@@ -126,7 +144,7 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
         if lost is None and last.missing(mirrored):
             check_group_is_there(pipeline, last, mirrored, source.group_retention())
     except KafkaBehindError as error:
-        return Fault(word="Kafka behind", reason=_said(pipeline.name, error))
+        return Fault(word=FaultWord.KAFKA_BEHIND, reason=_said(pipeline.name, error))
     return None
 
 

@@ -17,8 +17,10 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from epochline.cli import printing
 from epochline.errors import StackError
 from epochline.kafka.feed_lines import Partitioner, json_record, plain_record
+from epochline.protocol.quantities import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -96,9 +98,10 @@ def feed_command(
             highlight=False,
         )
     for partition, records in report.records.items():
-        print_out(f"partition {partition}: {records} records", highlight=False)
+        print_out(f"partition {partition}: {counted(records, 'record')}", highlight=False)
     print_out(
-        f"{report.total} records, {report.payload} bytes in {report.seconds:.1f} s ({report.rate:.0f} records/s)",
+        f"{counted(report.total, 'record')}, {counted(report.payload, 'byte')} in {printing.duration(report.seconds)}"
+        f" ({printing.number(round(report.rate))} records/s)",
         highlight=False,
     )
 

@@ -13,6 +13,7 @@ from epochline.cli import printing
 from epochline.cli.servers import Servers
 from epochline.cli.standing import Standing, overview_of, standing_of
 from epochline.errors import EpochlineError
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.config.discovery import Declared
@@ -36,13 +37,11 @@ def lag(
 ) -> None:
     """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
 
-    The end is the last stable offset: a run can read up to there now. The state says why a pipeline stands: it is
-    paused, stopped (it paused itself), dropped, awaiting approval or left planned; its log is not the one that was read
-    (another cluster, topic gone, partition gone, topic made again, head beyond end, log truncated, unread records
-    deleted, or "stands" where another partition has such a fault); a declared topic is missing; the ledger is behind
-    what the consumer group shows; or it keeps aborting. Exit code 0: success; 1: a declaration is broken, or Kafka or
-    the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no such pipeline, or
-    wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended --follow.
+    Changes nothing. The end is the last stable offset: a run can read up to there now. The state is that of the pages
+    in Airflow, with what only Kafka shows: docs/operations.md explains each. Exit code 0: success; 1: a declaration is
+    broken, or Kafka or the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no
+    such pipeline, or wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended
+    --follow.
     """
     from epochline.cli.refresh import refresh, refuse_with_follow
     from epochline.config import discovery
@@ -63,7 +62,7 @@ def lag(
         seen.show()
     if seen.errors or found.broken:
         raise typer.Exit(1)
-    if fail_above is not None and (seen.standing or any(one > fail_above for one in seen.behind.values())):
+    if fail_above is not None and (seen.stands or any(one > fail_above for one in seen.behind.values())):
         raise typer.Exit(TOO_FAR_BEHIND)
 
 
@@ -81,9 +80,9 @@ class _Seen:
         return {name: _behind(one) for name, one in self.known.items()}
 
     @property
-    def standing(self) -> dict[str, str]:
-        """By pipeline, the reason why it stands."""
-        return {name: one.reason for name, one in self.known.items() if one.reason is not None}
+    def stands(self) -> bool:
+        """Whether a pipeline stands until a person acts."""
+        return any(one.stands for one in self.known.values())
 
     def show(self) -> None:
         """Print a table, a line for each pipeline, and what could not be asked."""
@@ -96,7 +95,7 @@ class _Seen:
                     row["partition"],
                     row["head"],
                     row["end"],
-                    row["lag"],
+                    printing.number(row["lag"]),
                     _ago(row["seconds_since_commit"]),
                     row["state"],
                 )
@@ -105,10 +104,11 @@ class _Seen:
             ],
             least=("end", "head"),
         )
-        standing = self.standing
-        for name, records in self.behind.items():
-            how_far = f"{records} records behind" if records else "caught up"
-            printing.say(f"{name}: stands. {standing[name]}" if name in standing else f"{name}: {how_far}")
+        for name, one in self.known.items():
+            records = self.behind[name]
+            how_far = f"{counted(records, 'record')} behind" if records else "caught up"
+            said = "stands" if one.stands else how_far
+            printing.say(f"{name}: {said}" if one.reason is None else f"{name}: {said}. {one.reason}")
         self.show_errors()
 
     def show_errors(self) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.cli.database import Row, Session
@@ -37,8 +38,8 @@ def ledger(
 ) -> None:
     """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
-    Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the ledger cannot be
-    read; 2: wrong use; 130: Ctrl-C ended --follow.
+    Changes nothing. Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the
+    ledger cannot be read; 2: wrong use; 130: Ctrl-C ended --follow.
     """
     from epochline.cli import connections, database
     from epochline.cli.refresh import refresh, refuse_with_follow
@@ -94,11 +95,6 @@ def check_known(pipeline: str, in_ledger: Set[str]) -> None:
         )
 
 
-def _seconds(seconds: float | None) -> str:
-    # The producer's clock may be ahead of the database's.
-    return "-" if seconds is None else f"{'-' if seconds < 0 else ''}{printing.duration(abs(seconds))}"
-
-
 def connection_of(pipeline: str | None) -> str:
     """The connection id that a declared pipeline names; the default one if the pipeline is no longer declared."""
     from epochline.config.connections import POSTGRES
@@ -125,6 +121,11 @@ def next_step(row: Row) -> str | None:
     return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 
 
+def counts_of(row: Row) -> list[int | None]:
+    """How many records were read, passed, skipped and quarantined."""
+    return [row[f"records_{name}"] for name in ("read", "passed", "skipped", "quarantined")]
+
+
 def show_epochs(epochs: list[dict[str, Any]]) -> None:
     """Print epochs as a table, with notes and errors below it."""
     if not epochs:
@@ -137,9 +138,9 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         ),
         [
             (
-                one["pipeline"], one["epoch_id"], one["state"], one["attempt"], one["records_read"],
-                one["records_passed"], one["records_skipped"], one["records_quarantined"], one["rows_written"],
-                one["planned_at"], printing.duration(one["seconds"]), _seconds(one["longest_latency_seconds"]),
+                one["pipeline"], one["epoch_id"], one["state"], one["attempt"], *map(printing.number, counts_of(one)),
+                printing.number(one["rows_written"]), one["planned_at"],
+                printing.duration(one["seconds"]), printing.duration(one["longest_latency_seconds"]),
             )
             for one in epochs
         ],
@@ -158,7 +159,7 @@ def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
     if one["undone_by"] is not None:
         yield f"undone by epoch {one['undone_by']}; its rows are gone"
     if one["records_too_late"]:
-        yield f"{one['records_too_late']} records came too late for their windows"
+        yield f"{counted(one['records_too_late'], 'record')} came too late for their windows"
     if one["error"]:
         yield one["error"]
 
@@ -179,7 +180,7 @@ def _show_one(
     if passed:
         printing.say(f"phases: {', '.join(passed)}")
     if phases["longest_latency_seconds"] is not None:
-        oldest, newest = (_seconds(phases[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
+        oldest, newest = (printing.duration(phases[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
         printing.say(f"age at the commit, by Kafka's timestamps: {oldest} of the oldest record, {newest} of the newest")
     if epoch["note"]:
         printing.say(f"note: {epoch['note']}")
@@ -190,15 +191,15 @@ def _show_one(
         ("topic", "partition", "range", "read", "passed", "skipped", "quarantined"),
         [
             (
-                one["topic"], one["partition"], f"[{one['start_offset']}, {one['until_offset']})", one["records_read"],
-                one["records_passed"], one["records_skipped"], one["records_quarantined"],
+                one["topic"], one["partition"], f"[{one['start_offset']}, {one['until_offset']})",
+                *map(printing.number, counts_of(one)),
             )
             for one in ranges
         ],
     )  # fmt: skip
     printing.say()
     show_attempts(attempts)
-    printing.say(f"records kept in the quarantine: {quarantined}")
+    printing.say(f"records kept in the quarantine: {printing.number(quarantined)}")
     if then is not None:
         printing.say(then)
 
@@ -216,8 +217,8 @@ def show_attempts(attempts: list[dict[str, Any]]) -> None:
         ("attempt", "state", "host", "started", "ended", "rows staged", "fenced writes"),
         [
             (
-                one["attempt"], one["state"], one["host"], one["started_at"], one["ended_at"], one["rows_staged"],
-                one["fenced_writes"],
+                one["attempt"], one["state"], one["host"], one["started_at"], one["ended_at"],
+                printing.number(one["rows_staged"]), printing.number(one["fenced_writes"]),
             )
             for one in attempts
         ],

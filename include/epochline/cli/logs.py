@@ -41,7 +41,7 @@ def logs(
 ) -> None:
     """Print the logs of the tasks that made an epoch of PIPELINE, with Spark's output; the newest epoch's.
 
-    If the newest run wrote no epoch, its log is printed, and why it wrote none.
+    If the newest run wrote no epoch, its log is printed, and why it wrote none. Changes nothing.
 
     Asks the stack's Airflow for each try of each task, in the order of their starts. Spark's output is in the log of
     pre_commit. Exit code 0: success; 1: there is no such pipeline or epoch, a command made it and not Airflow, or
@@ -85,9 +85,11 @@ def _wrote_no_epoch(ledger: Session, pipeline: str) -> bool:
 
     found = [row for row in ask(ledger, "standing", pipeline=pipeline) if row["plan_error"] is not None]
     for row in found:
-        if row["plan_dag_id"] not in _AT_TERMINALS:
-            _Printed(stack_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
-        printing.progress(f"run {row['plan_run_id']} wrote no epoch. {pipeline}: {standing_of_pipeline(row)}")
+        try:
+            if row["plan_dag_id"] not in _AT_TERMINALS:
+                _Printed(stack_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
+        finally:  # The ledger knows the reason, also where no Airflow has the log.
+            printing.progress(f"run {row['plan_run_id']} wrote no epoch. {pipeline}: {standing_of_pipeline(row)}")
     return bool(found)
 
 

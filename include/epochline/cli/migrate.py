@@ -9,8 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from epochline.cli.failures import told
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, DeclarationError, TargetError
+from epochline.errors import ConfigurationError, DeclarationError, EpochlineError, TargetError
 
 REFUSED = 1
 
@@ -21,17 +22,23 @@ def register(app: typer.Typer) -> None:
 
 
 def migrate(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Migrate the ledger to this version, and create declared target tables that are missing.
 
-    Safe to run at any time, also several times at once. Alters no column of a target. Also creates the roles of least
-    privilege and their grants, and lets the login of the connection epochline_reader see quarantined bytes on the
-    pages in Airflow. If this login may not, the statements are printed for a DBA; only pipelines with a
-    writer_connection and those pages need them. Exit code 0: ledger and targets exist; 1: refused, or the table of
-    a pipeline is not one that Epochline made from the declaration; the message says why, and everything is done for
-    the others; 2: a declaration is broken; it is named, and everything is done for the others. Also 2: two
-    pipelines name one table; nothing is done.
+    Safe to run at any time, also several times at once. Of a table that exists it checks owner and unique keys if the
+    declaration names its columns, and nothing else; `plan` compares the rest. It alters no column. Also creates the
+    roles of least privilege and their grants, and lets the login of the connection epochline_reader see quarantined
+    bytes on the pages in Airflow. If this login may not, the statements are printed for a DBA; only pipelines with a
+    writer_connection and those pages need them. With NAME, only the ledgers and tables of these pipelines.
+
+    Exit code 0: ledger and targets exist; 1: refused, or the table of a pipeline is not one that Epochline made from
+    the declaration; the message says why, and everything is done for the others; 2: a declaration is broken, or there
+    is no such pipeline; it is named, and everything is done for the others. Also 2: two pipelines name one table;
+    without NAME nothing is done then.
     """
     from epochline.cli import printing
     from epochline.config import discovery
@@ -39,11 +46,25 @@ def migrate(
 
     declared = discovery.look()
     shared = shared_tables(declared)
-    if shared:
+    if shared and not names:
         raise shared[0]
-    found = declared.pipelines
-    ledgers = migrate_ledgers(found.values())
-    targets = create_targets(found)
+    found, unknown = _chosen(names) if names else (declared.pipelines, [])
+    ledgers: dict[str, MigratedLedger] = {}
+    made: dict[str, list[str]] = {}
+    refused: dict[str, EpochlineError] = {}
+    groups = _by_database(found) if found or not names else []
+    for some in groups:
+        try:
+            ledgers |= migrate_ledgers(some.values())
+        except EpochlineError as error:
+            if len(groups) == 1:
+                raise
+            refused |= dict.fromkeys(some, error)
+            continue
+        targets = create_targets(some)
+        made |= targets.made
+        refused |= targets.refused
+    targets = CreatedTargets(made=made, refused=refused)
     if as_json:
         printing.say(
             printing.as_json(
@@ -59,11 +80,39 @@ def migrate(
     else:
         show_ledgers(ledgers)
         show_targets(targets, printing.say)
+        if targets.made:
+            printing.say(
+                "Tables that existed before were not compared with their declarations:"
+                f" `epochline plan {' '.join(targets.made)}` does that, and changes nothing."
+            )
+    for one in unknown:
+        printing.progress(told(one))
     printing.broken(declared.broken)
+    if unknown or (declared.broken and not names and not targets.refused):
+        raise typer.Exit(DeclarationError.exit_code)
     if targets.refused:
         raise typer.Exit(REFUSED)
-    if declared.broken:
-        raise typer.Exit(DeclarationError.exit_code)
+
+
+def _by_database(pipelines: Mapping[str, Pipeline]) -> list[dict[str, Pipeline]]:
+    """The pipelines, those of one database together; one empty group without any pipeline."""
+    found: dict[str, dict[str, Pipeline]] = {}
+    for name, pipeline in pipelines.items():
+        found.setdefault(pipeline.postgres_connection, {})[name] = pipeline
+    return list(found.values()) or [{}]
+
+
+def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[DeclarationError]]:
+    """The declared pipelines of these names, and an error for each of the others."""
+    from epochline.config.shared_tables import find_alone
+
+    found, errors = {}, []
+    for name in dict.fromkeys(names):
+        try:
+            found[name] = find_alone(name)
+        except DeclarationError as error:
+            errors.append(error)
+    return found, errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +128,7 @@ class CreatedTargets:
     """By pipeline: the tables that were made, or why its targets were refused."""
 
     made: Mapping[str, list[str]]
-    refused: Mapping[str, TargetError]
+    refused: Mapping[str, EpochlineError]
 
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
@@ -127,7 +176,7 @@ def create_targets(found: Mapping[str, Pipeline]) -> CreatedTargets:
     from epochline.cli.connections import ledger_of
 
     made: dict[str, list[str]] = {}
-    refused: dict[str, TargetError] = {}
+    refused: dict[str, EpochlineError] = {}
     for name, pipeline in found.items():
         try:
             with ledger_of(pipeline).transaction() as tx:
@@ -158,5 +207,5 @@ def show_targets(targets: CreatedTargets, report: Callable[[str], None]) -> None
 
     for name, made in targets.made.items():
         report(f"{name}: {'made ' + ', '.join(made) if made else 'every target exists'}")
-    for error in targets.refused.values():
+    for error in dict.fromkeys(targets.refused.values()):
         printing.progress(f"refused: {error}")

@@ -30,6 +30,7 @@ from epochline.operations import (
     Subject,
     tidy,
 )
+from epochline.protocol.changes import words
 from epochline.protocol.epoch import Run
 
 _EXIT_CODES = (
@@ -56,7 +57,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 def actions(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after.
 
-    Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
+    Changes nothing. Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         rows = tx.operators.actions(pipeline)
@@ -67,14 +68,25 @@ def actions(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = 
     else:
         printing.table(
             ("action", "epoch", "who", "when", "why", "before", "after"),
-            [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
+            [
+                (
+                    row.action,
+                    row.epoch_id,
+                    row.actor,
+                    row.acted_at,
+                    row.reason,
+                    words(row.before),
+                    words(row.after),
+                )
+                for row in rows
+            ],
         )
 
 
 def savepoints(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason.
 
-    Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
+    Changes nothing. Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         found = tx.savepoints.of(pipeline)
@@ -87,8 +99,8 @@ def savepoints(pipeline: _Name, connection: _Connection = None, as_json: _AsJson
             ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
             [
                 (
-                    one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
-                    one.reason, one.imported_at or "",
+                    one.name, one.epoch_id, printing.number(sum(state.keys for state in one.states.values())),
+                    one.made_by, one.made_at, one.reason, one.imported_at,
                 )
                 for one in found
             ],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epochline.cli import printing
 from epochline.cli.servers import Servers
-from epochline.cli.standing import GOES_ON, decided, overview_of, standing_of
+from epochline.cli.standing import decided, overview_of, standing_of
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
 
@@ -27,10 +28,10 @@ def register(app: typer.Typer) -> None:
 def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
     """List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run.
 
-    The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the stack's Airflow says;
-    it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit code 0: success, also
-    without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are
-    shown; 2: wrong use.
+    Changes nothing. The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the
+    stack's Airflow says; it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit
+    code 0: success, also without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the
+    other pipelines are shown; 2: wrong use.
     """
     from epochline.config import discovery
 
@@ -44,12 +45,12 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
             except EpochlineError as error:
                 errors[name] = error
     if as_json:
-        printing.say(printing.as_json(rows))
+        printing.say(printing.as_json([{**row, "schedule": _text(row["schedule"])} for row in rows]))
     else:
         columns = ("pipeline", "state", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
             [name.replace("_", " ") for name in columns],
-            [[_cell(row, name) for name in columns] for row in rows],
+            [[cell_of(row, name) for name in columns] for row in rows],
             least=("schedule", "next run"),
         )
     for name, why in errors.items():
@@ -59,12 +60,25 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
         raise typer.Exit(1)
 
 
-def _cell(row: dict[str, Any], column: str) -> Any:
-    if column == "lag" and row["lag"] is None:
-        return "unknown"
-    if column == "quarantined" and row["quarantined"]:
-        return f"{row['quarantined']} ({row['quarantined_share']:.1%})"
-    return "DAG paused" if column == "next_run" and row["dag_paused"] else row[column]
+def cell_of(row: Mapping[str, Any], column: str) -> Any:
+    """What the table shows of a pipeline in a column."""
+    value = row[column]
+    match column:
+        case "lag":
+            return "unknown" if value is None else printing.number(value)
+        case "quarantined" if value:
+            return f"{printing.number(value)} ({row['quarantined_share']:.1%})"
+        case "next_run" if row["dag_paused"]:
+            return "DAG paused"
+        case "next_run" if value is not None and value <= datetime.now(UTC):
+            return "due"  # Airflow starts it once an earlier run has ended.
+        case "schedule" if isinstance(value, timedelta):
+            return f"every {printing.duration(value.total_seconds())}"
+    return value
+
+
+def _text(schedule: object) -> str | None:
+    return None if schedule is None else str(schedule)
 
 
 def _share(overview: Mapping[str, Any]) -> float | None:
@@ -79,15 +93,13 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     try:
         standing = standing_of(pipeline, overview, ledger, servers.source(pipeline))
         lags = [one["lag"] for one in standing.partitions]
-        state, reason, lag = standing.state, standing.reason, None if None in lags else sum(lags)
+        reason, lag = standing.reason, None if None in lags else sum(lags)
     except (SourceError, ConfigurationError) as error:
-        (state, reason), lag = decided(overview), None
-        reason = reason or f"lag unknown: {error}"
-    if state == GOES_ON and overview["epoch_id"] is not None:
-        state = f"epoch {overview['epoch_id']} {overview['state']}"
+        standing, lag = decided(overview), None
+        reason = standing.reason or f"lag unknown: {error}"
     return {
         "pipeline": pipeline.name,
-        "state": state,
+        "state": standing.state,
         "reason": reason,
         "epoch": overview["epoch_id"],
         "lag": lag,
@@ -114,7 +126,7 @@ class _Schedules:
         except StackError:
             self._api = None
         return {
-            "schedule": None if pipeline.schedule is None else str(pipeline.schedule),
+            "schedule": pipeline.schedule,
             "dag_paused": None if dag is None else dag.paused,
             "next_run": None if dag is None or dag.paused else dag.next_run,
         }

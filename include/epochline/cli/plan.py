@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochline.cli import printing
+from epochline.cli.failures import each
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
+from epochline.protocol.quantities import counted, number
 
 if TYPE_CHECKING:
     from epochline.coordinator import PlanPreview
@@ -22,34 +24,69 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    names: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="The pipelines' names.")],
     max_records: Annotated[int | None, typer.Option(min=1, help="Use this limit instead of the declared one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.
 
-    Makes all checks of a real plan. Exit code 0: the next epoch can be planned, even if it reads nothing; 1: the plan
-    would be refused, the message says why; 2: there is no such pipeline, or its declaration is invalid, or another
-    pipeline names one of its tables.
-    """
-    from epochline.cli.connections import ledger_of, offsets_of
-    from epochline.config.shared_tables import find_alone
-    from epochline.coordinator import preview
+    Refuses what the plan of a run refuses: a target that is missing, does not fit or lacks a right, a changed
+    declaration or state, a log that is not the one that was read, a sink that would take no epoch. Left to the run is
+    what only a write shows: whether a store of files keeps the first of two entries, and whether the control topic may
+    be created. No record is parsed; `preview` does that. With several names, a refused one hides no other, and --json
+    prints a list.
 
-    declared = find_alone(pipeline)
-    since, changed = _changes(declared)
+    Exit code 0: the next epochs can be planned, even if they read nothing; 1: a plan would be refused, the message says
+    why; 2: there is no such pipeline, or its declaration is invalid, or another pipeline names one of its tables.
+    """
+    shown: list[dict[str, Any]] = []
     try:
-        seen = preview(ledger_of(declared), offsets_of(declared), declared, record_limit=max_records)
+        each(names, lambda name: shown.append(_plan_of(name, max_records, as_json=as_json)))
+    finally:
+        if as_json and shown:
+            printing.say(printing.as_json(shown if len(set(names)) > 1 else shown[0]))
+
+
+def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, Any]:
+    """What the next epoch would read, for a program; printed for a person unless ``as_json``."""
+    from epochline.cli.connections import ledger_of, offsets_of, spark_master
+    from epochline.config.connections import spark_writers
+    from epochline.config.resolve import resolve_settings
+    from epochline.config.settings_file import file_settings
+    from epochline.config.shared_tables import find_alone
+    from epochline.coordinator import PlanRequest, preview
+
+    declared = find_alone(name)
+    since, changed = _changes(declared)
+    request = PlanRequest(
+        record_limit=max_records,
+        writers=spark_writers(declared.spark_conf, spark_master(declared.spark_connection)),
+        settings=resolve_settings(declared, file=file_settings()),
+    )
+    try:
+        seen = preview(ledger_of(declared), offsets_of(declared), declared, request)
     except EpochlineError:
         # A changed declaration is the likely reason for a refusal.
         if changed and not as_json:
             _show_changes(since, changed)
         raise
-    if as_json:
-        printing.say(printing.as_json(_as_dict(declared, seen, since, changed)))
-        return
-    _show(declared, seen)
-    _show_changes(since, changed)
+    if not as_json:
+        _show(declared, seen)
+        _show_changes(since, changed)
+        printing.say(_what_was_checked(declared))
+    return _as_dict(declared, seen, since, changed)
+
+
+def _what_was_checked(declared: Pipeline) -> str:
+    tables = [one.table for one in declared.tables]
+    checked = ["the declaration", f"table{'' if len(tables) == 1 else 's'} {', '.join(tables)}"]
+    checked += [one.source.described for one in declared.inputs.values()]
+    checked += ["consumer group " + declared.consumer_group] if declared.source.mirror else []
+    checked += [one.name for one in declared.post_commit_sinks]
+    return (
+        f"{declared.name}: checked {', '.join(checked)}, as the plan of a run does. No record was parsed:"
+        f" `epochline preview {declared.name}` parses the next ones. Nothing was written."
+    )
 
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
@@ -118,15 +155,15 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
                 row["partition"],
                 row["head"] if row["origin"] is None else f"{row['head']} ({row['origin']})",
                 f"[{row['start']}, {row['until']})" if row["offsets"] else "-",
-                row["offsets"],
-                row["backlog_after"],
+                number(row["offsets"]),
+                number(row["backlog_after"]),
             )
             for row in rows
         ],
     )
-    total, after = sum(row["offsets"] for row in rows), sum(row["backlog_after"] for row in rows)
+    total, after = sum(row["offsets"] for row in rows), number(sum(row["backlog_after"] for row in rows))
     if total:
-        printing.say(f"the next epoch of {declared.name} would read {total} offsets and leave {after}")
+        printing.say(f"the next epoch of {declared.name} would read {counted(total, 'offset')} and leave {after}")
     elif seen.idle:
         printing.say(f"{declared.name}: nothing to read; a run would close windows, because the source is idle")
     else:
@@ -147,6 +184,6 @@ def _show_changes(since: int | None, changed: list[Change]) -> None:
     else:
         printing.say(f"the declaration changed since epoch {since}:")
         printing.table(
-            ("field", "before", "now", "effect", "what to do"),
-            [(one.field, one.before, one.now, str(one.effect), one.advice) for one in changed],
+            ("change", "effect", "what to do"),
+            [(str(one), str(one.effect), one.advice) for one in changed],
         )

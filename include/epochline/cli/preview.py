@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epochline.cli import printing
-from epochline.declare.columns import LINEAGE
+from epochline.declare.columns import DELETED, LINEAGE
 from epochline.errors import EpochError, EpochlineError
+from epochline.protocol.quantities import counted, number
 
 if TYPE_CHECKING:
     from epochline.audit import ParsedRecords
@@ -35,8 +36,9 @@ def preview(
     """Parse the next records of PIPELINE here, without Spark, and show rows and refusals. Writes nothing.
 
     Reads from the heads, as the next epoch would, also while the pipeline is paused or its tables are missing. No
-    ledger row, offset, topic or table changes. A transform is not run: the rows are those that it would get. Rules
-    that only the target knows, such as NOT NULL, are not checked. Exit code 0: success, even if records are refused or
+    ledger row, offset, topic or table changes. A row that deletes its key from an upsert target is marked. A transform
+    is not run: the rows are those that it would get. Rules that only the target knows, such as NOT NULL, are not
+    checked. Exit code 0: success, even if records are refused or
     there is none; 1: the source or the ledger cannot be read, or the parse fails as a whole; 2: there is no such
     pipeline, or its declaration is invalid.
     """
@@ -72,7 +74,7 @@ def _place(topic: str, partition: int, offset: int) -> str:
 
 
 def _values(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in LINEAGE}
+    return {name: value for name, value in row.items() if name not in (*LINEAGE, DELETED)}
 
 
 def _short(value: Any) -> str | None:
@@ -93,6 +95,7 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords) -> dict[str, Any]:
                 "partition": row["_partition"],
                 "offset": row["_offset"],
                 "row": row["_row"],
+                "deletes": row[DELETED],
                 "values": _values(row),
             }
             for row in parsed.rows
@@ -107,11 +110,13 @@ def _show(declared: Pipeline, parsed: ParsedRecords) -> None:
         return
     if parsed.rows:
         columns = list(_values(parsed.rows[0]))
+        deletes = any(row[DELETED] for row in parsed.rows)
         printing.table(
-            ("record", *columns),
+            ("record", *(["effect"] if deletes else []), *columns),
             [
                 (
                     _place(row["_topic"], row["_partition"], row["_offset"]),
+                    *(["deletes its key" if row[DELETED] else "writes"] if deletes else []),
                     *(_short(row[name]) for name in columns),
                 )
                 for row in parsed.rows
@@ -121,8 +126,8 @@ def _show(declared: Pipeline, parsed: ParsedRecords) -> None:
         printing.say(f"refused {_place(one.topic, one.partition, one.offset)}: {one.reason}")
     passed = parsed.read - parsed.skipped - len(parsed.refused)
     printing.say(
-        f"{declared.name}: {parsed.read} records read, {passed} passed, {parsed.skipped} skipped, {len(parsed.refused)}"
-        " refused; nothing was written"
+        f"{declared.name}: {counted(parsed.read, 'record')} read, {number(passed)} passed, {number(parsed.skipped)}"
+        f" skipped, {number(len(parsed.refused))} refused; nothing was written"
     )
     if declared.transform is not None:
         printing.say(f"these are the rows before the transform {declared.transform}, which was not run")

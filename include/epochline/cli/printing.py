@@ -10,8 +10,11 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
+
+from epochline.protocol import quantities
 
 _WIDE = 10_000
 """As wide as needed."""
@@ -54,10 +57,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
             shown.remove(name)
     kept = _only(columns, shown, cells)
     whole = not out.is_terminal or _needed(shown, kept) <= out.width or _narrowest(shown, kept) > out.width
-    Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False).print(_made(shown, kept, whole))
+    printer = Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False)
+    for line in printer.render_lines(_made(shown, kept, whole), pad=False):
+        printer.print(Segments([*_without_blanks(line), Segment.line()]))
     if len(shown) < len(columns):
         gone = ", ".join(name for name in columns if name not in shown)
         say(f"left out because the terminal has {out.width} columns: {gone}")
+
+
+def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
+    """A line without the blanks that fill its last column."""
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip():
+        kept.pop()
+    return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
 
 
 def _only(columns: Sequence[str], shown: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[list[Text]]:
@@ -84,7 +97,9 @@ def _by_column(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> Itera
 
 
 def _are_numbers(texts: Sequence[Text]) -> bool:
-    return bool(texts) and all(text.plain.lstrip("-").isdigit() or text.plain in ("", "-") for text in texts)
+    return bool(texts) and all(
+        text.plain.lstrip("-").replace(",", "").isdigit() or text.plain in ("", "-") for text in texts
+    )
 
 
 def _made(columns: Sequence[str], cells: Sequence[Sequence[Text]], whole_lines: bool) -> Table:
@@ -133,15 +148,18 @@ def broken(errors: Iterable[Exception]) -> None:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as text; hours and minutes from one minute on."""
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return str(timedelta(seconds=round(seconds)))
+    """Seconds as text; a dash if there are none."""
+    return "-" if seconds is None else quantities.duration(seconds)
+
+
+def number(value: float | None) -> str:
+    """How many; a dash if nobody knows. Ids and offsets are printed as they are: people copy them into commands."""
+    return "-" if value is None else quantities.number(value)
 
 
 def _cell(value: Any) -> Text:
+    if isinstance(value, Text):
+        return value
     if isinstance(value, datetime):
         return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
     shown = "-" if value is None else text(value)

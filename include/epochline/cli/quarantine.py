@@ -13,6 +13,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.errors import EpochNotFoundError
+from epochline.protocol.quantities import counted
 from epochline.protocol.record_text import hex_lines, on_one_line
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<offset>\d+)")
@@ -46,9 +47,10 @@ def quarantine(
 ) -> None:
     """List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers.
 
-    Without a filter, also lists the rows that a target refused since the last commit and that belong to no record.
-    Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0: success,
-    even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
+    Changes nothing. Without a filter, also lists the rows that a target refused since the last commit and that belong
+    to no record. Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0:
+    success, even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong
+    use.
     """
     from epochline.cli import connections, database
     from epochline.cli.ledger import check_known, connection_of
@@ -110,7 +112,7 @@ def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | 
         return
     chosen = [f"--epoch {epoch}"] if epoch else []
     chosen += [f"--like {shlex.quote(reason)}"] if reason else []
-    printing.say(f"{waiting} record{'' if waiting == 1 else 's'} not requeued yet. Correct the parse, and then run:")
+    printing.say(f"{counted(waiting, 'record')} not requeued yet. Correct the parse, and then run:")
     printing.say(_requeue(pipeline, *(chosen or ["--everything"])))
 
 
@@ -139,7 +141,7 @@ def _beginning(content: memoryview | None, size: int | None = None) -> str | Non
         return None
     first = bytes(content[:_LISTED_BYTES])
     whole = len(content) if size is None else size
-    return on_one_line(first) + (f"… ({whole} bytes)" if whole > len(first) else "")
+    return on_one_line(first) + (f"… ({counted(whole, 'byte')})" if whole > len(first) else "")
 
 
 def _show_one(pipeline: str, row: dict[str, Any]) -> None:
@@ -168,5 +170,5 @@ def _dump(part: str, content: memoryview | None) -> Iterator[str]:
         yield f"{part}: none"
         return
     whole = bytes(content)
-    yield f"{part}, {len(whole)} bytes: {on_one_line(whole)}"
+    yield f"{part}, {counted(len(whole), 'byte')}: {on_one_line(whole)}"
     yield from (f"  {line}" for line in hex_lines(whole))

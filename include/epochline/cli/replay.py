@@ -79,12 +79,12 @@ def _show(found: Any, *, as_json: bool) -> None:
             )
         left = one.inserted + one.deleted + one.changed - len(one.samples)
         if left:
-            printing.say(f"  and {left} more")
+            printing.say(f"  and {printing.number(left)} more")
 
 
 def _counts(one: TableDifference) -> str:
-    said = f"{one.inserted} inserted, {one.deleted} deleted, {one.changed} changed, {one.same} the same"
-    return f"{one.table}: {said}"
+    kinds = {"inserted": one.inserted, "deleted": one.deleted, "changed": one.changed, "the same": one.same}
+    return f"{one.table}: {', '.join(f'{printing.number(count)} {kind}' for kind, count in kinds.items())}"
 
 
 def _values(before: Any, after: Any) -> str:

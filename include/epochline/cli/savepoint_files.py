@@ -55,7 +55,7 @@ def import_savepoint(
         str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
     ] = None,
 ) -> None:
-    """Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of PIPELINE`.
+    """Import the savepoint in FILE. A new pipeline can begin from it: `restore NEW NAME --of PIPELINE --reason …`.
 
     Exit code 0: imported; 1: the file is no savepoint or is damaged, or the savepoint exists already; 2: wrong use.
     """
@@ -66,7 +66,8 @@ def import_savepoint(
     with file.open("rb") as source, ledger.transaction() as tx:
         found = tx.savepoints.import_savepoint(source)
     printing.say(
-        f"{found} is imported; begin a new pipeline from it: epochline restore NEW {found.name} --of {found.pipeline}"
+        f"{found} is imported. `epochline restore NEW {found.name} --of {found.pipeline} --reason …` begins a new"
+        " pipeline from it."
     )
 
 
@@ -77,9 +78,9 @@ def epoch_files(
 ) -> None:
     """List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON.
 
-    An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a savepoint. Exit
-    code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing or damaged; 2:
-    wrong use.
+    Changes nothing. An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a
+    savepoint. Exit code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing
+    or damaged; 2: wrong use.
     """
     from epochline.config import discovery
     from epochline.config.epoch_files import epoch_folder
@@ -92,8 +93,8 @@ def epoch_files(
     if settings.epoch_files is None:
         raise ConfigurationError(
             f"{pipeline} has no setting epoch_files: its epochs leave no file. Declare"
-            " settings=Settings(epoch_files=…), or export a savepoint: epochline savepoint-export"
-            f" {pipeline} NAME FILE"
+            " settings=Settings(epoch_files=…), or export a savepoint:"
+            f" `epochline savepoint-export {pipeline} NAME FILE`."
         )
     folder = epoch_folder(settings.epoch_files, pipeline)
     if show is not None:

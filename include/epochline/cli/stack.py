@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from epochline.errors import ConfigurationError, EpochlineError, StackError
+from epochline.cli import printing
+from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError
 from epochline.local.status import StackStatus, State
 
 NOT_HEALTHY = 3
@@ -92,8 +94,8 @@ def status(
 ) -> None:
     """Show the parts of the stack: health, version, address, and the files that hold passwords.
 
-    Names broken declarations too. Exit code 0: every part runs and answers, also if a declaration is broken; 3: a part
-    does not.
+    Changes nothing. Names pipelines that stand, by the stack's ledger, and broken declarations too. Exit code 0: every
+    part runs and answers, whatever is named below the parts; 3: a part does not.
     """
     from epochline.local.stack import Stack
 
@@ -101,7 +103,9 @@ def status(
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
     else:
-        _show(answer)
+        show_status(answer)
+        if answer.postgres.state is State.RUNNING:
+            _name_standing(Stack().postgres.dsn())
     _name_broken()
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
@@ -134,20 +138,45 @@ def airflow(
     os.execve(command[0], command, stack.airflow.whole_environment())  # noqa: S606 - no shell is wanted
 
 
-def _show(answer: StackStatus) -> None:
+def _name_standing(dsn: str) -> None:
+    """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines."""
+    from epochline.cli import database
+    from epochline.protocol.standing import StandingWord, standing_of_pipeline
+
+    with suppress(LedgerError), database.session(dsn) as opened:  # no ledger yet, or an older one
+        words = {
+            row["pipeline"]: standing_of_pipeline(row).word for row in database.ask(opened, "standing", pipeline=None)
+        }
+        standing = [
+            f"{name} ({word})" for name, word in words.items() if word.stands and word is not StandingWord.DROPPED
+        ]
+        if standing:
+            typer.echo(f"pipelines that stand: {', '.join(standing)}; `epochline list` says why")
+
+
+def show_status(answer: StackStatus) -> None:
+    """Print a line for each part, then addresses and files whole: a terminal may be too narrow for them in a table."""
     addresses = {
         "postgres": answer.postgres.dsn,
         "kafka": answer.kafka.bootstrap_servers,
         "spark": " on ".join(filter(None, (answer.spark.address, answer.spark.master))),
         "airflow": answer.airflow.url,
     }
-    table = Table("part", "state", "version", "address", "pid", box=None, pad_edge=False)
-    for name, part in answer.parts.items():
-        pids = " ".join(str(pid) for pid in part.pids.values() if pid is not None)
-        state = f"[{_STYLES[part.state]}]{part.state}[/]"
-        table.add_row(name, state, part.version, addresses[name] or "-", pids or "-")
+    printing.table(
+        ("part", "state", "version", "port", "pid"),
+        [
+            (
+                name, Text(part.state, style=_STYLES[part.state]), part.version, part.port,
+                " ".join(str(pid) for pid in part.pids.values() if pid is not None) or None,
+            )
+            for name, part in answer.parts.items()
+        ],
+        least=("pid", "version"),
+    )  # fmt: skip
     console = Console(soft_wrap=True, highlight=False)
-    console.print(table)
+    for name, address in addresses.items():
+        if address:
+            console.print(f"{name}: {address}", markup=False)
     for name, part in answer.parts.items():
         if part.detail:
             console.print(f"{name}: {part.detail}", markup=False)

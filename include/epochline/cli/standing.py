@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from epochline.cli.faults import (
-    OTHER_CLUSTER,
+    FaultWord,
     kafka_fault,
     ledger_fault,
     log_fault,
@@ -27,19 +27,17 @@ Row = Mapping[str, Any]
 Place = tuple[str, int]
 """A topic and a partition."""
 
-GOES_ON = "goes on"
-"""The state of a pipeline that may plan epochs. Every other state means that it stands."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Whether a pipeline goes on.
+    """Where a pipeline stands.
 
-    ``state`` is `GOES_ON`, or says why the pipeline stands; ``reason`` then says more, and ends with the command that
-    goes on if there is one. ``partitions`` has one row per partition.
+    ``stands`` says whether it stays so until a person acts. ``reason`` says more where it does, or where a warning is
+    due, and ends with the command that goes on if there is one. ``partitions`` has one row per partition.
     """
 
-    state: str
+    state: StandingWord | FaultWord
+    stands: bool
     reason: str | None
     partitions: Sequence[Row]
 
@@ -57,22 +55,28 @@ UNKNOWN: Row = {
     "epoch_id": None, "state": None, "attempt": None, "planned_at": None, "lease_expired": None, "approval": None,
     "committed_epoch": None, "committed_at": None, "committed_read": None, "committed_quarantined": None,
     "quarantining_above": 0.0, "interval_seconds": None, "failures": 0, "aborts": 0, "plan_error": None, "due": None,
+    "lag": None, "seconds_since_observed": None,
 }  # fmt: skip
 """The row of a pipeline that the ledger does not know."""
 
 
 def overview_of(pipeline: Pipeline, ledger: Session) -> Row:
-    """The pipeline's row of the view ``epochline.standings``."""
+    """The pipeline's row of the view ``epochline.standings``, with its lag when Kafka was last asked."""
     from epochline.cli import database
 
     known = database.ask(ledger, "standing", pipeline=pipeline.name)
     return known[0] if known else {**UNKNOWN, "pipeline": pipeline.name}
 
 
-def decided(row: Row) -> tuple[str, str | None]:
-    """The state by the ledger alone, and the reason if the pipeline stands."""
+def decided(row: Row, partitions: Sequence[Row] = ()) -> Standing:
+    """The state by the ledger alone."""
     standing = standing_of_pipeline(row)
-    return (standing.word, str(standing)) if standing.word.stands else (GOES_ON, None)
+    word = standing.word
+    reason = str(standing) if word.stands or standing.tone == "warning" else None
+    return Standing(
+        state=word, stands=word.stands, reason=reason,
+        partitions=[{**one, "state": word, "reason": reason} for one in partitions],
+    )  # fmt: skip
 
 
 def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Standing:
@@ -104,19 +108,18 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     )
     # Where new partitions begin is not known before an operator has settled a loss.
     origins = {} if lost else _origins(pipeline, heads, view, source)
-    there = () if lost is not None and lost.word == OTHER_CLUSTER else view.partitions
+    there = () if lost is not None and lost.word == FaultWord.OTHER_CLUSTER else view.partitions
     shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
-    state, reason = decided(row)
-    if fault is not None and state not in _DECIDED:
-        state, reason = next(iter(fault.at.values()), fault.word), fault.reason
-        words = [fault.at.get((one["topic"], one["partition"]), "stands" if fault.at else state) for one in shown]
-    else:
-        words = [state] * len(shown)
+    lag = None if row["lag"] is None else sum(one["lag"] or 0 for one in shown)
+    standing = decided({**row, "lag": lag}, shown)
+    if fault is None or standing.state in _DECIDED:
+        return standing
+    state = next(iter(fault.at.values()), fault.word)
+    words = [fault.at.get((one["topic"], one["partition"]), FaultWord.STANDS if fault.at else state) for one in shown]
     return Standing(
-        state=state,
-        reason=reason,
-        partitions=[{**one, "state": word, "reason": reason} for one, word in zip(shown, words, strict=True)],
-    )
+        state=state, stands=True, reason=fault.reason,
+        partitions=[{**one, "state": word, "reason": fault.reason} for one, word in zip(shown, words, strict=True)],
+    )  # fmt: skip
 
 
 def _partitions(

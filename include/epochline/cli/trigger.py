@@ -11,6 +11,7 @@ import typer
 from epochline.cli import printing
 from epochline.cli.ledger import connection_of, next_step
 from epochline.errors import EpochlineError, PipelinePausedError, StackError
+from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _patiently(call: Callable[..., T], *arguments: Any) -> T:
 
     def say(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
-            printing.progress(f"  waiting for up to {PATIENCE_SECONDS:.0f} s: {state.outcome.exception()}")
+            printing.progress(f"  waiting for up to {printing.duration(PATIENCE_SECONDS)}: {state.outcome.exception()}")
 
     return Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, EpochlineError) and error.retryable),
@@ -197,9 +198,10 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
         read, aside = epoch["records_read"], epoch["records_quarantined"]
         share = f" ({aside / read:.1%})" if aside else ""
         return (
-            f"{name} is committed: {read} records read, {epoch['records_passed']} passed,"
-            f" {epoch['records_skipped']} skipped, {aside} quarantined{share}, {epoch['rows_written']}"
-            f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} ({whose})"
+            f"{name} is committed: {counted(read, 'record')} read, {printing.number(epoch['records_passed'])} passed,"
+            f" {printing.number(epoch['records_skipped'])} skipped, {printing.number(aside)} quarantined{share},"
+            f" {counted(epoch['rows_written'], 'row')} written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z}"
+            f" ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
     return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. {then}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,97 +25,122 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
-    name: Annotated[str | None, typer.Argument(help="One pipeline; all declared ones if not given.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Check the declarations, their functions and their tables without any server. Changes nothing.
+    """Check declarations and their functions, and compare tables where the database answers. Changes nothing.
 
     Imports every DAG file and every function that a declaration names, and reports each problem with file and line:
     an invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a
     table that two pipelines share. What only a transform shows, the first epoch shows. Where the target database
-    has a ledger and answers, tables that exist are compared as well. With NAME, a broken declaration of another
-    file is only a warning. Exit code 0: every declaration, or that of NAME, is valid; 1: there are problems, or
-    there is no such pipeline; 2: wrong use.
+    has a ledger and answers, tables that exist are compared as well; the last line says whether they were. Kafka and
+    other sinks are not asked: `plan` does that. With NAME, a broken declaration of another file is only a warning.
+    With several names, a problem of one hides no other. Exit code 0: every declaration, or those of the names, are
+    valid; 1: there are problems, or there is no such pipeline; 2: wrong use.
     """
     from epochline.config import discovery
 
     declared = discovery.look()
-    problems = _problems(declared, name)
-    checked = sorted(declared.pipelines) if name is None else [name]
+    asked = list(dict.fromkeys(names or sorted(declared.pipelines)))
+    checked = _Checked()
+    unknown = [name for name in asked if name not in declared.pipelines]
+    if unknown or not names:
+        checked.problems += [" ".join(str(one).split()) for one in declared.broken]
+    for name in asked:
+        _check(declared, name, checked)
     if as_json:
-        parts = [_PLACE.fullmatch(one) for one in problems]
-        found = [
-            {
-                "file": part["file"] if part else None,
-                "line": int(part["line"]) if part and part["line"] else None,
-                "problem": part["said"] if part else one,
-            }
-            for one, part in zip(problems, parts, strict=True)
-        ]
-        printing.say(printing.as_json({"pipelines": checked, "problems": found}))
+        printing.say(
+            printing.as_json(
+                {
+                    "pipelines": asked,
+                    "valid": checked.valid,
+                    "tables_compared": checked.compared,
+                    "problems": [_placed(one) for one in checked.problems],
+                }
+            )
+        )
     else:
-        for one in problems:
+        for one in checked.problems:
             printing.say(one)
-        if not problems:
-            printing.say(f"valid: {', '.join(checked) or 'no pipeline is declared'}")
-    if name is not None and name in declared.pipelines:
+        if checked.valid or not checked.problems:
+            printing.say(f"valid: {', '.join(checked.valid) or 'no pipeline is declared'}")
+        for line in checked.summary():
+            printing.say(line)
+    if not unknown and names:
         printing.broken(declared.broken)
-    if problems:
+    if checked.problems:
         raise typer.Exit(INVALID)
 
 
-def _problems(declared: Declared, name: str | None) -> list[str]:
+@dataclass(slots=True)
+class _Checked:
+    """What was found. ``away`` has the reasons why tables were not compared, each once, with their pipelines."""
+
+    problems: list[str] = field(default_factory=list)
+    valid: list[str] = field(default_factory=list)
+    compared: list[str] = field(default_factory=list)
+    away: dict[str, list[str]] = field(default_factory=dict)
+
+    def summary(self) -> Sequence[str]:
+        """What was checked, and what was not."""
+        if not self.compared and not self.away:
+            return ()
+        lines = ["checked: declarations, their functions, and tables that two pipelines name"]
+        lines += [f"compared with PostgreSQL: the tables of {', '.join(self.compared)}"] if self.compared else []
+        lines += [f"not compared: the tables of {', '.join(names)}: {why}" for why, names in self.away.items()]
+        return lines
+
+
+def _placed(problem: str) -> dict[str, Any]:
+    part = _PLACE.fullmatch(problem)
+    if part is None:
+        return {"file": None, "line": None, "problem": problem}
+    return {"file": part["file"], "line": int(part["line"]) if part["line"] else None, "problem": part["said"]}
+
+
+def _check(declared: Declared, name: str, checked: _Checked) -> None:
     from epochline.config.discovery import why_left_out
     from epochline.config.importable import unimportable
     from epochline.config.shared_tables import shared_tables
 
-    broken = [" ".join(str(one).split()) for one in declared.broken]
-    shared = [str(one) for one in shared_tables(declared)]
-    if name is None:
-        asked, said = list(declared.pipelines), broken + shared
-    elif name in declared.pipelines:
-        asked, said = [name], [one for one in shared if repr(name) in one]
-    else:
+    if name not in declared.pipelines:
         known = ", ".join(declared.pipelines) or "none"
         left_out = why_left_out(name)
-        if left_out is not None:
-            return [left_out]
-        return [*broken, f"no valid pipeline {name!r} is declared; valid ones: {known}"]
-    said += [
-        f"{declared.places[one]}: pipeline {one!r}: {why}"
-        for one in asked
-        for why in unimportable(declared.pipelines[one])
-    ]
-    if any(_has_functions(declared.pipelines[one]) for one in asked):
+        checked.problems.append(left_out or f"no valid pipeline {name!r} is declared; valid ones: {known}")
+        return
+    pipeline = declared.pipelines[name]
+    shared = [str(one) for one in shared_tables(declared) if repr(name) in str(one)]
+    found = list(unimportable(pipeline))
+    if not found and _has_functions(pipeline):
         # It loads Arrow.
         from epochline.audit.breaches import breaches
 
-        said += [
-            f"{declared.places[one]}: pipeline {one!r}: {why}"
-            for one in asked
-            if not unimportable(declared.pipelines[one])
-            for why in breaches(declared.pipelines[one])
-        ]
-    return said + [
-        f"{declared.places[one]}: pipeline {one!r}: {why}" for one in asked for why in _misfits(declared, one)
-    ]
+        found += breaches(pipeline)
+    found += _misfits(pipeline, checked)
+    checked.problems += [one for one in shared if one not in checked.problems]
+    checked.problems += [f"{declared.places[name]}: pipeline {name!r}: {why}" for why in found]
+    if not shared and not found:
+        checked.valid.append(name)
 
 
 def _has_functions(pipeline: Pipeline) -> bool:
     return isinstance(pipeline.parse, str) or any(sink.select is not None for sink in pipeline.sinks)
 
 
-def _misfits(declared: Declared, name: str) -> Sequence[str]:
-    """Why the tables that exist do not fit a declaration; nothing if no database answers. Prints the notes."""
+def _misfits(pipeline: Pipeline, checked: _Checked) -> Sequence[str]:
+    """Why the tables that exist do not fit a declaration; notes whether a database answered. Prints the notes."""
     from epochline.cli.connections import ledger_of
     from epochline.errors import ConfigurationError, LedgerError
 
-    pipeline = declared.pipelines[name]
     try:
         with ledger_of(pipeline).transaction() as tx:
             fit = tx.targets.compare(pipeline)
-    except (ConfigurationError, LedgerError):
+    except (ConfigurationError, LedgerError) as error:
+        checked.away.setdefault(" ".join(str(error).split()), []).append(pipeline.name)
         return ()
+    checked.compared.append(pipeline.name)
     for note in fit.notes:
         printing.progress(note)
     return fit.problems

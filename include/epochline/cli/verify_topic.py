@@ -10,6 +10,7 @@ import typer
 
 from epochline.cli import printing
 from epochline.config.connections import KAFKA
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.kafka.topic_comparison import TopicComparison, TopicReader
@@ -46,8 +47,8 @@ def verify_topic(
 ) -> None:
     """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
 
-    Records that only the second sees belong to an aborted transaction, or are undecided: they belong to an open
-    transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
+    Changes nothing. Records that only the second sees belong to an aborted transaction, or are undecided: they belong
+    to an open transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """
@@ -92,7 +93,7 @@ def _follow(reader: TopicReader, seconds: float | None) -> None:
 
 
 def _counts(tally: TopicComparison) -> str:
-    return ", ".join(f"{isolation}: {seen.total} records" for isolation, seen in tally.seen.items())
+    return ", ".join(f"{isolation}: {counted(seen.total, 'record')}" for isolation, seen in tally.seen.items())
 
 
 def _show(tally: TopicComparison) -> None:
@@ -111,8 +112,9 @@ def _show(tally: TopicComparison) -> None:
     printing.table(columns, [*rows, total])
     for level in levels:
         printing.say(
-            f"{level.isolation}: {level.distinct_values} distinct values, {level.distinct_keys} distinct keys"
-            f" ({level.keyless} records without key), {level.repeats} repeats"
+            f"{level.isolation}: {counted(level.distinct_values, 'distinct value')},"
+            f" {counted(level.distinct_keys, 'distinct key')} ({counted(level.keyless, 'record')} without key),"
+            f" {counted(level.repeats, 'repeat')}"
         )
 
 

@@ -122,6 +122,12 @@ def resolve_settings(
         notes.append(f"max_concurrent={wanted} has no effect: one epoch of a pipeline is in flight at a time (K14)")
     tolerance = decide("tolerable_failures", "any", "tolerance")
     restart = decide("restart", NoRestart() if by_hand else Endless())
+    if isinstance(restart, Endless) and decided_by["restart"] != "default":
+        notes.append(
+            "restart is declared as endless: an epoch that fails of the same error of code is tried without end, at"
+            f" pauses that grow to {restart.longest_pause.total_seconds():g} s; nothing pauses the"
+            " pipeline (R4)"
+        )
     if pipeline.profile is not None and decided_by["restart"] == "default":
         # Flink's default is what such a program asks for: it goes on after errors that come back (ADR 0049).
         decided_by["restart"] = f"profile {pipeline.profile}"

@@ -8,6 +8,8 @@ from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
 from epochline.coordinator.plan import origins_of, plan
 from epochline.coordinator.preview import PlanPreview, preview, upcoming_ranges
 from epochline.coordinator.publish import Published, publish
+from epochline.coordinator.reasons import keep_plan_error
+from epochline.coordinator.retry import pause_before_retry
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
 from epochline.coordinator.startup import observe_startup
@@ -27,9 +29,11 @@ __all__ = [
     "announce",
     "begin",
     "commit",
+    "keep_plan_error",
     "look",
     "observe_startup",
     "origins_of",
+    "pause_before_retry",
     "plan",
     "preview",
     "publish",

@@ -22,6 +22,7 @@ from epochline.protocol.inputs import belongs_to
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.quantities import duration
 from epochline.protocol.standing import way_out_of_pause
 
 
@@ -44,6 +45,17 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
         )
 
 
+def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
+    """Check the declaration, the state and the free connections.
+
+    Raises:
+        ChangeRefusedError, StateError, ConfigurationError: as `check_changes`, `check_states`, `check_connections`.
+    """
+    check_changes(tx, pipeline)
+    check_states(tx, pipeline)
+    check_connections(tx, pipeline, writers)
+
+
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     """Refuse a declaration that gives existing rows another meaning.
 
@@ -58,7 +70,7 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     written = as_last_written(json.loads(before.stored()), earlier, now)
     refused = [one for one in changes(written, now) if one.effect is Effect.REFUSED]
     if refused:
-        said = "; ".join(f"{one.field} was {one.before}, is {one.now}: {one.advice}" for one in refused)
+        said = "; ".join(f"{one}: {one.advice}" for one in refused)
         raise ChangeRefusedError(
             f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned. Change it"
             " back.",
@@ -182,7 +194,7 @@ def _whose(partition: PartitionView) -> str:
     if first.begun_at is not None:
         said += f", at {first.begun_at.isoformat(timespec='seconds')}"
     if first.timeout is not None:
-        said += f", with a time-out of {first.timeout.total_seconds():.0f} s"
+        said += f", with a time-out of {duration(first.timeout.total_seconds())}"
     if first.transactional_id is None:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
         said += f", which{when} is known to no coordinator: it will not end by itself"

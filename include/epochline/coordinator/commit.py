@@ -34,6 +34,7 @@ from epochline.errors import (
 )
 from epochline.ports import Applied, Ledger, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
+from epochline.protocol.quantities import counted, number
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +52,9 @@ class CommitResult:
         counts = self.epoch.counts
         again = "" if self.outcome is CommitOutcome.COMMITTED else " already"
         return (
-            f"{self.epoch} is{again} committed: {counts.read} records read, {counts.passed} passed, {counts.skipped}"
-            f" skipped, {counts.quarantined} quarantined, {self.epoch.rows_written} rows written, at"
+            f"{self.epoch} is{again} committed: {counted(counts.read, 'record')} read, {number(counts.passed)} passed,"
+            f" {number(counts.skipped)} skipped, {number(counts.quarantined)} quarantined,"
+            f" {counted(self.epoch.rows_written or 0, 'row')} written, at"
             f" {self.epoch.committed_at:%Y-%m-%d %H:%M:%S %Z}"
             + (f"; shown before in {', '.join(sorted(self.shown_before))}" if self.shown_before else "")
         )

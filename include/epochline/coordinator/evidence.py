@@ -25,6 +25,7 @@ from epochline.errors import KafkaBehindError, LedgerBehindError, SinkError, Sin
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
 from epochline.protocol.mirror import LastMirror, Mirrored
 from epochline.protocol.offsets import reached_of
+from epochline.protocol.quantities import duration
 from epochline.protocol.sink import Inspectable, ShownEpoch
 
 log = logging.getLogger(__name__)
@@ -235,6 +236,11 @@ def check_kafka_is_not_older(pipeline: Pipeline, last: LastMirror | None, mirror
         )
 
 
+def retention_where_gone(source: OffsetSource, last: LastMirror | None, mirrored: Mirrored) -> timedelta | None:
+    """How long Kafka keeps the offsets of a group, asked only if the group lacks offsets that were written to it."""
+    return source.group_retention() if last is not None and last.missing(mirrored) else None
+
+
 def check_group_is_there(
     pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored, retention: timedelta | None
 ) -> str | None:
@@ -260,7 +266,7 @@ def check_group_is_there(
 
 
 def _rounded(time: timedelta | None) -> str:
-    return "an unknown time" if time is None else str(timedelta(seconds=int(time.total_seconds())))
+    return "an unknown time" if time is None else duration(time.total_seconds())
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from epochline.config.resolve import ResolvedSettings
-from epochline.coordinator.checks import check_admitted, check_changes, check_connections, check_states
+from epochline.coordinator.checks import check_admitted, check_against_ledger
 from epochline.coordinator.evidence import collect_evidence, guarded_by_sinks_alone, refuse_behind
 from epochline.coordinator.mirroring import mirror
 from epochline.coordinator.recover import Recovered, recover
@@ -191,9 +191,7 @@ def write_epoch(
         if intent.claims_targets:
             tx.targets.refuse_foreign(pipeline)
             tx.targets.claim(pipeline)
-        check_changes(tx, pipeline)
-        check_states(tx, pipeline)
-        check_connections(tx, pipeline, request.writers)
+        check_against_ledger(tx, pipeline, request.writers)
         if own is not None:
             own = tx.epochs.lock(own.pipeline, own.epoch_id)
             obstacle = _overtaken(tx, own, row) or intent.obstacle(tx, own)

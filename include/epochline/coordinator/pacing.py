@@ -13,7 +13,8 @@ from epochline.declare.restart import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
 from epochline.protocol.epoch import Attempt, Epoch
-from epochline.protocol.failures import GIVEN_UP_AFTER, failure_of, keeps_failing_alike, may_be_repeated
+from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike, failure_of, may_be_repeated
+from epochline.protocol.quantities import duration
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +52,9 @@ def wait_for_interval(
         if left <= timedelta(0):
             return ()
         if left > LONGEST_WAIT:
-            since, whole = (interval - left).total_seconds(), interval.total_seconds()
-            note = f"this epoch starts {since:.1f} s after the one before, and the interval is {whole:g} s: the rest is"
-            return (f"{note} longer than a plan waits",)
+            since, whole = (duration(one.total_seconds()) for one in (interval - left, interval))
+            note = f"this epoch starts {since} after the one before, and the interval is {whole}: the rest is longer"
+            return (f"{note} than a plan waits",)
         log.info("plan.waits_for_interval pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
         sleep(left.total_seconds())
 
@@ -145,7 +146,7 @@ def _restarts_are_used_up(tx: Transaction, epoch: Epoch) -> bool:
 def _given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> str | None:
     """The error of which an epoch fails again and again, if nobody declared its restart strategy (ADR 0049)."""
     errors = tx.history.errors(epoch) if settings.get("restart", {}).get("from") == "default" else ()
-    return errors[0][1] if keeps_failing_alike(errors) else None
+    return errors[0][1] if failed_alike(errors) >= GIVEN_UP_AFTER else None
 
 
 def check_not_given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
@@ -187,8 +188,8 @@ def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any
         failure = Failure.PASSING if live is None else failure_of(live.error_class, live.error)
         stays_down = failure is Failure.INCURABLE or (failure is Failure.CODE and _starts_by_itself(tx, epoch))
         raise RestartsExhaustedError(
-            f"{epoch}: {failures} attempts failed within {strategy.interval}, and the restart strategy allows"
-            f" {strategy.max_failures}. No attempt was made; the epoch is aborted and no offset moves. `epochline"
-            f" ledger {epoch.pipeline} --epoch {epoch.epoch_id}` shows why the attempts failed.",
+            f"{epoch}: {failures} attempts failed within {duration(strategy.interval.total_seconds())}, and the restart"
+            f" strategy allows {strategy.max_failures}. No attempt was made; the epoch is aborted and no offset moves."
+            f" `epochline ledger {epoch.pipeline} --epoch {epoch.epoch_id}` shows why the attempts failed.",
             f"resume {epoch.pipeline} --reason …" if stays_down else f"run {epoch.pipeline}",
         )

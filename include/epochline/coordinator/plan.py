@@ -23,6 +23,7 @@ from epochline.coordinator.evidence import (
     last_mirror,
     mirrored_offsets,
     pausing_where_behind,
+    retention_where_gone,
 )
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.intent import (
@@ -149,7 +150,7 @@ def _plan(
         notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             with pausing_where_behind(ledger, pipeline.name):
-                group = _Group(mirrored, source.group_retention() if _is_gone(seen, mirrored) else None)
+                group = _Group(mirrored, retention_where_gone(source, seen.mirror, mirrored))
                 seen = _with_origins(ledger, pipeline, seen, observed)
                 intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)
                 return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
@@ -166,10 +167,6 @@ def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
         shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
         left = left_due(pipeline, tx.receipts.unpublished(pipeline.name))
         return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=last_mirror(tx, pipeline))
-
-
-def _is_gone(seen: _Seen, mirrored: Mirrored) -> bool:
-    return seen.mirror is not None and bool(seen.mirror.missing(mirrored))
 
 
 def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: SourceObservation) -> _Seen:

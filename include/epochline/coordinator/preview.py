@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epochline.coordinator.checks import check_admitted, check_states, is_read, open_transactions
-from epochline.coordinator.evidence import guarded_by_sinks_alone
+from epochline.config.resolve import resolve_settings
+from epochline.coordinator.checks import check_admitted, check_against_ledger, is_read, open_transactions
+from epochline.coordinator.evidence import (
+    check_group_is_there,
+    check_kafka_is_not_older,
+    check_known,
+    collect_evidence,
+    guarded_by_sinks_alone,
+    last_mirror,
+    mirrored_offsets,
+    retention_where_gone,
+)
 from epochline.coordinator.idle import closes_windows
+from epochline.coordinator.intent import PlanRequest
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
-from epochline.coordinator.publish import full_sinks
+from epochline.coordinator.publish import full_sinks, look_at_sinks
+from epochline.coordinator.recover import refuse_awaiting
 from epochline.coordinator.takeover import shown_ahead
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
@@ -18,6 +30,7 @@ from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.planning import left_unread, next_ranges
 
+_DEFAULTS = PlanRequest()
 _Shown = Sequence[tuple[str, Sequence[Head]]]
 
 
@@ -35,27 +48,47 @@ class PlanPreview:
     notes: tuple[str, ...]
 
 
-def preview(
-    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None
-) -> PlanPreview:
+def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: PlanRequest = _DEFAULTS) -> PlanPreview:
     """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
 
+    What only a write can check is left to the run: whether a store of files keeps the first of two manifest entries,
+    and whether this user may create the control topic if it is missing.
+
+    Args:
+        ledger: where the heads are.
+        source: the pipeline's Kafka.
+        pipeline: the declaration.
+        request: as for `plan`; lease, interval and note do not matter.
+
     Raises:
-        DataLossError, SourceError, StateError, TargetError: as `plan` would.
+        EpochAwaitsApprovalError: a sealed epoch waits for an approval.
+        LedgerBehindError, KafkaBehindError: as `plan` would; the pipeline is not paused.
+        DataLossError, SourceError, SinkError, StateError, TargetError, ChangeRefusedError, ConfigurationError,
+            PipelinePausedError, PipelineDroppedError: as `plan` would.
     """
     with ledger.transaction() as tx:
         check_admitted(tx, pipeline.name)
+        mirror = last_mirror(tx, pipeline)
+    evidence, mirrored = collect_evidence(ledger, source, pipeline), mirrored_offsets(source, pipeline)
+    with ledger.transaction() as tx:
+        check_known(tx, pipeline.name, evidence)
         row, heads, shown = _known(tx, pipeline)
         unfinished = tx.epochs.unfinished(pipeline.name)
+        if unfinished is not None:
+            refuse_awaiting(unfinished)
         tx.targets.inspect(pipeline)
         tx.targets.refuse_foreign(pipeline)
         unfilled = tx.targets.compare(pipeline).notes
-        check_states(tx, pipeline)
+        check_against_ledger(tx, pipeline, request.writers)
         idle = closes_windows(tx, pipeline)
     full = full_sinks(ledger, pipeline)
+    settings = request.settings or resolve_settings(pipeline)
+    looked = [] if full else look_at_sinks(ledger, pipeline, settings.restart, only_read=True)
+    check_kafka_is_not_older(pipeline, mirror, mirrored)
+    expired = check_group_is_there(pipeline, mirror, mirrored, retention_where_gone(source, mirror, mirrored))
     observed = observe_source(source, pipeline, row, heads, shown=shown)
     view = observed.view
-    origins, watched, ranges = _upcoming(pipeline, heads, observed, record_limit)
+    origins, watched, ranges = _upcoming(pipeline, heads, observed, request.record_limit)
     ends = {one.tp: one.last_stable for one in view.partitions}
     return PlanPreview(
         unfinished=unfinished,
@@ -64,7 +97,14 @@ def preview(
         ranges=ranges,
         idle=idle and not ranges and not left_unread(watched, view.partitions, ranges),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=(*guarded_by_sinks_alone(pipeline), *open_transactions(view), *full, *unfilled),
+        notes=(
+            *guarded_by_sinks_alone(pipeline),
+            *looked,
+            *open_transactions(view),
+            *([expired] if expired else []),
+            *full,
+            *unfilled,
+        ),
     )
 
 

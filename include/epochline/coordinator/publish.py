@@ -19,7 +19,8 @@ from epochline.declare.topic import KafkaTopic
 from epochline.errors import SinkUnavailableError
 from epochline.ports import DueReceipt, Ledger
 from epochline.protocol.offsets import stored_reached
-from epochline.protocol.sink import Measured, Preflighted
+from epochline.protocol.quantities import counted, duration
+from epochline.protocol.sink import Measured
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Published:
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.sink} shows epoch {self.epoch_id}: {self.rows} rows in {self.seconds:.1f} s"
+        return f"{self.sink} shows epoch {self.epoch_id}: {counted(self.rows, 'row')} in {duration(self.seconds)}"
 
 
 def publish(
@@ -124,17 +125,28 @@ def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
 
 
 def _raise_first(failures: Sequence[Exception]) -> None:
-    """Raise the first failure that a retry does not fix, else the first one."""
+    """Raise the first failure that a retry does not fix, else the first one. Its notes are those of other sinks."""
     lasting = [error for error in failures if not getattr(error, "retryable", False)]
-    for error in (*lasting, *failures):
-        raise error
+    for first in (*lasting, *failures):
+        for other in failures:
+            if other is not first:
+                first.add_note(str(other))
+        raise first
 
 
-def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
+def look_at_sinks(
+    ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy, *, only_read: bool = False
+) -> list[str]:
     """Ask every sink whether it would show an epoch. Returns notes on sinks that are down or waive a guarantee.
 
     A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
+
+    Args:
+        ledger: gives the sinks.
+        pipeline: the declaration.
+        restart: the strategy in force.
+        only_read: make nothing in a sink, and check nothing that only a write can check.
 
     Raises:
         SinkError: a sink would refuse the epoch; nothing is planned.
@@ -144,9 +156,9 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
     for topic in pipeline.topics:
         if topic.semantics == "exactly_once" and topic.transaction_timeout < waits:
             notes.append(
-                f"{topic.name}: transaction_timeout is {topic.transaction_timeout.total_seconds():.0f} s, the restart"
-                f" strategy may wait {waits.total_seconds():.0f} s: a transaction that a failure leaves open is aborted"
-                " by the broker meanwhile, and the next try sends its epoch again"
+                f"{topic.name}: transaction_timeout is {duration(topic.transaction_timeout.total_seconds())}, the"
+                f" restart strategy may wait {duration(waits.total_seconds())}: a transaction that a failure"
+                " leaves open is aborted by the broker meanwhile, and the next try sends its epoch again"
             )
         if topic.semantics == "at_least_once":
             notes.append(
@@ -154,11 +166,12 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
                 " epoch is published sends its rows again"
             )
     for declared in pipeline.post_commit_sinks:
-        sink = cast("Preflighted", ledger.sink(pipeline, declared.name))
-        if not hasattr(sink, "preflight"):
-            continue
+        sink = ledger.sink(pipeline, declared.name)
         try:
-            sink.preflight(pipeline.name)
+            if hasattr(sink, "preflight"):
+                sink.preflight(pipeline.name)
+            if hasattr(sink, "prepare") and not only_read:
+                sink.prepare(pipeline.name)
         except SinkUnavailableError as error:
             notes.append(f"{declared.name} is down, and shows this epoch when it is back: {error}")
     return notes

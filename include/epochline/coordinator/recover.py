@@ -72,6 +72,20 @@ def recover(
             sleep(min(5.0, lease.total_seconds() / 4))
 
 
+def refuse_awaiting(epoch: Epoch) -> None:
+    """Refuse to go past a sealed epoch that waits for an approval.
+
+    Raises:
+        EpochAwaitsApprovalError: names the run that sealed it.
+    """
+    if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY and epoch.approval == "awaited":
+        raise EpochAwaitsApprovalError(
+            f"{epoch}: is pre-committed by {epoch.run} and awaits approval. Nothing is planned before it is"
+            " approved or aborted.",
+            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+        )
+
+
 def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | None:
     """Settle another run's unfinished epoch, read again under its row lock. None if its lease is alive."""
     try:
@@ -84,12 +98,7 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
             receipt = None
             # Only a promotion commits a replay.
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
-                if epoch.approval == "awaited":
-                    raise EpochAwaitsApprovalError(
-                        f"{epoch}: is pre-committed by {epoch.run} and awaits approval. Nothing is planned before it is"
-                        " approved or aborted.",
-                        f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
-                    )
+                refuse_awaiting(epoch)
                 receipt = commit_in(tx, epoch, evidence)
                 attempt = None
             elif not epoch.lease_expired:

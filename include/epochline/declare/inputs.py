@@ -217,5 +217,5 @@ def require_kafka(pipeline: str, source: DeclaredSource, what: str) -> KafkaSour
 def _refused(pipeline: str, why: str, reads: str) -> ConfigurationError:
     return ConfigurationError(
         f"{pipeline}: {why}, and this pipeline reads {reads}. Nothing was changed."
-        f" The command shows what the ledger has: epochline ledger {pipeline}"
+        f" `epochline ledger {pipeline}` shows what the ledger has."
     )

@@ -94,9 +94,14 @@ def order_column(column: str) -> str:
     return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"{ORDER}{_digest(column)}"
 
 
+def pipeline_uri(pipeline: str) -> str:
+    """The name of the asset alias by which a pipeline's DAG announces its epochs."""
+    return f"epochline://{pipeline}"
+
+
 def sink_uri(pipeline: str, sink: str) -> str:
     """The URI of the asset that stands for a sink of a pipeline; characters that no path may hold are encoded."""
-    return f"epochline://{pipeline}/{quote(sink, safe=':')}"
+    return f"{pipeline_uri(pipeline)}/{quote(sink, safe=':')}"
 
 
 def split_table(table: str) -> tuple[str, str]:

@@ -18,6 +18,9 @@ WITHOUT_END = 1_000_000
 
 DELAY = timedelta(seconds=10)
 
+_DOUBLINGS = 20
+"""More of them exceed every pause that is of use."""
+
 
 def _not_negative(value: timedelta) -> timedelta:
     if value < timedelta(0):
@@ -82,14 +85,27 @@ class Endless(DeclarationModel):
     """Try again without a limit. Declared, it goes on whatever fails.
 
     It is the default of a pipeline with an interval (R4): then an error of code that comes back the same ends the
-    retries after three attempts (ADR 0049).
+    retries after three attempts (ADR 0049). Declared, the pause before each further attempt of such an error is twice
+    as long as the one before.
 
     Args:
         delay: least time between two attempts.
+        max_delay: longest pause before an attempt; a shorter one than ``delay`` has no effect.
     """
 
     kind: Literal["endless"] = "endless"
     delay: Pause = DELAY
+    max_delay: Pause = timedelta(minutes=5)
+
+    def pause_after(self, alike: int) -> timedelta:
+        """The pause after so many attempts in a row that failed of the same error of code; 0 for a passing failure."""
+        doublings = min(max(alike - 1, 0), _DOUBLINGS)
+        return min(self.delay * (1 << doublings), self.longest_pause)
+
+    @property
+    def longest_pause(self) -> timedelta:
+        """What no pause exceeds."""
+        return max(self.delay, self.max_delay)
 
     @property
     def retries(self) -> int:

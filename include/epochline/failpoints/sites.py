@@ -38,6 +38,7 @@ SOURCE = (
 
 SINK = (
     "preflight",
+    "prepare",
     "begin",
     "seal",
     "commit",

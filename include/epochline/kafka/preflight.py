@@ -31,9 +31,9 @@ _LARGEST = "max.message.bytes"
 
 
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
-    """Check that each topic takes what the declaration sends (K18), and create the control topic if it is missing.
+    """Check that each topic takes what the declaration sends (K18). Changes nothing; the control topic may be missing.
 
-    Settings that the connection's user may not read are not checked; a warning says so. Repeatable.
+    Settings that the connection's user may not read are not checked; a warning says so.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -59,6 +59,33 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
             )
         _check_timeout(admin, topic)
         _check_control_topic(admin, topic)
+
+
+def make_control_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
+    """Create the control topic if it is missing. A repeat changes nothing.
+
+    Args:
+        settings: what `epochline.config.kafka.broker_settings` gave.
+        topic: the declared sink.
+
+    Raises:
+        SinkUnavailableError: Kafka does not answer, or does not show the new topic yet.
+        SinkError: this user may not create it.
+    """
+    # Every publish reads the topic. Small segments are compacted often and keep it short.
+    configs = {_POLICY: "compact", "segment.ms": "3600000", "segment.bytes": str(16 * 1024 * 1024)}
+    wanted = {"num_partitions": 1, "replication_factor": -1, "configs": configs}
+    with _admin(settings, topic) as admin:
+        if _described(admin, CONTROL_TOPIC) is not None:
+            return
+        try:
+            admin.create_topics({CONTROL_TOPIC: wanted})
+            log.info("topic.created topic=%s", CONTROL_TOPIC)
+        except TopicAlreadyExistsError:
+            return  # Another pipeline's plan created it meanwhile.
+        admin.wait_for_topics([CONTROL_TOPIC])
+        if _described(admin, CONTROL_TOPIC) is None:
+            raise SinkUnavailableError(f"{CONTROL_TOPIC} was created, but Kafka does not show it yet. A retry helps.")
 
 
 def check_records(
@@ -112,7 +139,7 @@ def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
 def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
     found = _described(admin, CONTROL_TOPIC)
     if found is None:
-        found = _make_control_topic(admin)
+        return
     if len(found["partitions"]) != 1:
         raise SinkError(
             f"{topic}: {CONTROL_TOPIC} has {len(found['partitions'])} partitions, and markers need exactly one. Nothing"
@@ -127,22 +154,6 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
                 f"{topic}: {_POLICY} of {CONTROL_TOPIC} is {policy}, so Kafka would delete markers that are still"
                 " needed. Nothing was planned. Set it to compact."
             )
-
-
-def _make_control_topic(admin: EpochlineAdmin) -> Mapping[str, Any]:
-    # Every publish reads the topic. Small segments are compacted often and keep it short.
-    configs = {_POLICY: "compact", "segment.ms": "3600000", "segment.bytes": str(16 * 1024 * 1024)}
-    wanted = {"num_partitions": 1, "replication_factor": -1, "configs": configs}
-    try:
-        admin.create_topics({CONTROL_TOPIC: wanted})
-        log.info("topic.created topic=%s", CONTROL_TOPIC)
-    except TopicAlreadyExistsError:
-        pass  # Another pipeline's plan created it meanwhile.
-    admin.wait_for_topics([CONTROL_TOPIC])
-    found = _described(admin, CONTROL_TOPIC)
-    if found is None:
-        raise SinkUnavailableError(f"{CONTROL_TOPIC} was created, but Kafka does not show it yet. A retry helps.")
-    return found
 
 
 def _described(admin: EpochlineAdmin, name: str) -> Mapping[str, Any] | None:

@@ -24,7 +24,7 @@ from epochline.operations.action import (
 from epochline.ports import Accepted, PipelineRow, Transaction
 from epochline.protocol.data_loss import CutOff
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of, stored_heads
+from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, places, reached_of, stored_heads
 from epochline.protocol.planning import SourceView
 
 _SHOWN = 10
@@ -92,8 +92,8 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         lines += _cannot_be_had(declared, heads, seen.view)
         lines += [
             f"{one}: the tables cannot have those records, and"
-            f" `epochline adopt-topic {declared.name} {one.tp.topic} --at truncation` goes on with what came in"
-            " their place"
+            f" `epochline adopt-topic {declared.name} {one.tp.topic} --at truncation --reason …` goes on with"
+            " what came in their place"
             for one in seen.cut_off
         ]
         return ActionPreview(
@@ -198,8 +198,7 @@ def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) 
     if gone:
         lines.append(
             f"Kafka no longer holds {sum(gone.values())} offsets that the tables lack, of"
-            f" {', '.join(str(tp) for tp in sorted(gone)[:_SHOWN])}: they are lost, and `epochline declare-loss"
-            f" {declared.name}` records that"
+            f" {places(gone)}: they are lost, and `epochline declare-loss {declared.name} --reason …` records that"
         )
     if (declared.states or declared.windows) and declared.post_commit_sinks:
         lines.append(

@@ -189,7 +189,7 @@ def _declared_otherwise(tx: Transaction, declared: Pipeline, found: Savepoint, *
         before["windows"]["into"] = now["windows"]["into"]  # a new pipeline writes another table
     for one in changes(before, now):
         if one.effect is Effect.REFUSED:
-            yield f"{one.field} was {one.before} when {found} was made, and is {one.now}: {one.advice}."
+            yield f"since {found} was made, {one}: {one.advice}."
 
 
 def _unreadable(

@@ -125,8 +125,9 @@ class Targets(Protocol):
         """Refuse targets that another pipeline or another program writes. Changes nothing.
 
         Raises:
-            TargetError: another pipeline writes one of them or a table that shares rows with it, or an append target
-                whose columns are declared has an owner or a unique key that `create` gives no table.
+            TargetError: another pipeline writes one of them or a table that shares rows with it, or wrote rows of a
+                table that is nobody's; or an append target whose columns are declared has an owner or a unique key
+                that `create` gives no table.
         """
 
     def claim(self, pipeline: Pipeline) -> None:

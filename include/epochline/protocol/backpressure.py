@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.quantities import duration
 
 _LEAST_SHARE = 100
 _MOST_CHANGE = 4
@@ -42,6 +43,6 @@ def missed_interval(interval: timedelta, newest: Epoch | None) -> str | None:
     if took <= interval:
         return None
     return (
-        f"the interval of {interval.total_seconds():g} s was not kept: {newest} took {took.total_seconds():.1f} s from"
-        " its plan to its commit"
+        f"the interval of {duration(interval.total_seconds())} was not kept: {newest} took"
+        f" {duration(took.total_seconds())} from its plan to its commit"
     )

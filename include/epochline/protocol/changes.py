@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
+
+from epochline.protocol.quantities import duration, number
 
 
 class Effect(enum.StrEnum):
@@ -28,6 +31,32 @@ class Change:
     now: Any
     effect: Effect
     advice: str = ""
+
+    def __str__(self) -> str:
+        """The change in words, such as ``source.records_per_epoch 1,000 → 2,000``."""
+        return f"{self.field} {words(self.before)} → {words(self.now)}"
+
+
+_STORED_DURATION = re.compile(r"-?P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?")
+
+
+def words(value: Any) -> str:
+    """A stored value as a person writes it. A missing one is ``none``."""
+    match value:
+        case None | "" | []:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return number(value)
+        case str() if _STORED_DURATION.fullmatch(value):
+            return duration(_DURATION.validate_python(value).total_seconds())
+        case str():
+            return " ".join(value.split())
+        case Mapping():
+            return ", ".join(f"{name} {words(one)}" for name, one in value.items() if one is not None) or "none"
+        case _:
+            return (" and " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(words, value))
 
 
 _KEPT = "existing rows were written by the old one; declare another table, or another pipeline"

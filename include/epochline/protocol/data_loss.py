@@ -11,11 +11,12 @@ from types import MappingProxyType
 
 from epochline.errors import DataLossError
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition, places
 from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.quantities import counted, number
 
-_SHOWN = 10
-"""Most partitions that a message names."""
+_APART = 2
+"""Most partitions of which a message says each one's offsets. More of them are named as ranges, with one number."""
 
 
 def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
@@ -33,14 +34,17 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
     _refuse_made_again(pipeline, again, partitions)
     passed = {head.tp: (head.next_offset, view.log_start) for head, view in there if head.next_offset < view.log_start}
     if passed:
+        total = counted(sum(until - start for start, until in passed.values()), "offset")
         gone = [
-            f"retention passed the head of {tp}: offsets [{start}, {until}), {until - start} of them, are gone before"
-            " they were read"
+            f"retention passed the head of {tp}: offsets [{start}, {until}), {number(until - start)} of them, are gone"
+            " before they were read"
             for tp, (start, until) in passed.items()
         ]
         raise DataLossError(
-            f"{pipeline}: {_all(gone, sum(until - start for start, until in passed.values()))}. Nothing was planned and"
-            " no offset was reset. The command records the loss and continues after it.",
+            f"{pipeline}: "
+            + _apart(gone, f"retention passed the heads of {places(passed)}: {total} are gone before they were read")
+            + f"{f' ({total} in all)' if len(gone) == _APART else ''}. Nothing was planned and no offset was reset. The"
+            " command records the loss and continues after it.",
             f"declare-loss {pipeline} --reason …",
         )
     ends = {head.tp: (head.next_offset, view.high_watermark) for head, view in there}
@@ -53,7 +57,13 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
     if shrunk:
         topic = next(iter(shrunk)).topic
         raise DataLossError(
-            f"{pipeline}: {_all(list(shrunk.values()))}. A broker lost records, or Kafka went back in time, as from a"
+            f"{pipeline}: "
+            + _apart(
+                list(shrunk.values()),
+                f"the logs of {places(shrunk)} end before where the plans of their last epochs saw them end: offsets"
+                " were truncated before they were read",
+            )
+            + ". A broker lost records, or Kafka went back in time, as from a"
             f" backup, and other records may have the offsets that were read: `epochline audit {pipeline}` compares"
             " them. Nothing was planned. The command goes on at the heads.",
             f"adopt-topic {pipeline} {topic} --at truncation --reason …",
@@ -104,8 +114,14 @@ def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence
     lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
     if lacking:
         raise DataLossError(
-            f"{pipeline}: {_all([str(one) for one in lacking])}. Nothing was planned. The tables cannot have those"
-            " records. The command reads the records that replaced them, into all sinks.",
+            f"{pipeline}: "
+            + _apart(
+                [str(one) for one in lacking],
+                f"{', '.join(sorted({one.shown_by for one in lacking}))} shows {places(one.tp for one in lacking)}, as"
+                " the lost ledger committed them, beyond the offsets to which their logs have since been truncated",
+            )
+            + ". Nothing was planned. The tables cannot have those records. The command reads the"
+            " records that replaced them, into all sinks.",
             f"adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation --reason …",
         )
 
@@ -156,23 +172,28 @@ def check_read(
         DataLossError: a topic is gone or was made again, or a log was truncated before the end of a range.
     """
     views = {(view.tp.topic, view.tp.partition): view.tp.topic_id for view in partitions}
-    changed = []
+    gone, again, truncated = [], [], {}
     for planned in ranges:
         now = views.get((planned.tp.topic, planned.tp.partition))
         if now is None:
-            changed.append(f"{planned.tp} is gone")
+            gone.append(planned.tp)
         elif now != planned.tp.topic_id:
-            changed.append(
+            again.append(
                 f"topic {planned.tp.topic} was deleted and made again (its id was {planned.tp.topic_id}, is now {now})"
             )
         elif planned.tp in ends:
             end = ends[planned.tp]
             if end is None or end < planned.range.until:
                 how = "are gone" if end is None else f"end at offset {end}"
-                changed.append(f"{planned} was truncated: the records of leader epoch {planned.leader_epoch} {how}")
+                truncated[planned.tp] = (
+                    f"{planned} was truncated: the records of leader epoch {planned.leader_epoch} {how}"
+                )
+    changed = [f"{places(gone)} {'is' if len(gone) == 1 else 'are'} gone"] if gone else []
+    changed += dict.fromkeys(again)
+    changed += [_apart(list(truncated.values()), f"{places(truncated)} were truncated")] if truncated else []
     if changed:
         raise DataLossError(
-            f"{epoch}: the log changed after the epoch was planned: {_all(list(dict.fromkeys(changed)))}. The staged"
+            f"{epoch}: the log changed after the epoch was planned: {'; '.join(changed)}. The staged"
             " records may be of another log, so nothing was sealed and no offset moves. The run's end aborts the epoch."
             " The next plan says what was lost.",
             f"plan {epoch.pipeline}",
@@ -232,17 +253,20 @@ def held(partitions: Iterable[PartitionView]) -> str:
     """Describe how many offsets Kafka holds in these partitions."""
     views = list(partitions)
     offsets = sum(view.high_watermark - view.log_start for view in views)
-    return f"{offsets} offsets in {len(views)} partition{'' if len(views) == 1 else 's'}"
+    return f"{counted(offsets, 'offset')} in {counted(len(views), 'partition')}"
 
 
 def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
     if not heads:
         return
-    gone = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
+    each = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
+    gone = _apart(
+        [f"the partition{'' if len(each) == 1 else 's'} {each[0]}", *each[1:]], places(one.tp for one in heads)
+    )
     shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
-        f"{pipeline}: the source no longer has the partition{'' if len(gone) == 1 else 's'}"
-        f" {_all(gone, committed_offsets(heads), 'were committed')}. Records produced"
+        f"{pipeline}: the source no longer has {gone}"
+        f" ({counted(committed_offsets(heads), 'offset')} were committed). Records produced"
         " after that and not read are lost; their number is unknown. Nothing was planned."
         + (
             " A topic does not lose partitions, so it was made again with fewer. The new one holds"
@@ -266,9 +290,11 @@ def _refuse_made_again(
     committed = [f"offset {one.next_offset} of partition {one.tp.partition}" for one in void]
     raise DataLossError(
         f"{pipeline}: topic {topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
-        f" {view.tp.topic_id}); {_all(committed)} now means another record. {committed_offsets(void)} offsets of the"
-        " old topic were committed; its unread records are lost, and their number is unknown. Nothing was"
-        f" planned. The new topic holds {held(one for one in partitions if one.tp.topic == topic)}. The command"
+        f" {view.tp.topic_id}); "
+        f"{_apart(committed, f'every committed offset of {places(one.tp for one in void)}')} now means another record."
+        f" {counted(committed_offsets(void), 'offset')} of the old topic were committed; its unread records"
+        " are lost, and their number is unknown. Nothing was planned."
+        f" The new topic holds {held(one for one in partitions if one.tp.topic == topic)}. The command"
         " continues with it.",
         f"adopt-topic {pipeline} {topic} --reason …",
     )
@@ -282,22 +308,22 @@ def _refuse_truncated(
         return
     truncated = [
         f"{tp} is committed up to offset {offsets[tp]}, but {how}:"
-        f" {'offsets' if lost is None else f'{lost} offsets'} that were read have been truncated"
+        f" {'offsets' if lost is None else counted(lost, 'offset')} that were read have been truncated"
         for tp, (how, lost) in found.items()
     ]
     topic = next(iter(found)).topic
     raise DataLossError(
-        f"{pipeline}: {_all(truncated)}. Nothing was planned. Find out which broker lost its log, and compare the"
-        " target. The command continues with the log as it is.",
+        f"{pipeline}: "
+        + _apart(
+            truncated,
+            f"{places(found)} are committed beyond the ends of their logs: offsets that were read have been truncated",
+        )
+        + ". Nothing was planned. Find out which broker lost its log, and compare the target. The command"
+        " continues with the log as it is.",
         f"adopt-topic {pipeline} {topic} --reason …",
     )
 
 
-def _all(said: Sequence[str], offsets: int | None = None, which: str = "in all") -> str:
-    """Join statements about partitions, cut after `_SHOWN`."""
-    shown = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN} more partitions" if len(said) > _SHOWN else "")
-    return (
-        f"{shown} ({offsets} offsets {which})"
-        if offsets is not None and (len(said) > 1 or which != "in all")
-        else shown
-    )
+def _apart(each: Sequence[str], together: str) -> str:
+    """What is said of each partition, or of all together where a line could not be read."""
+    return "; ".join(each) if len(each) <= _APART else together

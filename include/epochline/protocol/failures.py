@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 from epochline.errors import Failure, rebuilt
 
@@ -14,6 +16,10 @@ GIVEN_UP_AFTER = 3
 """So many attempts of an epoch that fail in the same way are no failure that passes (ADR 0049)."""
 
 _NUMBER = re.compile(r"attempt \d+ of ")
+
+_COUNTED = re.compile(r"\b(attempt|epoch) \d+")
+_REPLACED = re.compile(r"(^|; )attempt \d+ took its place$")
+"""What is added to the error of an attempt when the next one begins."""
 
 _AROUND = frozenset(
     ("Py4JError", "Py4JJavaError", "SparkConnectException", "SparkConnectGrpcException", "SparkException")
@@ -75,17 +81,45 @@ def failure_of(error_class: str | None, error: str | None) -> Failure:
     return Failure.CODE
 
 
-def keeps_failing_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> bool:
-    """Whether the newest attempts of an epoch failed of the same error of code, so that a further one would, too.
+def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
+    """How many of an epoch's newest attempts failed of the same error of code; 0 if the newest failure may pass.
 
     Args:
         newest_first: class and text of each attempt's error. What fenced an older one follows in its text.
     """
-    last = newest_first[:GIVEN_UP_AFTER]
-    if len(last) < GIVEN_UP_AFTER or failure_of(*last[0]) is Failure.PASSING:
+    if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
+        return 0
+    error_class, error = newest_first[0][0], _NUMBER.sub("", newest_first[0][1] or "")
+    alike = takewhile(
+        lambda one: one[0] == error_class and _NUMBER.sub("", one[1] or "").startswith(error), newest_first
+    )
+    return sum(1 for _ in alike)
+
+
+def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[str, Any]]]:
+    """Group the rows that stand next to each other and have one error. A row without an error is a group by itself.
+
+    Errors are one if they differ in the numbers of attempts and epochs that they name, or if something was added to
+    one of them afterwards.
+
+    Args:
+        rows: attempts or epochs, with the column ``error``.
+        same: columns in which the rows of a group are equal.
+    """
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in rows:
+        if groups and _is_one_error(groups[-1][0], row) and all(groups[-1][0][name] == row[name] for name in same):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _is_one_error(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if one["error"] is None or other["error"] is None:
         return False
-    error_class, error = last[0][0], _NUMBER.sub("", last[0][1] or "")
-    return all(kind == error_class and _NUMBER.sub("", said or "").startswith(error) for kind, said in last)
+    shorter, longer = sorted((_COUNTED.sub(r"\1", _REPLACED.sub("", row["error"])) for row in (one, other)), key=len)
+    return longer.startswith(shorter) and bool(shorter) is bool(longer)
 
 
 def may_be_repeated(error_class: str | None) -> bool:

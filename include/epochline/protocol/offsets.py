@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from epochline.protocol.epoch import Counts
+from epochline.protocol.quantities import runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -21,6 +22,17 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def places(partitions: Iterable[TopicPartition]) -> str:
+    """Names partitions by topic, with ranges: ``orders-3``, ``partitions 0-7 of orders``."""
+    by_topic: dict[str, list[int]] = {}
+    for one in sorted(partitions):
+        by_topic.setdefault(one.topic, []).append(one.partition)
+    return ", ".join(
+        f"{topic}-{numbers[0]}" if len(numbers) == 1 else f"partitions {runs(numbers)} of {topic}"
+        for topic, numbers in by_topic.items()
+    )
 
 
 Reached = Mapping[TopicPartition, int]

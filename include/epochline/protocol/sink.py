@@ -156,9 +156,20 @@ class Preflighted(Protocol):
     """A sink that a plan can check before it plans an epoch."""
 
     def preflight(self, pipeline: str) -> None:
-        """Check that an epoch could be shown.
+        """Check that an epoch could be shown. Only read: `epochline plan` calls it too, and changes nothing.
 
         Raises:
             SinkUnavailableError: the sink is down. Planning continues: the epoch is shown when the sink is back.
             SinkError: the sink would refuse every epoch; nothing is planned.
+        """
+
+
+class Prepared(Protocol):
+    """A sink in which something must be made before it shows an epoch, or which only a write can check."""
+
+    def prepare(self, pipeline: str) -> None:
+        """Make it. A plan calls this after `Preflighted.preflight`, each time; a repeat changes nothing.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `Preflighted.preflight`.
         """

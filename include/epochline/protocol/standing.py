@@ -161,7 +161,7 @@ def _planless(row: Row) -> Standing | None:
     runs = "The last run" if row["plan_failures"] == 1 else f"The last {row['plan_failures']} runs"
     return _standing(
         StandingWord.CANNOT_PLAN, f"{runs} wrote no epoch. No offset moved.", since=row["plan_failing_since"],
-        reason=row["plan_error"], command=row["plan_command"] or f"plan {row['pipeline']}",
+        reason=row["plan_error"], command=row["plan_command"] or f"run {row['pipeline']}",
     )  # fmt: skip
 
 
@@ -182,9 +182,11 @@ def _failing(row: Row) -> Standing | None:
     return _standing(
         StandingWord.KEEPS_FAILING if failures >= KEEPS else StandingWord.FAILING,
         f"Failed {times} since the last commit. No offset moved; "
-        + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again."),
+        + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again.")
+        + (" Its declared Endless restarts never give up." if row.get("endless") else ""),
         since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
-        command=row["failure_command"] or f"run {name}",
+        # The run that owns an unfinished epoch tries again by itself, and another run would be refused.
+        command=row["failure_command"] or (None if row["epoch_id"] else f"run {name}"),
     )  # fmt: skip
 
 
@@ -245,7 +247,7 @@ def _at_rest(row: Row) -> Standing:
         )  # fmt: skip
     lag, interval, silent = row.get("lag"), row["interval_seconds"], row.get("seconds_since_observed")
     if lag is None:
-        return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet. Trigger a run.")
+        return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet.", command=f"trigger {name}")
     if interval and silent and silent > _LATE_INTERVALS * interval:
         return _standing(
             StandingWord.SILENT, "No run has planned for several intervals of the schedule. Is the DAG paused, is the"

@@ -44,8 +44,8 @@ class FileSink:
         self._storage = storage_at(files.path, files.name)
         self._manifest = FileManifest(files.path)
 
-    def preflight(self, pipeline: str) -> None:
-        """Check that the store keeps the first of two manifest entries of one epoch.
+    def prepare(self, pipeline: str) -> None:
+        """Check that the store keeps the first of two manifest entries of one epoch, which only a write shows.
 
         Raises:
             SinkError: the store overwrites, or this user may not write there.

@@ -18,9 +18,10 @@ from sqlalchemy import Connection
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
-from epochline.kafka.preflight import check_records, check_topic
+from epochline.kafka.preflight import check_records, check_topic, make_control_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
+from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class LedgerConnections(Protocol):
 class TopicSink:
     """Publishes a pipeline's outbox to its topic.
 
-    Implements ``Sink`` and the optional ``Preflighted``, ``Measured`` and ``Inspectable`` of `epochline.protocol.sink`.
+    Implements ``Sink`` and the optional ``Preflighted``, ``Prepared``, ``Measured`` and ``Inspectable`` of
+    `epochline.protocol.sink`.
 
     Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
 
@@ -72,6 +74,16 @@ class TopicSink:
             SinkError: the topic or the control topic is unsuitable, or the brokers refuse the time-out.
         """
         check_topic(self._settings(), self._topic)
+
+    def prepare(self, pipeline: str) -> None:
+        """Create the control topic if it is missing; nothing for a topic without transactions.
+
+        Raises:
+            SinkUnavailableError: the brokers do not answer.
+            SinkError: this user may not create it.
+        """
+        if self._topic.semantics == "exactly_once":
+            make_control_topic(self._settings(), self._topic)
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
         """The epoch of the last marker; None if the topic has no markers.
@@ -113,10 +125,10 @@ class TopicSink:
         half = self._topic.transaction_timeout.total_seconds() / 2
         if rows > rate * half:
             raise OutboxTooLargeError(
-                f"{attempt}: has {rows} rows for {self._topic.name}, which take {rows / rate:.0f} s at"
-                f" {rate:.0f} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}). This is more"
-                f" than half of transaction_timeout ({self._topic.transaction_timeout.total_seconds():.0f} s). Nothing"
-                " was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
+                f"{attempt}: has {counted(rows, 'row')} for {self._topic.name}, which take {duration(rows / rate)} at"
+                f" {number(rate)} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}). This is"
+                f" more than half of transaction_timeout ({duration(self._topic.transaction_timeout.total_seconds())})."
+                " Nothing was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
                 " transaction_timeout as far as the broker allows.",
                 f"resume {self._pipeline} --reason …",
             )

@@ -29,26 +29,21 @@ class FakeTargets(Side):
         return Fit()
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.tables:
-            owner = self.rows.claims.get(sink.table, pipeline.name)
-            if owner != pipeline.name:
-                raise TargetError(
-                    f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.", f"plan {pipeline.name}"
-                )
-
-    def claim(self, pipeline: Pipeline) -> None:
-        places = [sink.table for sink in pipeline.tables]
-        for place in places + [sink.path for sink in pipeline.external if isinstance(sink, Files)]:
-            new = place not in self.rows.claims
-            owner = self.rows.claims.setdefault(place, pipeline.name)
-            if new and any(row.get("_epoch") is not None for row in self.rows.targets.get(place, [])):
-                raise TargetError(
-                    f"{pipeline.name}: {place} holds rows that another pipeline wrote.", f"plan {pipeline.name}"
-                )
+        for place in _places(pipeline):
+            owner = self.rows.claims.get(place, pipeline.name)
             if owner != pipeline.name:
                 raise TargetError(
                     f"{pipeline.name}: target {place} belongs to pipeline {owner}.", f"plan {pipeline.name}"
                 )
+            rows = self.rows.targets.get(place, [])
+            if place not in self.rows.claims and any(row.get("_epoch") is not None for row in rows):
+                raise TargetError(
+                    f"{pipeline.name}: {place} holds rows that another pipeline wrote.", f"plan {pipeline.name}"
+                )
+
+    def claim(self, pipeline: Pipeline) -> None:
+        self.refuse_foreign(pipeline)
+        self.rows.claims.update(dict.fromkeys(_places(pipeline), pipeline.name))
 
     def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
         return {}
@@ -133,3 +128,10 @@ class FakeTargets(Side):
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass
+
+
+def _places(pipeline: Pipeline) -> list[str]:
+    return [
+        *(sink.table for sink in pipeline.tables),
+        *(sink.path for sink in pipeline.external if isinstance(sink, Files)),
+    ]

@@ -8,10 +8,15 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.asset import AssetAliasModel
 from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import HTTPException, Request
+from sqlalchemy import select
 
-__all__ = ["GetUserDep", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "readable"]
+from epochline.declare.names import pipeline_uri
+
+__all__ = ["GetUserDep", "declared", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "readable"]
 
 may_see_pages = requires_access_view(AccessView.PLUGINS)
 """Refuses an anonymous request by 401, and a user who may not see what plugins show by 403."""
@@ -43,6 +48,15 @@ def from_here(request: Request) -> None:
     same = site == "same-origin" if site else urlsplit(origin or "").netloc == request.headers.get("host", "-")
     if not same:
         raise HTTPException(403, "The form was sent from another origin. Nothing was changed.")
+
+
+def declared() -> set[str]:
+    """The pipelines whose DAGs Airflow has. Each pipeline's DAG announces its epochs by an alias of its own."""
+    with create_session() as session:
+        scheme = pipeline_uri("")
+        aliases = session.scalars(select(AssetAliasModel.name).where(AssetAliasModel.name.startswith(scheme)))
+        names = [name.removeprefix(scheme) for name in aliases]
+        return {*session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(names), ~DagModel.is_stale))}
 
 
 def readable(pipelines: list[str], user: BaseUser) -> set[str]:

@@ -25,7 +25,7 @@ MOST_CHARACTERS = 1000
 
 
 def offered(dag_id: str, user: Any) -> dict[str, Any]:
-    """What the page of a pipeline shows of actions: those that the user may start, and those that pages started.
+    """What the page of a pipeline shows of actions: those that apply to its state, and those that pages started.
 
     What a run said is for those who may act: an error may name other pipelines.
     """
@@ -33,9 +33,14 @@ def offered(dag_id: str, user: Any) -> dict[str, Any]:
     started = runs.started(dag_id)
     return {
         "may_act": may_act,
-        "acts": ACTS.values(),
+        "acts": _applicable(dag_id) if may_act else [],
         "started": [one if may_act else one.in_short() for one in started],
     }
+
+
+def _applicable(dag_id: str) -> list[Act]:
+    rows = read(lambda ledger: ledger.ask("act_pipeline", pipeline=dag_id).rows)
+    return [act for act in ACTS.values() for row in rows if act.applies(row)]
 
 
 @html.get("/pipelines/{dag_id}/act/{action}")

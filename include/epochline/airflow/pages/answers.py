@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import HTTPException, Request
 
 from epochline.airflow.connections import postgres_dsn
@@ -30,11 +29,10 @@ def dsn() -> str:
     """
     try:
         return postgres_dsn(CONNECTION)
-    except AirflowNotFoundException:
+    except ConfigurationError as error:
         raise ConfigurationError(
-            f"Airflow has no connection {CONNECTION!r}. Add one of type postgres whose login is a member of the role"
-            " epochline_reader, in the database of the ledger."
-        ) from None
+            f"{error} Its login is a member of the role epochline_reader, in the database of the ledger."
+        ) from error
 
 
 def read(view: Callable[[Snapshot], Any], *, inspect: bool = False) -> Any:
@@ -49,7 +47,7 @@ def read(view: Callable[[Snapshot], Any], *, inspect: bool = False) -> Any:
     if found is None:
         raise HTTPException(
             404,
-            "The ledger knows no such pipeline or epoch. A pipeline appears here when its first run has planned; a DAG"
-            " that is no pipeline of Epochline has no page.",
+            "The ledger knows no such pipeline or epoch, and Airflow has no DAG of such a pipeline. A DAG that is no"
+            " pipeline of Epochline has no page.",
         )
     return found

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from epochline.airflow.pages import act_routes, quarantine_routes
-from epochline.airflow.pages.access import GetUserDep, edits, may_read_dag, may_see_pages, readable
+from epochline.airflow.pages.access import GetUserDep, declared, edits, may_read_dag, may_see_pages, readable
 from epochline.airflow.pages.act_routes import offered
 from epochline.airflow.pages.answers import path_of, read
 from epochline.airflow.pages.quarantine_routes import sample
@@ -23,6 +23,7 @@ from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import (
     EpochView,
     HistoryFilter,
+    PipelinesView,
     as_json,
     epoch_of_run,
     epoch_view,
@@ -70,14 +71,20 @@ json = APIRouter(prefix="/api", tags=["ledger"])
 @html.get("/")
 def all_pipelines(request: Request, user: GetUserDep) -> Response:
     """Every pipeline that the user may see."""
-    view = read(partial(pipelines_view, may_see=lambda names: readable(names, user)))
-    return page("pipelines.html", path_of(request), view=view)
+    return page("pipelines.html", path_of(request), view=_pipelines(user))
+
+
+def _pipelines(user: Any) -> PipelinesView:
+    view: PipelinesView = read(
+        partial(pipelines_view, may_see=lambda names: readable(names, user), declared=declared())
+    )
+    return view
 
 
 @html.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
 def one_pipeline(request: Request, dag_id: str, chosen: Chosen, user: GetUserDep) -> Response:
     """One pipeline: the tab of a DAG shows it as well."""
-    view = read(partial(pipeline_view, pipeline=dag_id, chosen=chosen))
+    view = read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))
     return page("pipeline.html", path_of(request), view=view, chosen=chosen, **offered(dag_id, user))
 
 
@@ -130,13 +137,13 @@ def openapi() -> JSONResponse:
 @json.get("/pipelines")
 def pipelines_as_json(user: GetUserDep) -> dict[str, Any]:
     """All pipelines: state, lag, last commit, unfinished epoch, failures, epochs that sinks do not show yet."""
-    return _encoded(read(partial(pipelines_view, may_see=lambda names: readable(names, user))))
+    return _encoded(_pipelines(user))
 
 
 @json.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
 def pipeline_as_json(dag_id: str, chosen: Chosen) -> dict[str, Any]:
     """One pipeline. Its history has `size` epochs; the next page is asked for with `before` = `older`."""
-    return _encoded(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen)))
+    return _encoded(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared())))
 
 
 @json.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 HOURS = 24
@@ -57,18 +58,27 @@ def phases(row: Mapping[str, Any]) -> Sequence[Bar]:
     return lying((name, row[f"{name}_seconds"]) for name in PHASES)
 
 
-def day(rows: Iterable[Mapping[str, Any]], height: float = 20.0) -> Sequence[Bar]:
-    """The epochs of 24 hours, a column per hour, the oldest first and the fullest as high as given.
+def by_hour(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, int]]:
+    """The epochs of each of 24 hours by state; hour 0 is the oldest.
 
     Args:
         rows: of the statement ``page_day``, of one pipeline.
-        height: of the chart.
     """
     hours: dict[int, dict[str, int]] = {}
     for row in rows:
         of_hour = hours.setdefault(min(max(row["hour"], 0), HOURS - 1), {})
         of_hour[row["state"]] = of_hour.get(row["state"], 0) + row["epochs"]
-    most = max((sum(one.values()) for one in hours.values()), default=0)
+    return hours
+
+
+def day(hours: Mapping[int, Mapping[str, int]], most: int, height: float = 20.0) -> Sequence[Bar]:
+    """The epochs of 24 hours, a column per hour.
+
+    Args:
+        hours: from `by_hour`.
+        most: the number of epochs of a column that is as high as the chart.
+        height: of the chart.
+    """
     bars = []
     for hour, one in sorted(hours.items()):
         at = height
@@ -80,20 +90,23 @@ def day(rows: Iterable[Mapping[str, Any]], height: float = 20.0) -> Sequence[Bar
     return bars
 
 
-def line(values: Sequence[float | None], most: float | None = None, width: float = 96.0, height: float = 20.0) -> str:
-    """The points of a line through values at equal distances, for ``<polyline points>``; unknown values are left out.
+def line(
+    values: Sequence[float | None], times: Sequence[datetime], most: float, width: float = 96.0, height: float = 20.0
+) -> str:
+    """The points of a line, for ``<polyline points>``; unknown values are left out.
 
     Args:
         values: the oldest first.
-        most: the value at the top; the largest one if not given.
+        times: of the values; the first one is at the left edge, the last one at the right edge.
+        most: the value at the top.
         width: of the chart.
         height: of the chart.
     """
-    top = most or max((value for value in values if value is not None), default=0) or 1
-    step = width / max(len(values) - 1, 1)
+    whole = (times[-1] - times[0]).total_seconds() or 1 if times else 1
     return " ".join(
-        f"{round(at * step, 2):g},{round(height - 1 - (height - 2) * value / top, 2):g}"
-        for at, value in enumerate(values)
+        f"{round(width * (at - times[0]).total_seconds() / whole, 2):g},"
+        f"{round(height - 1 - (height - 2) * value / (most or 1), 2):g}"
+        for at, value in zip(times, values, strict=True)
         if value is not None
     )
 

@@ -12,11 +12,12 @@ from urllib.parse import urlencode
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict
 
-from epochline.airflow.pages.views import PageFilter
+from epochline.airflow.pages.views import MOST_COUNTED, PageFilter
 from epochline.airflow.reading import Snapshot, Table
 from epochline.protocol.record_text import hex_lines, on_one_line
 
 LISTED_BYTES = 80
+MOST_REASONS = 20
 SHOWN_BYTES = 64 * 1024
 """Of a key or a value, a page shows so many bytes, the first ones."""
 
@@ -58,6 +59,9 @@ class QuarantineView:
     """A page of the quarantine.
 
     Args:
+        total: the records that the filter chooses, counted up to `views.MOST_COUNTED`.
+        waiting: those of them that were not requeued.
+        reasons: the same records by reason; None without the right to see them.
         after: the place after which the next page begins; None on the last page.
         next_page: the query of the next page.
         requeue: the query of the form that requeues what the filter chooses; None if the form cannot say it.
@@ -66,6 +70,9 @@ class QuarantineView:
 
     pipeline: str
     records: Table
+    total: int
+    waiting: int
+    reasons: Table | None
     refused: Table | None
     after: Mapping[str, Any] | None
     next_page: str
@@ -118,6 +125,15 @@ def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, i
         found = replace(found, rows=[{**row, "beginning": _beginning(row)} for row in found.rows])
     else:
         found = ledger.ask("page_quarantine", **wanted)
+    counted = {"pipeline": pipeline, "most": MOST_COUNTED, **chosen.model_dump(include={"epoch", "since", "until"})}
+    reasons = None
+    if inspect:
+        reasons = ledger.ask("page_quarantine_reasons", **counted, reason=chosen.reason, limit=MOST_REASONS)
+        reasons = replace(reasons, rows=[{**row, "like": _like(row["reason"])} for row in reasons.rows])
+        total, waiting = next(((row["total"], row["waiting_in_all"]) for row in reasons.rows), (0, 0))
+    else:
+        [row] = ledger.ask("page_quarantine_total", **counted).rows
+        total, waiting = row["records"], row["waiting"]
     rows = found.rows[: chosen.size]
     after = None
     if len(found.rows) > len(rows):
@@ -125,10 +141,10 @@ def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, i
         after = {f"after_{name}": last["epoch_id" if name == "epoch" else name] for name in Place.model_fields}
     asked = chosen.model_dump(mode="json", exclude_defaults=True)
     names = {"epoch": chosen.epoch, "like": chosen.reason if inspect else None}
-    some = {name: value for name, value in names.items() if value is not None} or {"everything": "true"}
+    some = {name: value for name, value in names.items() if value is not None}
     return QuarantineView(
-        pipeline=pipeline, records=replace(found, rows=rows), after=after,
-        refused=ledger.ask("refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
+        pipeline=pipeline, records=replace(found, rows=rows), total=total, waiting=waiting, reasons=reasons,
+        after=after, refused=ledger.ask("refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
         next_page=urlencode({**asked, **(after or {})}),
         requeue=None if chosen.since or chosen.until else urlencode(some),
     )  # fmt: skip
@@ -159,6 +175,12 @@ def _bytes(name: str, content: bytes | memoryview | None, size: int | None = Non
     first = bytes(content)[:SHOWN_BYTES]
     whole = len(content) if size is None else size
     return Bytes(name=name, size=whole, text=on_one_line(first), hex=tuple(hex_lines(first)), cut=whole > len(first))
+
+
+def _like(reason: str) -> str:
+    """A pattern for SQL LIKE that fits the records of a group. An asterisk stands for what differs."""
+    escaped = reason.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("*", "%")
 
 
 def _beginning(row: Mapping[str, Any]) -> str:

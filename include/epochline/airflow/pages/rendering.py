@@ -16,51 +16,33 @@ from epochline.airflow.pages import charts
 from epochline.airflow.pages.flow import rates, time_to_loss
 from epochline.airflow.pages.views import MOST_COUNTED
 from epochline.declare.names import QUARANTINE, sink_uri
+from epochline.protocol import quantities
+from epochline.protocol.failures import folded
 
 _NARROW_SPACE = "\u202f"
 _NOTHING = "\u2013"
-_MINUS = "\u2212"
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 _DURATIONS = ("interval", "minimum_pause", "target_duration", "timeout")
 _OUTSIDE_AIRFLOW = ("cli", "operator")
 """What stands for the DAG of a run that Airflow does not know: of the command line, and of a restore."""
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def number(value: float | None) -> str:
-    """A number with narrow spaces between thousands. A missing number is a dash."""
-    if value is None:
-        return _NOTHING
-    whole = f"{value:,.0f}" if value == round(value) or abs(value) >= 100 else f"{value:,.2f}"
-    return whole.replace(",", _NARROW_SPACE)
+    """A number; a dash if there is none."""
+    return _NOTHING if value is None else quantities.number(value)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in their largest unit and the next smaller one; a dash if there are none."""
-    if seconds is None:
-        return _NOTHING
-    sign = _MINUS if seconds < 0 else ""
-    return sign + (f"{abs(seconds):.1f}{_NARROW_SPACE}s" if abs(seconds) < 59.95 else _in_units(abs(seconds)))
-
-
-def _in_units(seconds: float) -> str:
-    """Whole seconds in their largest unit and the next smaller one."""
-    left, parts = round(seconds), []
-    for size, unit in _UNITS:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{_NARROW_SPACE}{unit}")
-        elif parts:
-            break
-    return " ".join(parts[:2]) or f"0{_NARROW_SPACE}s"
+    """Seconds, on one line; a dash if there are none."""
+    return _NOTHING if seconds is None else _on_one_line(quantities.duration(seconds))
 
 
 def size(value: float | None) -> str:
-    """Bytes in a unit in which they have at most four digits."""
-    if value is None:
-        return _NOTHING
-    power = min((max(int(value), 1).bit_length() - 1) // 10, len(_BYTES) - 1)
-    return f"{number(round(value / 1024**power, 1))}{_NARROW_SPACE}{_BYTES[power]}"
+    """Bytes, on one line; a dash if there are none."""
+    return _NOTHING if value is None else _on_one_line(quantities.size(value))
+
+
+def _on_one_line(said: str) -> str:
+    return said.replace(" ", _NARROW_SPACE)
 
 
 def setting(name: str, value: str | None) -> str:
@@ -81,7 +63,17 @@ def ago(moment: datetime | None) -> str | Markup:
     if moment is None:
         return _NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
-    said = f"{_in_units(passed)} ago" if passed > -1 else f"in {_in_units(-passed)}"
+    distance = _on_one_line(quantities.duration(round(abs(passed))))
+    said = f"{distance} ago" if passed > -1 else f"in {distance}"
+    return _time(moment, said)
+
+
+def clock(moment: datetime) -> Markup:
+    """A moment on the axis of a chart, in UTC: month, day, hour and minute."""
+    return _time(moment, moment.astimezone(UTC).strftime("%m-%d %H:%M"))
+
+
+def _time(moment: datetime, said: str) -> Markup:
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     # Nothing in it needs escaping, and a page has hundreds of moments and numbers.
     return Markup(f'<time datetime="{moment.isoformat()}" title="{absolute}">{said}</time>')  # noqa: S704
@@ -106,10 +98,12 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters.update(number=number, duration=duration, ago=ago, part=path_part, size=size)
+_TEMPLATES.filters.update(number=number, duration=duration, ago=ago, clock=clock, part=path_part, size=size)
 _TEMPLATES.globals.update(charts=charts, most_counted=MOST_COUNTED, rates=rates, time_to_loss=time_to_loss)
 _TEMPLATES.globals.update(asset_uri=sink_uri, quarantine=QUARANTINE, setting=setting)
-_TEMPLATES.globals.update(figure=figure, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW)
+_TEMPLATES.globals.update(
+    folded=folded, figure=figure, runs=quantities.runs, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW
+)
 
 
 def page(template: str, path: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
@@ -105,16 +105,20 @@ class EpochView:
     actions: Table
 
 
-def pipelines_view(ledger: Snapshot, may_see: Callable[[list[str]], set[str]]) -> PipelinesView:
+def pipelines_view(
+    ledger: Snapshot, may_see: Callable[[list[str]], set[str]], declared: Collection[str] = ()
+) -> PipelinesView:
     """All pipelines that the user may see, the most urgent first.
 
     Args:
         ledger: one moment.
         may_see: those of the given pipelines that the user may see.
+        declared: pipelines that have a row even if the ledger does not know them.
     """
     found, day = ledger.ask("page_pipelines", pipeline=None), ledger.ask("page_day", pipeline=None)
-    seen = may_see([row["pipeline"] for row in found.rows])
-    judged = [(standing_of_pipeline(row), row) for row in found.rows if row["pipeline"] in seen]
+    rows = found.rows + _not_started(found, declared)
+    seen = may_see([row["pipeline"] for row in rows])
+    judged = [(standing_of_pipeline(row), row) for row in rows if row["pipeline"] in seen]
     judged.sort(key=lambda one: get_args(Tone).index(one[0].tone))
     return PipelinesView(
         pipelines=replace(found, rows=[row for _, row in judged]),
@@ -123,9 +127,19 @@ def pipelines_view(ledger: Snapshot, may_see: Callable[[list[str]], set[str]]) -
     )
 
 
-def pipeline_view(ledger: Snapshot, pipeline: str, chosen: HistoryFilter) -> PipelineView | None:
-    """One pipeline with a page of its history; None if the ledger does not know it."""
+def _not_started(found: Table, declared: Collection[str]) -> list[dict[str, Any]]:
+    """Rows of declared pipelines that the ledger does not know, like those of the statement ``page_pipelines``."""
+    unknown = sorted({*declared} - {row["pipeline"] for row in found.rows})
+    nothing = dict.fromkeys(found.columns) | {"failures": 0, "aborts": 0, "savepoints": 0, "data_lost": False}
+    return [nothing | {"pipeline": name} for name in unknown]
+
+
+def pipeline_view(
+    ledger: Snapshot, pipeline: str, chosen: HistoryFilter, declared: Collection[str] = ()
+) -> PipelineView | None:
+    """One pipeline with a page of its history; None if neither the ledger knows it nor it is declared."""
     found = ledger.ask("page_pipelines", pipeline=pipeline)
+    found = replace(found, rows=found.rows or _not_started(found, {pipeline} & {*declared}))
     if not found.rows:
         return None
     history = ledger.ask(
@@ -162,7 +176,7 @@ def epoch_view(ledger: Snapshot, pipeline: str, epoch_id: int) -> EpochView | No
         standing=standing_of_epoch(found.rows[0]),
         ranges=ledger.ask("page_ranges", **of_epoch, limit=_MANY),
         phases=ledger.ask("page_phases", **of_epoch),
-        attempts=ledger.ask("page_attempts", **of_epoch, limit=SOME),
+        attempts=ledger.ask("page_attempts", **of_epoch, limit=_MANY),
         staged=ledger.ask("page_staged", **of_epoch),
         receipts=ledger.ask("page_receipts", **of_epoch),
         quarantined=ledger.ask("page_quarantined", **of_epoch, limit=SOME),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from epochline.arrow.cast.calendar import to_python
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.arrow.stage.rows import TOMBSTONE
+from epochline.declare.columns import DELETED
 from epochline.declare.pipeline import Pipeline
 from epochline.protocol.staging_tables import staged_external, staged_tables
 
@@ -35,7 +37,9 @@ class ParsedRecords:
     skipped: int = 0
     """Number of records that the parse leaves out."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """The parsed rows: the record's columns, and ``_topic``, ``_partition``, ``_offset`` and ``_row``."""
+    """The parsed rows: the record's columns, and ``_topic``, ``_partition``, ``_offset`` and ``_row``. ``_deleted``
+    says that the row deletes its key from an upsert target; never before a transform, which decides it.
+    """
     refused: list[RefusedRecord] = field(default_factory=list)
 
 
@@ -72,8 +76,10 @@ class RecordParser:
             EpochlineError: the parse or a ``select`` broke its contract.
         """
         rows, refused, counts = self._flow.parse_only(batch)
+        deleted: set[tuple[Any, ...]] = set()
         if not self._flow.transformed:
-            refused = self._flow.process(batch).quarantine
+            processed = self._flow.process(batch)
+            refused, deleted = processed.quarantine, _deleted(processed.rows.values())
         found = [
             RefusedRecord(topic=one["topic"], partition=one["partition"], offset=one["offset"], reason=one["reason"])
             for one in refused.select(["topic", "partition", "offset", "reason"]).to_pylist()
@@ -83,5 +89,19 @@ class RecordParser:
         kept = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         self.result.read += batch.num_rows
         self.result.skipped += sum(one.skipped for one in counts.values())
-        self.result.rows += [row for row in kept if tuple(row[name] for name in _PLACE) not in gone]
+        self.result.rows += [
+            {**row, DELETED: tuple(row[name] for name in (*_PLACE, "_row")) in deleted}
+            for row in kept
+            if tuple(row[name] for name in _PLACE) not in gone
+        ]
         self.result.refused += found
+
+
+def _deleted(staged: Iterable[pa.RecordBatch]) -> set[tuple[Any, ...]]:
+    """Topic, partition, offset and number of each row that deletes its key."""
+    return {
+        tuple(one.values())
+        for rows in staged
+        if DELETED in rows.schema.names
+        for one in rows.filter(rows.column(DELETED)).select([*_PLACE, "_row"]).to_pylist()
+    }

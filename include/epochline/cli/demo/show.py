@@ -80,9 +80,10 @@ class Show:
             lines = sum(1 for _ in log.open("rb"))
             rate = max(500.0, lines / _FEED_SECONDS) if number == 0 else None
             _step(
-                f"feeding {lines} lines into topic {TOPIC}{f', {rate:.0f} a second' if rate else ''}",
+                f"feeding {printing.number(lines)} lines into topic {TOPIC}"
+                f"{f', {printing.number(rate)} a second' if rate else ''}",
                 f"log: {log}",
-                "see it:  epochline lag access_log   (in another terminal, at any time)",
+                "see it:  `epochline lag access_log` (in another terminal, at any time)",
             )
             fed.begin(log)
             feeding = Feeding(self._stack.kafka.bootstrap_servers, log, TOPIC, partitions=PARTITIONS, rate=rate)
@@ -93,7 +94,7 @@ class Show:
             _step(
                 "Airflow runs epochs; one Spark driver gets killed while it stages",
                 f"Airflow: {self._stack.airflow.url}/dags/{PIPELINE}",
-                "see it:  epochline sql 'SELECT * FROM epochline.attempts ORDER BY started_at DESC LIMIT 5'",
+                "see it:  `epochline sql 'SELECT * FROM epochline.attempts ORDER BY started_at DESC LIMIT 5'`",
             )
             api.pause(PIPELINE, False)
             caught = kill_while_staging(
@@ -181,7 +182,7 @@ class Show:
             behind = records_behind(PIPELINE)
             if not shown or shown[-1] != behind:
                 shown.append(behind)
-                printing.say(f"{behind} records behind")
+                printing.say(f"{printing.number(behind)} records behind")
             return behind == 0 and not database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
 
         _wait(caught_up, "the pipeline to catch up", every=1.0)
@@ -196,10 +197,10 @@ class Show:
         _step("the stack stays up")
         airflow = self._stack.airflow
         printing.say(f"Airflow     {airflow.url}/dags/{PIPELINE}   user admin, password in {airflow.password_file}")
-        printing.say(f"PostgreSQL  {self._stack.postgres.dsn(with_password=False)}   epochline sql")
+        printing.say(f"PostgreSQL  {self._stack.postgres.dsn(with_password=False)}   `epochline sql`")
         printing.say(f"Kafka       {self._stack.kafka.bootstrap_servers}")
-        printing.say("again       make demo, or epochline demo")
-        printing.say("to end it   make down, or epochline down (--wipe deletes all data)")
+        printing.say("again       `make demo`, or `epochline demo`")
+        printing.say("to end it   `make down`, or `epochline down` (--wipe deletes all data)")
         return code
 
 

@@ -144,8 +144,13 @@ FROM epochline.epochs e JOIN epochline.pipelines p USING (pipeline)
 WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch)s
 
 -- name: standing
--- Where a pipeline stands by the ledger; no row for one that the ledger does not know.
-SELECT * FROM epochline.standings WHERE pipeline = %(pipeline)s
+-- Where each pipeline stands by the ledger, or one; no row for one that the ledger does not know.
+SELECT s.*, l.lag, l.seconds_since_observed
+FROM epochline.standings s CROSS JOIN LATERAL (
+    SELECT sum(l.unread)::bigint AS lag,
+           extract(epoch FROM clock_timestamp() - min(l.observed_at))::float8 AS seconds_since_observed
+    FROM epochline.log_ends l WHERE l.pipeline = s.pipeline) l
+WHERE %(pipeline)s::text IS NULL OR s.pipeline = %(pipeline)s ORDER BY s.pipeline
 
 -- name: quarantined_records
 -- The newest quarantined records that match. Of a value, the first bytes.

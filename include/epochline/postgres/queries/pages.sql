@@ -1,5 +1,5 @@
 -- What the pages in Airflow's user interface read. Every statement reads views alone. A reader's login may run all of
--- them but three, which read bytes or reasons of quarantined records and need the role epochline_inspector.
+-- them but four, which read bytes or reasons of quarantined records and need the role epochline_inspector.
 
 -- name: page_pipelines
 -- Every pipeline where it stands, with its lag. The lag counts up to where the logs ended when Kafka was last asked.
@@ -82,14 +82,16 @@ ORDER BY e.epoch_id DESC LIMIT %(limit)s
 
 -- name: page_summary
 -- How long a pipeline's newest committed epochs took and how large they were: least, median, p95, p99 and most, each
--- with the epoch whose value it is. A percentile is the value of its nearest rank.
+-- with the epoch whose value it is. A percentile is the value of its nearest rank. Fewer than 20 values have none.
 WITH newest AS (
     SELECT e.epoch_id, e.attempt, e.records_read, e.rows_written,
            extract(epoch FROM e.committed_at - e.planned_at)::float8 AS seconds
     FROM epochline.epochs e WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED'
     ORDER BY e.epoch_id DESC LIMIT %(limit)s)
-SELECT s.measure, s.epochs, s.amounts[1] AS least, s.amounts[s.half] AS median, s.amounts[s.most_of] AS p95,
-       s.amounts[s.nearly_all] AS p99, s.amounts[s.epochs] AS most, s.ids[1] AS least_epoch, s.ids[s.half] AS median_epoch,
+SELECT s.measure, s.epochs, s.amounts[1] AS least, s.amounts[s.half] AS median,
+       CASE WHEN s.epochs >= 20 THEN s.amounts[s.most_of] END AS p95,
+       CASE WHEN s.epochs >= 20 THEN s.amounts[s.nearly_all] END AS p99,
+       s.amounts[s.epochs] AS most, s.ids[1] AS least_epoch, s.ids[s.half] AS median_epoch,
        s.ids[s.most_of] AS p95_epoch, s.ids[s.nearly_all] AS p99_epoch, s.ids[s.epochs] AS most_epoch
 FROM (
     SELECT m.place, m.measure, count(*)::integer AS epochs, ceil(0.5 * count(*))::integer AS half,
@@ -132,18 +134,20 @@ ORDER BY n.epoch_id
 
 -- name: page_partitions
 -- Each partition's origin, head and end of the log, the records between head and end, the least time until Kafka may
--- delete one of them because of its age, and the records left unread by the newest plans, the oldest plan first.
+-- delete one of them because of its age, and the records left unread by the newest plans, the oldest plan first, with the
+-- times of those plans.
 WITH newest AS (
-    SELECT e.epoch_id, e.kind FROM epochline.epochs e WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED'
+    SELECT e.epoch_id, e.kind, e.planned_at FROM epochline.epochs e WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED'
     ORDER BY e.epoch_id DESC LIMIT %(epochs)s)
 SELECT coalesce(h.topic, l.topic) AS topic, coalesce(h.partition, l.partition) AS partition, h.origin_offset,
        h.next_offset, l.log_start, l.last_stable, l.observed_at, h.epoch_id, h.committed_at, l.unread AS lag,
        h.next_offset < l.log_start AS unread_deleted, l.seconds_to_loss, l.cleanup_policy IS NULL AS retention_unknown,
-       l.by_age, l.by_size, l.compacted, o.lags
+       l.by_age, l.by_size, l.compacted, o.lags, o.lags_at
 FROM (SELECT * FROM epochline.heads WHERE pipeline = %(pipeline)s) h
 FULL JOIN (SELECT * FROM epochline.log_ends WHERE pipeline = %(pipeline)s) l USING (topic_id, partition)
 LEFT JOIN (
-    SELECT o.topic_id, o.partition, array_agg(o.last_stable - o.until_offset ORDER BY o.epoch_id) AS lags
+    SELECT o.topic_id, o.partition, array_agg(o.last_stable - o.until_offset ORDER BY o.epoch_id) AS lags,
+           array_agg(n.planned_at ORDER BY o.epoch_id) AS lags_at
     FROM newest n JOIN epochline.offsets o ON o.pipeline = %(pipeline)s AND o.epoch_id = n.epoch_id
     WHERE n.kind = 'regular' AND o.last_stable IS NOT NULL GROUP BY 1, 2) o USING (topic_id, partition)
 ORDER BY 1, 2
@@ -278,6 +282,31 @@ WHERE pipeline = %(pipeline)s AND (%(epoch)s::bigint IS NULL OR -epoch_id = -%(e
        > (-%(after_epoch)s::bigint, %(after_topic)s::text, %(after_partition)s::integer, %(after_offset)s::bigint))
 ORDER BY -epoch_id, topic, partition, "offset" LIMIT %(limit)s
 
+-- name: page_quarantine_total
+-- The records of the quarantine that a filter chooses, and those of them that were not requeued, counted up to a limit.
+SELECT count(*) AS records, count(*) FILTER (WHERE q.requeued_by IS NULL) AS waiting
+FROM (SELECT requeued_by FROM epochline.quarantine
+      WHERE pipeline = %(pipeline)s AND (%(epoch)s::bigint IS NULL OR -epoch_id = -%(epoch)s::bigint)
+        AND (%(since)s::timestamptz IS NULL OR quarantined_at >= %(since)s)
+        AND (%(until)s::timestamptz IS NULL OR quarantined_at < %(until)s) LIMIT %(most)s) q
+
+-- name: page_quarantine_reasons
+-- The same records by their reason, without the numbers and the values in it, the most frequent one first, for the role
+-- that may see reasons. total and waiting_in_all count every reason.
+SELECT g.*, sum(g.records) OVER ()::bigint AS total, sum(g.waiting) OVER ()::bigint AS waiting_in_all
+FROM (SELECT r.reason, count(*) AS records, count(*) FILTER (WHERE r.requeued_by IS NULL) AS waiting,
+             max(r.epoch_id) AS newest_epoch
+      FROM (SELECT epoch_id, requeued_by, regexp_replace(regexp_replace(reason, ': .* does not fit ', ': * does not fit '),
+                       '''[^'']*''|\m[0-9][0-9.,:]*', '*', 'g') AS reason
+            FROM epochline.quarantine
+            WHERE pipeline = %(pipeline)s AND (%(epoch)s::bigint IS NULL OR -epoch_id = -%(epoch)s::bigint)
+              AND (%(since)s::timestamptz IS NULL OR quarantined_at >= %(since)s)
+              AND (%(until)s::timestamptz IS NULL OR quarantined_at < %(until)s)
+              AND (%(reason)s::text IS NULL OR reason LIKE %(reason)s)
+            ORDER BY -epoch_id LIMIT %(most)s) r
+      GROUP BY r.reason) g
+ORDER BY g.records DESC, g.reason LIMIT %(limit)s
+
 -- name: page_quarantined_record
 -- One quarantined record with its bytes, for the role that may see them. Of key and value, the first bytes.
 SELECT q.generation, q.epoch_id, q.topic, q.partition, q."offset", q.record_timestamp, q.quarantined_at,
@@ -289,11 +318,13 @@ WHERE q.pipeline = %(pipeline)s AND -q.epoch_id = -%(epoch)s::bigint AND q.topic
   AND q."offset" = %(offset)s
 
 -- name: act_pipeline
--- What the preview of any action on a pipeline needs.
+-- What the preview of any action on a pipeline needs, and by what the page decides which actions apply.
 SELECT p.generation, p.paused_at, p.paused_by, p.paused_reason, p.dropped_at, p.dropped_by, p.dropped_reason,
        u.epoch_id AS unfinished_epoch, u.state AS unfinished_state, u.attempt, u.run_id,
        u.lease_until < clock_timestamp() AS lease_expired, c.epoch_id AS committed_epoch, a.epoch_id AS aborted_epoch,
-       s.due
+       s.due, l.unread_deleted, l.older_records,
+       EXISTS (SELECT FROM epochline.savepoints v WHERE v.pipeline = p.pipeline) AS has_savepoints,
+       EXISTS (SELECT FROM epochline.quarantine q WHERE q.pipeline = p.pipeline AND q.requeued_by IS NULL) AS has_quarantined
 FROM epochline.pipelines p
 LEFT JOIN LATERAL (
     SELECT * FROM epochline.epochs e
@@ -309,6 +340,10 @@ CROSS JOIN LATERAL (
     SELECT jsonb_object_agg(d.sink, d.epochs) AS due
     FROM (SELECT r.sink, count(*) AS epochs FROM epochline.receipts r
           WHERE r.pipeline = p.pipeline AND r.shown_at IS NULL GROUP BY r.sink) d) s
+CROSS JOIN LATERAL (
+    SELECT bool_or(l.log_start > l.next_offset) AS unread_deleted, bool_or(l.log_start < h.origin_offset) AS older_records
+    FROM epochline.log_ends l LEFT JOIN epochline.heads h USING (pipeline, topic_id, partition)
+    WHERE l.pipeline = p.pipeline) l
 WHERE p.pipeline = %(pipeline)s
 
 -- name: act_epoch

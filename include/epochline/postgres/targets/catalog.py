@@ -117,7 +117,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
         raise TargetError(
             f"{table}: the {'foreign' if found.is_foreign else 'unlogged'} table {found.unfit} holds rows of it, and"
             f" {why}. Nothing was changed. To mend it, {remedy}; or declare another target.",
-            "plan …",
+            "validate",
         )
     columns = run(connection, "columns_of_table", oid=found.oid)
     shapes = table_shapes(connection, table)
@@ -128,7 +128,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
             f"{table}: row-level security may hide rows from the login {rules.login}, so that its rows can be neither"
             " counted nor compared. Nothing was changed. Let the login see every row: CREATE POLICY epochline ON"
             f' {table} FOR SELECT TO "{rules.login}" USING (true), without a restrictive policy; or give it BYPASSRLS.',
-            "plan …",
+            "validate",
         )
     return Target(
         schema=schema,

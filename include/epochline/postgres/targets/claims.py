@@ -24,13 +24,15 @@ def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
     Raises:
         TargetError: as `epochline.ports.Targets.refuse_foreign`.
     """
-    for sink in pipeline.tables:
-        schema, table = split_table(sink.table)
+    lineage = _lineage(pipeline)
+    for schema, table, sink in _places(pipeline):
         owner = run(connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
-        if owner is not None and owner != pipeline.name:
-            raise TargetError(_belongs_to(pipeline.name, sink.table, owner), f"plan {pipeline.name}")
-        _refuse_shared_rows(connection, pipeline, sink)
-        check_provenance(connection, pipeline, sink)
+        _check_owner(pipeline, schema, sink, pipeline.name if owner is None else owner)
+        if owner is None and lineage.get(sink):
+            _refuse_foreign_rows(connection, pipeline.name, sink, lineage[sink])
+    for target in pipeline.tables:
+        _refuse_shared_rows(connection, pipeline, target)
+        check_provenance(connection, pipeline, target)
 
 
 def claim(connection: Connection, pipeline: Pipeline) -> None:
@@ -39,24 +41,36 @@ def claim(connection: Connection, pipeline: Pipeline) -> None:
     Raises:
         TargetError: as `epochline.ports.Targets.claim`.
     """
-    places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
-    # The empty schema name marks a folder: no schema of a table is empty.
-    places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
-    lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
-    for schema, table, sink in places:
+    lineage = _lineage(pipeline)
+    for schema, table, sink in _places(pipeline):
         where = {"schema": schema, "table": table}
         new = run(connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
-        owner = run(connection, "pipeline_of_target", **where).scalar_one()
-        if owner != pipeline.name:
-            raise TargetError(
-                _belongs_to(pipeline.name, sink, owner, "table" if schema else "folder"), f"plan {pipeline.name}"
-            )
+        _check_owner(pipeline, schema, sink, run(connection, "pipeline_of_target", **where).scalar_one())
         if new and lineage.get(sink):
             _refuse_foreign_rows(connection, pipeline.name, sink, lineage[sink])
     for target in pipeline.tables:
         _refuse_shared_rows(connection, pipeline, target)
         refuse_lost(connection, pipeline, target)
         remember(connection, pipeline, target)
+
+
+def _places(pipeline: Pipeline) -> list[tuple[str, str, str]]:
+    """Schema, table and name of each sink with one writer. An empty schema marks a folder: no table has one."""
+    tables = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
+    return tables + [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
+
+
+def _lineage(pipeline: Pipeline) -> dict[str, list[str]]:
+    return {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
+
+
+def _check_owner(pipeline: Pipeline, schema: str, sink: str, owner: str) -> None:
+    if owner != pipeline.name:
+        raise TargetError(
+            f"{pipeline.name}: target {sink} belongs to pipeline {owner}. A {'table' if schema else 'folder'} has one"
+            " writer, because rows of two could not be told apart. Nothing was changed. Declare another one.",
+            f"plan {pipeline.name}",
+        )
 
 
 def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
@@ -96,10 +110,3 @@ def _refuse_foreign_rows(connection: Connection, pipeline: str, table: str, line
             f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;",
             f"plan {pipeline}",
         )
-
-
-def _belongs_to(pipeline: str, sink: str, owner: str, kind: str = "table") -> str:
-    return (
-        f"{pipeline}: target {sink} belongs to pipeline {owner}. A {kind} has one writer, because rows of two could not"
-        " be told apart. Nothing was changed. Declare another one."
-    )

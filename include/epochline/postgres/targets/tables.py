@@ -164,7 +164,7 @@ class PostgresTargets:
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
         collations = collations_of(self._connection, sink.table)
         self._create_table(sql.Identifier("epochline", name), columns, sink.key, collations)
-        return [f"epochline.{name}"]
+        return [f"the side table of deleted keys of {sink.table}"]
 
     def _create_schema(self, schema: str) -> None:
         # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.

@@ -138,7 +138,7 @@ class _Undo:
             name = f"epochline.{deleted_keys_table(self._pipeline.name, self._sink.table)}"
             side = find_target(self._connection, name)
             if side is None:
-                raise self._refusal(f"its table of deleted keys, {name}, is gone", "Bring it back.")
+                raise self._refusal("its side table of deleted keys is gone", "Bring it back.")
             self._put_back(side, [image.deleted_keys for image in images], set(side.columns))
         for image in images:
             drop_image(self._connection, self._pipeline, self._sink, image)

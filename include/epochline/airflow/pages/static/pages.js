@@ -44,6 +44,20 @@ document.addEventListener("click", (event) => {
   around.dispatchEvent(new PopStateEvent("popstate", { state: null }));
 });
 
+// A telephone begins with the overview: parts of the page are folded until they are asked for.
+function fold(main) {
+  if (matchMedia("(max-width: 700px)").matches) main.querySelectorAll(".part").forEach((one) => { one.open = false; });
+}
+
+function reveal() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let one = target; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
+  target?.scrollIntoView();
+}
+
+const nameOf = (details) =>
+  `${details.closest("section")?.getAttribute("aria-labelledby")}/${details.querySelector("summary").textContent}`;
+
 async function refresh() {
   const lost = document.getElementById("lost");
   const inUse = document.activeElement && document.activeElement.closest("form");
@@ -54,9 +68,10 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
     if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const open = [...document.querySelectorAll("main details")].map((one) => one.open);
+    const open = new Map([...document.querySelectorAll("main details")].map((one) => [nameOf(one), one.open]));
     const main = fresh.querySelector("main");
-    main.querySelectorAll("details").forEach((one, at) => { one.open = open[at] || false; });
+    fold(main);
+    main.querySelectorAll("details").forEach((one) => { one.open = open.get(nameOf(one)) ?? one.open; });
     const focused = [...document.querySelectorAll("main a, main summary")].indexOf(document.activeElement);
     const scrolled = [...document.querySelectorAll("main .wide")].map((one) => one.scrollLeft);
     document.querySelector("main").replaceWith(main);
@@ -71,4 +86,7 @@ async function refresh() {
 }
 
 followColours();
+fold(document);
+reveal();
+addEventListener("hashchange", reveal);
 setInterval(refresh, EVERY_MS);

@@ -1,0 +1,36 @@
+"""When Airflow tries `pre_commit` again: after the restart strategy's pause, which grows with errors that return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+from epochline.airflow.connections import ledger_of
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import LedgerUnavailableError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RetryByLedger(RetryPolicy):
+    """Ask the ledger how long to wait: it has the errors of all attempts, and Airflow has its own try number alone."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """The pause before the next try. Without a ledger, Airflow's ``retry_delay`` is the strategy's own delay."""
+        from epochline.coordinator import pause_before_retry
+
+        epoch_id = getattr(context["task"], "epoch_id", "") if context is not None else ""
+        if try_number > max_tries or not epoch_id:
+            return RetryDecision.default()
+        try:
+            pause, said = pause_before_retry(ledger_of(self.pipeline), self.pipeline.name, int(epoch_id))
+        except LedgerUnavailableError:
+            return RetryDecision.default()
+        return RetryDecision.retry(pause, said)

@@ -1,0 +1,441 @@
+"""Every state of a pipeline, in every place that speaks of it: what each place says, and the step that ends the state."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline.cli.faults import FaultWord
+from epochline.config.discovery import find
+from epochline.errors import SinkError
+from epochline.kafka.source import KafkaOffsets
+from epochline.protocol.offsets import OffsetRange
+from epochline.protocol.standing import StandingWord
+from tests.airflow.conftest import Scheduler, eventually
+from tests.airflow.half_way import let_go
+from tests.airflow.page_requests import ask, token_of
+from tests.commands import Call, caller
+from tests.conftest import AIRFLOW_DAGS
+from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import admin_of, delete_records, delete_topic
+from tests.ways import way_on
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+HEAD = "| State | `lag`, `list` | `lag --fail-above` | `status` | Pages | `trigger` | Its run |\n|---|---|---|---|---|---|---|\n"
+ELSEWHERE = {
+    FaultWord.TRUNCATED: "tests/integration/test_data_loss.py", FaultWord.PARTITION_GONE: "tests/unit/test_cli_lag.py",
+    FaultWord.STANDS: "tests/unit/test_cli_lag.py",
+}  # fmt: skip
+"""Words of single partitions, and what one broker cannot do."""
+
+OF_EPOCHS = {StandingWord.UNDONE, StandingWord.ABORTED, StandingWord.COMMITTED}
+WORDS = [word.value for kind in (StandingWord, FaultWord) for word in kind if word not in OF_EPOCHS]
+
+
+@dataclass
+class Night:
+    """One Airflow, and pipelines each of which is in a state of its own."""
+
+    scheduler: Scheduler
+    call: Call
+    runs: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, InProcess] = field(default_factory=dict)
+
+    @cached_property
+    def brokers(self) -> str:
+        return self.scheduler.stack.kafka.bootstrap_servers
+
+    def line(self, name: str) -> InProcess:
+        """A pipeline whose epochs this process makes."""
+        if name not in self.lines:
+            settings = {"bootstrap.servers": self.brokers}
+            declared = find(name, AIRFLOW_DAGS)
+            dsn = self.scheduler.stack.postgres.dsn()
+            self.lines[name] = InProcess(dsn, declared, KafkaOffsets(settings), from_kafka(self.brokers), settings)
+        return self.lines[name]
+
+    def committed(self, name: str, *values: str, **options: Any) -> InProcess:
+        self.scheduler.prepare(name, {0: values or ["a", "b"], 1: ["c"]})
+        line = self.line(name)
+        line.epoch(**options)
+        return line
+
+    def ok(self, *arguments: str) -> str:
+        code, out, err = self.call(*arguments)
+        assert code == 0, out + err
+        return out + err
+
+    def listed(self) -> dict[str, str]:
+        """The state of each pipeline by `list`. The tests declare others that cannot be asked."""
+        _, out, _ = self.call("list", "--json")
+        return {one["pipeline"]: one["state"] for one in json.loads(out)}
+
+    def run(self, name: str, *values: str) -> None:
+        """Start a run of Airflow's that reads these records."""
+        self.scheduler.prepare(name, {0: values})
+        self.runs[name] = self.scheduler.trigger(name)
+
+    def sql(self, text: str, *values: Any) -> None:
+        self.scheduler.query(f"{text}; SELECT 1", *values)
+
+
+Step = Callable[[Night, str], None]
+
+
+def stopped(night: Night, name: str) -> None:
+    night.scheduler.make_targets(name)
+    night.sql(f"ALTER TABLE {name} ADD CONSTRAINT no_spaces CHECK (value NOT LIKE '%% %%')")
+    night.run(name, "a value")
+
+
+def paused(night: Night, name: str) -> None:
+    night.committed(name)
+    night.ok("pause", name, "--reason", "the disk is full", "--yes")
+
+
+def dropped(night: Night, name: str) -> None:
+    night.committed(name)
+    night.ok("drop", name, "--reason", "it is done", "--yes")
+
+
+def awaiting_approval(night: Night, name: str) -> None:
+    sealed(night, name)
+    night.sql("UPDATE epochline.epoch SET approval = 'awaited' WHERE pipeline = %s", name)
+
+
+def sealed(night: Night, name: str) -> None:
+    night.scheduler.prepare(name, {0: ["a"]})
+    night.line(name).sealed()
+
+
+def left_planned(night: Night, name: str) -> None:
+    night.scheduler.prepare(name, {0: ["a"]})
+    night.line(name).planned()
+    night.sql("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 s' WHERE pipeline = %s", name)
+
+
+def another_cluster(night: Night, name: str) -> None:
+    night.committed(name)
+    night.sql("UPDATE epochline.pipeline SET cluster_id = 'the old one' WHERE pipeline = %s", name)
+
+
+def topic_gone(night: Night, name: str) -> None:
+    night.committed(name)
+    delete_topic(night.brokers, name)
+
+
+def made_again(night: Night, name: str) -> None:
+    topic_gone(night, name)
+    night.scheduler.produce(name, {0: ["other"]})
+
+
+def beyond_end(night: Night, name: str) -> None:
+    line = night.committed(name)
+    with line.ledger.transaction() as tx:
+        epoch = tx.epochs.lock(name, 1)
+        first = next(one for one in tx.epochs.ranges(epoch) if one.tp.partition == 0)
+        assert tx.chain.advance(epoch, replace(first, range=OffsetRange(start=first.range.until, until=9)))
+
+
+def unread_deleted(night: Night, name: str) -> None:
+    night.committed(name)
+    night.scheduler.produce(name, {0: ["lost", "kept"]})
+    delete_records(night.brokers, name, {0: 3})
+    night.runs[name] = night.scheduler.trigger(name)
+
+
+def kafka_behind(night: Night, name: str) -> None:
+    night.committed(name)
+    with admin_of(night.brokers) as admin:
+        admin.delete_groups([f"epochline.{name}"])
+
+
+def ledger_behind(night: Night, name: str) -> None:
+    line = night.committed(name)
+    with line.ledger.transaction() as tx:
+        heads = tx.chain.heads(name, 1)
+    line.source.mirror(f"epochline.{name}", heads, 1, 9, str(uuid.uuid4()), 9)
+
+
+def cannot_plan(night: Night, name: str) -> None:
+    night.committed(name)
+    night.sql(f"ALTER TABLE {name} RENAME COLUMN value TO other")
+    night.scheduler.produce(name, {0: ["d"]})
+    night.runs[name] = night.scheduler.trigger(name)
+
+
+def topic_missing(night: Night, name: str) -> None:
+    night.scheduler.make_targets(name)
+    night.runs[name] = night.scheduler.trigger(name)
+
+
+def failing(night: Night, name: str) -> None:
+    night.run(name, "raise")
+
+
+def keeps_aborting(night: Night, name: str) -> None:
+    failing(night, name)
+    for _ in range(2):
+        night.runs[name] = night.scheduler.trigger(name)
+
+
+def quarantining(night: Night, name: str) -> None:
+    night.run(name, *["bad"] * 20, *map(str, range(100)))
+
+
+def staging(night: Night, name: str) -> None:
+    night.run(name, f"wait {name}-may-go")
+
+
+def silent(night: Night, name: str) -> None:
+    night.committed(name)
+
+
+def not_shown(night: Night, name: str) -> None:
+    night.scheduler.produce(f"{name}_out", {})
+    night.scheduler.prepare(name, {0: ["a"]})
+    line = night.line(name)
+    planned, _, _ = line.sealed()
+    delete_topic(night.brokers, f"{name}_out")
+    line.commit(planned)
+    with pytest.raises(SinkError):
+        line.publish()
+
+
+def not_started(night: Night, name: str) -> None:
+    night.scheduler.prepare(name, {0: ["a"]})
+
+
+def behind(night: Night, name: str) -> None:
+    night.committed(name, "a", "b", "c", record_limit=1)
+
+
+def committed(night: Night, name: str) -> None:
+    night.committed(name)
+
+
+def nothing(night: Night, name: str) -> None:
+    """No fault is to be mended."""
+
+
+def released(night: Night, name: str) -> None:
+    let_go(night.scheduler, name)
+
+
+def without_the_rule(night: Night, name: str) -> None:
+    night.sql(f"ALTER TABLE {name} DROP CONSTRAINT no_spaces")
+
+
+def with_its_column(night: Night, name: str) -> None:
+    night.sql(f"ALTER TABLE {name} RENAME COLUMN other TO value")
+
+
+def with_its_topic(night: Night, name: str) -> None:
+    night.scheduler.produce(name, {0: ["again"]})
+
+
+def with_the_sinks_topic(night: Night, name: str) -> None:
+    night.scheduler.produce(f"{name}_out", {})
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a state comes about and how its cause is mended.
+
+    Args:
+        bring: brings the pipeline there.
+        run: the state of the run in Airflow that did it.
+        trigger: exit code of `epochline trigger` while the state lasts; None where it would end the state.
+        pages: what the pages say, where they know less than Kafka.
+        mend: takes the cause away; the printed step comes after it.
+        then: the state after the printed step; whatever it is, a run ends it.
+    """
+
+    bring: Step
+    run: str | None = None
+    trigger: int | None = None
+    pages: str | None = None
+    mend: Step = nothing
+    then: str | None = None
+
+
+GOES_ON = ("caught up", "behind")
+CASES: dict[str, Case] = {
+    "dropped": Case(dropped, trigger=1),
+    "stopped": Case(stopped, "failed", 1, mend=without_the_rule),
+    "paused": Case(paused, trigger=1),
+    "unread records deleted": Case(unread_deleted, "failed", 1),
+    "cannot plan": Case(cannot_plan, "failed", 1, mend=with_its_column),
+    "awaiting approval": Case(awaiting_approval),
+    "keeps aborting": Case(keeps_aborting, "failed"),
+    "keeps failing": Case(failing, "running"),
+    "failing": Case(failing, "failed", 1),
+    "left planned": Case(left_planned),
+    "staging": Case(staging, "running", mend=released),
+    "pre-committed": Case(sealed),
+    "quarantining": Case(quarantining, "success"),
+    "not shown everywhere": Case(not_shown, mend=with_the_sinks_topic),
+    "silent": Case(silent),
+    "not started": Case(not_started),
+    "behind": Case(behind),
+    "caught up": Case(committed, trigger=0),
+    "another cluster": Case(another_cluster, trigger=1, pages="cannot plan"),
+    "topic gone": Case(topic_gone, trigger=1, pages="cannot plan", mend=with_its_topic),
+    "topic made again": Case(made_again, trigger=1, pages="cannot plan"),
+    "topic missing": Case(topic_missing, "failed", 1, pages="cannot plan", mend=with_its_topic),
+    "head beyond end": Case(beyond_end, trigger=1, pages="cannot plan"),
+    "Kafka behind": Case(kafka_behind, pages="caught up"),
+    "ledger behind": Case(ledger_behind, pages="caught up"),
+}
+NAMES = {word: f"s_{word.lower().replace(' ', '_')}" for word in CASES}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What every place says of a state."""
+
+    lag: str
+    list: str
+    code: int
+    status: bool
+    in_list: str
+    page: str
+    trigger: int | None
+    run: str | None
+    step: str | None
+
+    def row(self, word: str) -> str:
+        tried = "" if self.trigger is None else self.trigger
+        return f"| {word} | {self.lag} | {self.code} | {'named' if self.status else ''} | {self.page} | {tried} | {self.run or ''} |\n"
+
+
+@pytest.fixture
+def night(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Night]:
+    home = scheduler.stack.home.root
+    monkeypatch.setenv("EPOCHLINE_HOME", str(home))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(AIRFLOW_DAGS))
+    monkeypatch.setenv("COLUMNS", "400")
+    (home / "forgive").unlink(missing_ok=True)
+    yield Night(scheduler, caller(monkeypatch, capsys))
+    scheduler.pause(NAMES["silent"], True)
+    (home / "forgive").unlink(missing_ok=True)
+
+
+def test_every_word_is_brought_about_or_shown_elsewhere() -> None:
+    """A state that is new in the code has no row before it has a case."""
+    assert set(WORDS) == {*CASES, *ELSEWHERE}
+    rows = re.findall(r"^\| ([^|]+?) \|", table(), re.MULTILINE)
+    assert rows[2:] == list(CASES)
+
+
+def table() -> str:
+    """The table of the page, between its heading and the next one."""
+    return PAGE.read_text().partition("## Where each state is shown\n")[2].partition("\n## ")[0]
+
+
+def test_each_state_has_one_word_everywhere_and_its_printed_step_ends_it(night: Night) -> None:
+    """U3: the places are those of the page, and so is what they say."""
+    for word, case in CASES.items():
+        case.bring(night, NAMES[word])
+    for word, case in CASES.items():
+        arrived(night, NAMES[word], case)
+    seen = look(night)
+    rows = "".join(one.row(word) for word, one in seen.items())
+    if os.environ.get("EPOCHLINE_WRITE_STATES"):
+        text = PAGE.read_text()
+        PAGE.write_text(text.replace(table()[table().index(HEAD) :].rstrip("\n"), (HEAD + rows).rstrip("\n")))
+    assert HEAD + rows in table()
+    for word, one in seen.items():
+        assert CASES[word].pages or one.lag == one.page, word
+        assert one.lag == one.list == word
+        assert one.in_list == one.page
+
+    (night.scheduler.stack.home.root / "forgive").touch()
+    for word, case in CASES.items():
+        case.mend(night, NAMES[word])
+    for word, one in seen.items():
+        carry_out(night, NAMES[word], one.step)
+    ended(night)
+
+
+def arrived(night: Night, name: str, case: Case) -> None:
+    """Wait until what Airflow does has brought the state about."""
+    if case.run in ("failed", "success"):
+        assert night.scheduler.wait(name, night.runs[name]) == case.run
+    elif case.run == "running":
+        failures = "SELECT failures FROM epochline.standings WHERE pipeline = %s"
+        wanted = 3 if name == NAMES["keeps failing"] else 0
+        begun = "SELECT count(*) FROM epochline.attempts WHERE pipeline = %s"
+        eventually("it is staged", lambda: night.scheduler.count(begun, name) > 0)
+        eventually("it has failed", lambda: night.scheduler.count(failures, name) >= wanted)
+
+
+def look(night: Night) -> dict[str, Seen]:
+    """Ask every place about every state; `trigger` before the others, where a run changes nothing."""
+    tried = {}
+    for word, case in CASES.items():
+        if case.trigger is not None:
+            code, out, err = night.call("trigger", NAMES[word])
+            assert (code, word) == (case.trigger, word), out + err
+            tried[word] = code
+    listed = night.listed()
+    status = night.ok("status")
+    token = token_of(night.scheduler, "grace")
+    pages = ask(night.scheduler, "/pipelines", token).text
+    seen = {}
+    for word, name in NAMES.items():
+        code, said, _ = night.call("lag", name, "--fail-above", "1000000")
+        seen_page = ask(night.scheduler, f"/pipelines/{name}", token).text
+        row = next((one for one in pages.split("<tr")[1:] if f'pipelines/{name}"' in one), "")
+        run = night.runs.get(name)
+        seen[word] = Seen(
+            lag=re.split(r"\s{2,}", said.splitlines()[1].strip())[-1],
+            list=listed[name],
+            code=code,
+            status=f"{name} (" in status,
+            in_list=badge(row),
+            page=badge(seen_page),
+            trigger=tried.get(word),
+            run=night.scheduler.state(name, run) if run else None,
+            step=way_on(said),
+        )
+    return seen
+
+
+def badge(html: str) -> str:
+    """The first state in a page, without the number of the attempt."""
+    found = re.search(r'class="badge [a-z]+">([^<,]+)', html)
+    return unescape(found[1]).strip() if found else ""
+
+
+def carry_out(night: Night, name: str, step: str | None) -> None:
+    """Run the printed command as it is, with a reason for the ellipsis. A quarantine's own step comes from its output."""
+    if step is None:
+        return
+    words = [one if one != "…" else "the cause is mended" for one in shlex.split(step)]
+    asks = ["--yes"] if "--reason" in words else []
+    said = night.ok(*words, *asks)
+    further = way_on(said) if words[0] == "quarantine" else None
+    if further is not None:
+        carry_out(night, name, further)
+
+
+def ended(night: Night) -> None:
+    """A run of each pipeline commits what is left; nothing stands any more but what was dropped."""
+    names = [name for word, name in NAMES.items() if word != "dropped"]
+    runs = {name: night.scheduler.trigger(name) for name in names}
+    for name, run in runs.items():
+        assert night.scheduler.wait(name, run) == "success", name
+    listed = night.listed()
+    assert {name: listed[name] for name in names} == dict.fromkeys(names, "caught up")
