@@ -392,7 +392,7 @@ def look(night: Night) -> dict[str, Seen]:
     listed = night.listed()
     status = night.ok("status")
     token = token_of(night.scheduler, "grace")
-    pages = ask(night.scheduler, "/pipelines", token).text
+    pages = ask(night.scheduler, "/", token).text
     seen = {}
     for word, name in NAMES.items():
         code, said, _ = night.call("lag", name, "--fail-above", "1000000")

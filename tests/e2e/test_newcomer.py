@@ -72,8 +72,17 @@ def test_the_first_hour_ends_with_each_record_once(terminal: Terminal, project: 
     mend(declaration, "bigit", "bigint")
     assert "valid: visits" in terminal("epochline validate visits")
 
-    # A poison record: seen before anything is written, set aside by the epoch, and kept with its bytes.
+    # A column that the parse does not give is found without a record.
+    mend(function, '("city", "visitors")', '("city", "guests")')
+    assert "visitors" in terminal("epochline validate visits", code=1)
+    mend(function, '("city", "guests")', '("city", "visitors")')
+
+    # A topic that is not there yet: refused by the plan at a terminal as by that of a run.
     terminal("epochline migrate")
+    assert "Kafka has no topic visits" in terminal("epochline plan visits", code=1)
+    assert "topic missing" in terminal("epochline lag visits --fail-above 1000", code=3)
+
+    # A poison record: seen before anything is written, set aside by the epoch, and kept with its bytes.
     (project / "visits.txt").write_text("rome;3\nparis,4\n")
     terminal("epochline feed visits.txt --topic visits --partitions 1")
     said = terminal("epochline preview visits")
@@ -82,6 +91,7 @@ def test_the_first_hour_ends_with_each_record_once(terminal: Terminal, project: 
     assert query(stack.postgres.dsn(), "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'visits'") == [(0,)]
     said = terminal("epochline run visits --master 'local[1]'")
     assert "2 records read, 1 passed, 0 skipped, 1 quarantined" in said
+    assert "1 (50.0%)" in terminal("epochline list")
     said = terminal("epochline quarantine visits")
     assert "paris,4" in said
     assert "does not have 2 fields" in said
@@ -98,5 +108,5 @@ def test_the_first_hour_ends_with_each_record_once(terminal: Terminal, project: 
     rows = "SELECT city, visitors FROM visits_of_newcomer ORDER BY city"
     assert query(stack.postgres.dsn(), rows) == [("paris", 4), ("rome", 3)]
     assert "nothing to read" in terminal("epochline run visits --master 'local[1]'")
-    assert "visits" in terminal("epochline list")
+    assert re.search(r"visits +caught up", terminal("epochline list"))
     assert terminal("epochline lag visits --fail-above 0")

@@ -44,7 +44,7 @@ RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({}, "caught up", "good", None),
     ({"lag": 5}, "behind", "good", None),
-    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", "trigger orders"),
+    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", "trigger orders --unpause"),
     ({"seconds_since_observed": 181.0}, "silent", "warning", "trigger orders --unpause"),
     ({"seconds_since_observed": 9e9, "interval_seconds": None}, "caught up", "good", None),
     ({"due": {"kafka:x": 3}}, "not shown everywhere", "warning", "publish orders"),

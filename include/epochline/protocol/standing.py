@@ -247,7 +247,7 @@ def _at_rest(row: Row) -> Standing:
         )  # fmt: skip
     lag, interval, silent = row.get("lag"), row["interval_seconds"], row.get("seconds_since_observed")
     if lag is None:
-        return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet.", command=f"trigger {name}")
+        return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet.", command=f"trigger {name} --unpause")
     if interval and silent and silent > _LATE_INTERVALS * interval:
         return _standing(
             StandingWord.SILENT, "No run has planned for several intervals of the schedule. Is the DAG paused, is the"
