@@ -40,8 +40,8 @@ def stands(it: Bench, said: str) -> str:
             refused()
     assert it.sql("SELECT pipeline, epoch_id, state FROM epochline.epoch ORDER BY 1, 2") == before
     text = str(found.value)
-    for way in ("restore", "replay", "extend-back", "accept-state orders --reason …"):
-        assert f"`epochline {way}" in text
+    for way in ("restore`", "replay`", "extend-back`", "epochline accept-state orders --reason …`"):
+        assert f"`{way}" in text
     assert way_on(text) == "plan orders"
     return text
 

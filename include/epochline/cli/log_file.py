@@ -1,13 +1,17 @@
-"""Where log lines of a command go: not to the terminal, which gets results and one paragraph for an error."""
+"""Where log lines of a command go: those of client libraries not to the terminal, which gets what Epochline says."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from contextlib import suppress
 
 
 class LogFile(logging.Handler):
-    """Appends warnings and errors to ``cli.log`` of the stack's logs; where no stack was made, they are dropped."""
+    """Warnings and errors: Epochline's own go to standard error, others to ``cli.log`` of the stack's logs.
+
+    Where no stack was made, those of others are dropped: what a client could not do is raised as well.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -15,6 +19,9 @@ class LogFile(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Open the file for this line alone: a command rarely writes one, and several may run at a time."""
+        if record.name.partition(".")[0] == "epochline":
+            print(record.getMessage(), file=sys.stderr)
+            return
         from epochline.local.home import Home
 
         with suppress(OSError):

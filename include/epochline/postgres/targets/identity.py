@@ -35,9 +35,9 @@ def refuse_lost(connection: Connection, pipeline: Pipeline, sink: PostgresTable)
             f"{name}: target {sink.table} {why}. The heads are past the records of its rows, so no run would read them"
             " again. Nothing was changed. Bring the table back. If that cannot be, `epochline accept-state"
             f" {name} --reason …` goes on with what there is; a missing table is made by `epochline migrate` after it."
-            " Then a restore takes an older copy back to a savepoint of its time, and a replay writes the rows of an"
+            " Then `restore` takes an older copy back to a savepoint of its time, and `replay` writes the rows of an"
             " append target again, epoch by epoch. Or a pipeline under another name, with another table, reads the past"
-            " by extending back.",
+            " with `extend-back`.",
             f"plan {name}",
         )
 
