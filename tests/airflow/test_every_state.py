@@ -39,6 +39,9 @@ ELSEWHERE = {
 }  # fmt: skip
 """Words of single partitions, and what one broker cannot do."""
 
+NOT_RECORDED = {"Kafka behind", "ledger behind"}
+"""States of which no plan has told yet."""
+
 OF_EPOCHS = {StandingWord.UNDONE, StandingWord.ABORTED, StandingWord.COMMITTED}
 WORDS = [word.value for kind in (StandingWord, FaultWord) for word in kind if word not in OF_EPOCHS]
 
@@ -313,6 +316,9 @@ class Seen:
     page: str
     trigger: int | None
     run: str | None
+    since: str
+    """What `lag` says of its beginning; empty where it says nothing."""
+    since_on_page: bool
     step: str | None
 
     def row(self, word: str) -> str:
@@ -360,6 +366,8 @@ def test_each_state_has_one_word_everywhere_and_its_printed_step_ends_it(night: 
         assert CASES[word].pages or one.lag == one.page, word
         assert one.lag == one.list == word
         assert one.in_list == one.page
+        if one.code == 3 and word not in NOT_RECORDED:
+            assert (bool(one.since), one.since_on_page) == (True, True), word
 
     (night.scheduler.stack.home.root / "forgive").touch()
     for word, case in CASES.items():
@@ -396,7 +404,7 @@ def look(night: Night) -> dict[str, Seen]:
     seen = {}
     for word, name in NAMES.items():
         code, said, _ = night.call("lag", name, "--fail-above", "1000000")
-        seen_page = ask(night.scheduler, f"/pipelines/{name}", token).text
+        page = ask(night.scheduler, f"/pipelines/{name}", token).text
         row = next((one for one in pages.split("<tr")[1:] if f'pipelines/{name}"' in one), "")
         run = night.runs.get(name)
         seen[word] = Seen(
@@ -405,9 +413,11 @@ def look(night: Night) -> dict[str, Seen]:
             code=code,
             status=f"{name} (" in status,
             in_list=badge(row),
-            page=badge(seen_page),
+            page=badge(page),
             trigger=tried.get(word),
             run=night.scheduler.state(name, run) if run else None,
+            since="".join(re.findall(rf"^{name}: stands since ([-0-9: ]+) UTC\. ", said, re.MULTILINE)),
+            since_on_page="since" in page.partition('class="badge')[2].partition("</p>")[0],
             step=way_on(said),
         )
     return seen

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from epochline.protocol.planning import SourceView
 from tests.unit.partitions import tp, view
 from tests.ways import way_on
 
+NIGHT = datetime(2026, 11, 24, 2, 30, tzinfo=UTC)
 NAMES = ("first", "second", "third")
 DECLARED = """
 from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -41,7 +42,7 @@ for name in {names}:
 """
 
 ABORTED = {
-    "aborted_epoch": 7, "aborted_at": "2026-11-24", "aborted_error": "Spark failed: no space left.",
+    "aborted_epoch": 7, "aborted_at": NIGHT, "aborted_error": "Spark failed: no space left.",
     "aborted_command": None, "failure": None, "failing_since": None, "failure_command": None, "failed_epoch": None,
 }  # fmt: skip
 
@@ -185,14 +186,15 @@ def test_a_pipeline_that_stands_has_its_own_word_and_fails_whatever_its_lag(
     if standing:
         (key,) = standing
         what = key.removesuffix("_by")
-        servers.standing["second"] = standing | {f"{what}_at": "2026-11-24", f"{what}_reason": "a test."}
+        servers.standing["second"] = standing | {f"{what}_at": NIGHT, f"{what}_reason": "a test."}
     servers.heads["second"] = head
 
     shown = lag("--fail-above", "1000")
     rows = json.loads(lag("--json").output)
 
     assert shown.exit_code == 3
-    assert "second: stands. " in shown.output
+    since = " since 2026-11-24 02:30:00 UTC" if standing else ""
+    assert f"second: stands{since}. " in shown.output
     assert goes_on in shown.output
     assert "first: 14 records behind" in shown.output
     assert [row["state"] for row in rows if row["partition"] == 0] == ["not started", state, "not started"]
@@ -296,23 +298,27 @@ def test_a_stopped_pipeline_ends_with_the_command_that_its_reason_names(servers:
     """To resume a pipeline whose ledger went back would only stop it again."""
     goes_on = "To go on, run `epochline accept-ledger second --reason …`"
     servers.standing["second"] = {
-        "paused_at": "2026-11-24", "paused_by": "epochline", "paused_reason": "the ledger went back.",
+        "paused_at": NIGHT, "paused_by": "epochline", "paused_reason": "the ledger went back.",
         "paused_command": "accept-ledger second --reason …",
     }  # fmt: skip
 
-    said = next(line for line in lag().output.splitlines() if line.startswith("second: stands. Stopped by epochline"))
+    said = next(line for line in lag().output.splitlines() if line.startswith("second: stands since"))
+    assert ". Stopped by epochline" in said
     assert said.endswith(goes_on)
     assert "resume" not in said
 
 
 def test_an_epoch_that_nobody_stages_is_no_pipeline_that_goes_on(servers: Servers) -> None:
     """U4: its run was marked failed while its DAG was paused."""
-    servers.standing["second"] = {"epoch_id": 7, "state": "PLANNED", "lease_expired": True}
+    servers.standing["second"] = {"epoch_id": 7, "state": "PLANNED", "lease_expired": True, "planned_at": NIGHT}
 
     shown = lag("second", "--fail-above", "1000")
 
     assert shown.exit_code == 3
-    assert "second: stands. Epoch 7 is planned, nobody stages it, and its lease has expired." in shown.output
+    assert (
+        "second: stands since 2026-11-24 02:30:00 UTC. Epoch 7 is planned, nobody stages it, and its lease has expired."
+        in shown.output
+    )
     assert "`epochline abort second 7 --reason …`" in shown.output
 
 

@@ -107,7 +107,8 @@ class _Seen:
         for name, one in self.known.items():
             records = self.behind[name]
             how_far = f"{counted(records, 'record')} behind" if records else "caught up"
-            said = "stands" if one.stands else how_far
+            since = f" since {printing.moment(one.since)}" if one.since is not None else ""
+            said = f"stands{since}" if one.stands else how_far
             printing.say(f"{name}: {said}" if one.reason is None else f"{name}: {said}. {one.reason}")
         self.show_errors()
 

@@ -47,7 +47,7 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
     if as_json:
         printing.say(printing.as_json([{**row, "schedule": _text(row["schedule"])} for row in rows]))
     else:
-        columns = ("pipeline", "state", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
+        columns = ("pipeline", "state", "since", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
             [name.replace("_", " ") for name in columns],
             [[cell_of(row, name) for name in columns] for row in rows],
@@ -100,6 +100,7 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     return {
         "pipeline": pipeline.name,
         "state": standing.state,
+        "since": standing.since,
         "reason": reason,
         "epoch": overview["epoch_id"],
         "lag": lag,

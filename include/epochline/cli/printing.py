@@ -157,6 +157,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else quantities.number(value)
 
 
+def moment(at: datetime) -> str:
+    """A time to the second, with its zone."""
+    return f"{at:%Y-%m-%d %H:%M:%S %Z}"
+
+
 def _cell(value: Any) -> Text:
     if isinstance(value, Text):
         return value

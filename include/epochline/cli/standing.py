@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from epochline.cli.faults import (
@@ -32,12 +33,14 @@ Place = tuple[str, int]
 class Standing:
     """Where a pipeline stands.
 
-    ``stands`` says whether it stays so until a person acts. ``reason`` says more where it does, or where a warning is
-    due, and ends with the command that goes on if there is one. ``partitions`` has one row per partition.
+    ``stands`` says whether it stays so until a person acts. ``since`` is None where nothing recorded it. ``reason``
+    says more where it does, or where a warning is due, and ends with the command that goes on if there is one.
+    ``partitions`` has one row per partition.
     """
 
     state: StandingWord | FaultWord
     stands: bool
+    since: datetime | None
     reason: str | None
     partitions: Sequence[Row]
 
@@ -54,7 +57,8 @@ UNKNOWN: Row = {
     "paused_at": None, "paused_command": None, "dropped_at": None, "last_epoch_id": 0, "cluster_id": None,
     "epoch_id": None, "state": None, "attempt": None, "planned_at": None, "lease_expired": None, "approval": None,
     "committed_epoch": None, "committed_at": None, "committed_read": None, "committed_quarantined": None,
-    "quarantining_above": 0.0, "interval_seconds": None, "failures": 0, "aborts": 0, "plan_error": None, "due": None,
+    "quarantining_above": 0.0, "interval_seconds": None, "failures": 0, "aborts": 0, "due": None,
+    "plan_error": None, "plan_failing_since": None,
     "lag": None, "seconds_since_observed": None,
 }  # fmt: skip
 """The row of a pipeline that the ledger does not know."""
@@ -74,7 +78,7 @@ def decided(row: Row, partitions: Sequence[Row] = ()) -> Standing:
     word = standing.word
     reason = str(standing) if word.stands or standing.tone == "warning" else None
     return Standing(
-        state=word, stands=word.stands, reason=reason,
+        state=word, stands=word.stands, since=standing.since, reason=reason,
         partitions=[{**one, "state": word, "reason": reason} for one in partitions],
     )  # fmt: skip
 
@@ -117,7 +121,7 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     state = next(iter(fault.at.values()), fault.word)
     words = [fault.at.get((one["topic"], one["partition"]), FaultWord.STANDS if fault.at else state) for one in shown]
     return Standing(
-        state=state, stands=True, reason=fault.reason,
+        state=state, stands=True, since=row["plan_failing_since"], reason=fault.reason,
         partitions=[{**one, "state": word, "reason": fault.reason} for one, word in zip(shown, words, strict=True)],
     )  # fmt: skip
 

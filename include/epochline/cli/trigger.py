@@ -200,7 +200,7 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
         return (
             f"{name} is committed: {counted(read, 'record')} read, {printing.number(epoch['records_passed'])} passed,"
             f" {printing.number(epoch['records_skipped'])} skipped, {printing.number(aside)} quarantined{share},"
-            f" {counted(epoch['rows_written'], 'row')} written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z}"
+            f" {counted(epoch['rows_written'], 'row')} written, at {printing.moment(epoch['committed_at'])}"
             f" ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""

@@ -116,7 +116,7 @@ def standing_of_pipeline(row: Row) -> Standing:
     name = row["pipeline"]
     return (
         _decided(row)
-        or (_lost(name) if row.get("data_lost") else None)
+        or (_lost(row) if row.get("data_lost") else None)
         or _planless(row)
         or (_unfinished(row) if row["approval"] == "awaited" or _is_left(row) else None)
         or _failing(row)
@@ -147,11 +147,12 @@ def _decided(row: Row) -> Standing | None:
     return _standing(StandingWord.PAUSED, advice, reason=reason, **said)
 
 
-def _lost(name: str) -> Standing:
+def _lost(row: Row) -> Standing:
     return _standing(
         StandingWord.UNREAD_DELETED,
         "Kafka deleted records before they were read. Declare the loss, and the next run goes on.",
-        command=f"declare-loss {name} --reason …",
+        since=row["plan_failing_since"],
+        command=f"declare-loss {row['pipeline']} --reason …",
     )
 
 
@@ -256,7 +257,7 @@ def _at_rest(row: Row) -> Standing:
         )  # fmt: skip
     if lag:
         return _standing(StandingWord.BEHIND, "Nothing to do: the next run goes on at the head.")
-    return _standing(StandingWord.CAUGHT_UP, "Nothing to do.", since=row["committed_at"])
+    return _standing(StandingWord.CAUGHT_UP, "Nothing to do.")
 
 
 def standing_of_epoch(row: Row) -> Standing:
