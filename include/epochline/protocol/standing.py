@@ -113,7 +113,6 @@ def standing_of_pipeline(row: Row) -> Standing:
         row: of the view ``epochline.standings``. With ``lag``, ``seconds_since_observed`` and ``data_lost`` of the
             statement ``page_pipelines``, if the caller does not ask Kafka itself.
     """
-    name = row["pipeline"]
     return (
         _decided(row)
         or (_lost(row) if row.get("data_lost") else None)
