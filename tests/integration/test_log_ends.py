@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from epochline.cli import database
 from epochline.operations import refresh_log_ends
 from epochline.protocol.log_ends import Retention
-from tests.contract.worlds import postgres_world
+from epochline.protocol.standing import standing_of_pipeline
+from tests.contract.worlds import orders, postgres_world
 from tests.databases import query
 
 ENDS = "SELECT partition, log_start, last_stable FROM epochline.log_ends WHERE pipeline = 'orders' ORDER BY partition"
@@ -27,6 +29,28 @@ def test_a_plan_stores_where_each_log_ends_and_the_next_plan_stores_it_again(pos
     assert query(postgres_dsn, ENDS) == [(0, 0, 10), (1, 0, 8)]
     ((oldest,),) = query(postgres_dsn, "SELECT min(observed_at) FROM epochline.log_ends")
     assert oldest > before
+
+
+def test_a_schedule_that_stopped_is_silent_although_the_ends_of_its_logs_are_stored(postgres_dsn: str) -> None:
+    """U3: a DAG stores them every five minutes, also those of a pipeline whose own DAG is paused."""
+    world = postgres_world(postgres_dsn)
+    world.pipeline = orders(schedule=timedelta(minutes=10))
+    world.to_committed()
+    world.plan("run-2")  # nothing to read
+    query(postgres_dsn, "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '29 minutes'")
+    assert word(postgres_dsn) == "caught up"
+
+    query(postgres_dsn, "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '2 minutes'")
+    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    assert word(postgres_dsn) == "silent"
+    world.plan("run-3")
+    assert word(postgres_dsn) == "caught up"
+
+
+def word(dsn: str) -> str:
+    with database.session(dsn) as opened:
+        (row,) = database.ask(opened, "standing", pipeline="orders")
+    return standing_of_pipeline(row).word
 
 
 def test_the_time_to_loss_counts_from_the_last_moment_at_which_everything_was_read(postgres_dsn: str) -> None:

@@ -14,7 +14,7 @@ from epochline.protocol.standing import StandingWord, standing_of_epoch, standin
 
 NOW = datetime.now(UTC)
 ROW: dict[str, Any] = {
-    **UNKNOWN, "pipeline": "orders", "lag": 0, "seconds_since_observed": 30.0, "interval_seconds": 60.0,
+    **UNKNOWN, "pipeline": "orders", "lag": 0, "seconds_since_plan": 30.0, "interval_seconds": 60.0,
     "data_lost": False, "committed_epoch": 6, "committed_at": NOW,
 }  # fmt: skip
 PLANNED: dict[str, Any] = {"epoch_id": 7, "state": "PLANNED", "attempt": 1, "lease_expired": False, "planned_at": NOW}
@@ -44,9 +44,9 @@ RESUME, RUN, ABORT = "resume orders --reason …", "run orders", "abort orders 7
 CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({}, "caught up", "good", None),
     ({"lag": 5}, "behind", "good", None),
-    ({"lag": None, "seconds_since_observed": None}, "not started", "quiet", "trigger orders --unpause"),
-    ({"seconds_since_observed": 181.0}, "silent", "warning", "trigger orders --unpause"),
-    ({"seconds_since_observed": 9e9, "interval_seconds": None}, "caught up", "good", None),
+    ({"lag": None, "seconds_since_plan": None}, "not started", "quiet", "trigger orders --unpause"),
+    ({"seconds_since_plan": 181.0}, "silent", "warning", "trigger orders --unpause"),
+    ({"seconds_since_plan": 9e9, "interval_seconds": None}, "caught up", "good", None),
     ({"due": {"kafka:x": 3}}, "not shown everywhere", "warning", "publish orders"),
     (FAILED, "failing", "warning", RUN),
     ({**FAILED, "failures": 2, **PLANNED, "attempt": 3}, "failing", "warning", None),

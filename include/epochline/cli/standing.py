@@ -59,7 +59,7 @@ UNKNOWN: Row = {
     "committed_epoch": None, "committed_at": None, "committed_read": None, "committed_quarantined": None,
     "quarantining_above": 0.0, "interval_seconds": None, "failures": 0, "aborts": 0, "due": None,
     "plan_error": None, "plan_failing_since": None,
-    "lag": None, "seconds_since_observed": None,
+    "lag": None, "endless": None, "last_plan_at": None, "seconds_since_plan": None,
 }  # fmt: skip
 """The row of a pipeline that the ledger does not know."""
 

@@ -45,7 +45,7 @@ class History(Protocol):
         """Keep why a run has no epoch. A repeat by the same run counts once."""
 
     def plan_succeeded(self, pipeline: str) -> None:
-        """Forget what `plan_failed` kept."""
+        """Keep the time, and forget what `plan_failed` kept."""
 
     def aborts(self, pipeline: str) -> Aborts:
         """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice (K11)."""

@@ -110,8 +110,8 @@ def standing_of_pipeline(row: Row) -> Standing:
     """The state of a pipeline, the most urgent fact first.
 
     Args:
-        row: of the view ``epochline.standings``. With ``lag``, ``seconds_since_observed`` and ``data_lost`` of the
-            statement ``page_pipelines``, if the caller does not ask Kafka itself.
+        row: of the view ``epochline.standings``, with ``lag``; and ``data_lost`` of the statement ``page_pipelines``,
+            if the caller does not ask Kafka itself.
     """
     return (
         _decided(row)
@@ -183,7 +183,7 @@ def _failing(row: Row) -> Standing | None:
         StandingWord.KEEPS_FAILING if failures >= KEEPS else StandingWord.FAILING,
         f"Failed {times} since the last commit. No offset moved; "
         + ("the next try reads the same range." if row["epoch_id"] else "the next run reads the range again.")
-        + (" Its declared Endless restarts never give up." if row.get("endless") else ""),
+        + (" Its declared Endless restarts never give up." if row["endless"] else ""),
         since=row["failing_since"] or row["aborted_at"], reason=_reason(row),
         # The run that owns an unfinished epoch tries again by itself, and another run would be refused.
         command=row["failure_command"] or (None if row["epoch_id"] else f"run {name}"),
@@ -245,13 +245,14 @@ def _at_rest(row: Row) -> Standing:
             "Committed, but a sink does not show every epoch yet. Each run publishes what is due.",
             command=f"publish {name}",
         )  # fmt: skip
-    lag, interval, silent = row.get("lag"), row["interval_seconds"], row.get("seconds_since_observed")
+    lag, interval, silent = row.get("lag"), row["interval_seconds"], row["seconds_since_plan"]
     if lag is None:
         return _standing(StandingWord.NOT_STARTED, "No plan has asked Kafka yet.", command=f"trigger {name} --unpause")
     if interval and silent and silent > _LATE_INTERVALS * interval:
         return _standing(
             StandingWord.SILENT, "No run has planned for several intervals of the schedule. Is the DAG paused, is the"
             " scheduler up?",
+            since=row["last_plan_at"],
             command=f"trigger {name} --unpause",
         )  # fmt: skip
     if lag:

@@ -61,7 +61,7 @@ class PostgresHistory:
         )  # fmt: skip
 
     def plan_succeeded(self, pipeline: str) -> None:
-        execute(self._connection, "forget_plan_failure", pipeline=pipeline)
+        execute(self._connection, "note_plan", pipeline=pipeline)
 
     def aborts(self, pipeline: str) -> Aborts:
         row = execute(self._connection, "aborts", pipeline=pipeline).one()

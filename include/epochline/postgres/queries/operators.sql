@@ -71,9 +71,10 @@ SET dag_id = EXCLUDED.dag_id, run_id = EXCLUDED.run_id, failed_at = EXCLUDED.fai
     error_class = EXCLUDED.error_class, error_command = EXCLUDED.error_command,
     runs = f.runs + ((f.dag_id, f.run_id) IS DISTINCT FROM (EXCLUDED.dag_id, EXCLUDED.run_id))::integer
 
--- name: forget_plan_failure
--- A plan succeeded.
-DELETE FROM epochline.plan_failure WHERE pipeline = %(pipeline)s
+-- name: note_plan
+-- A plan succeeded: forget why earlier ones failed.
+WITH forgotten AS (DELETE FROM epochline.plan_failure WHERE pipeline = %(pipeline)s)
+UPDATE epochline.pipeline SET last_plan_at = clock_timestamp() WHERE pipeline = %(pipeline)s
 
 -- name: failed_attempts
 -- The number of attempts that failed recently: their job reported an error, or they were fenced before they were

@@ -5,7 +5,7 @@
 -- Every pipeline where it stands, with its lag. The lag counts up to where the logs ended when Kafka was last asked.
 -- seconds_to_loss is the least time until Kafka may delete an unread record because of its age.
 SELECT s.*, extract(epoch FROM clock_timestamp() - s.committed_at)::float8 AS seconds_since_commit,
-       l.lag, l.observed_at, l.partitions, l.seconds_since_observed, l.data_lost,
+       l.lag, l.observed_at, l.partitions, l.data_lost,
        CASE WHEN l.lag > 0 THEN extract(epoch FROM clock_timestamp() - t.newest)::float8 END AS lag_seconds,
        w.watermark, l.seconds_to_loss, l.retention_unknown, l.by_age, l.by_size,
        l.compacted, v.savepoints, v.newest_savepoint, v.savepoint_made_at
@@ -13,7 +13,6 @@ FROM epochline.standings s
 LEFT JOIN epochline.epochs w ON (w.pipeline, w.epoch_id) = (s.pipeline, s.committed_epoch)
 CROSS JOIN LATERAL (
     SELECT sum(l.unread)::bigint AS lag, min(l.observed_at) AS observed_at, count(*) AS partitions,
-           extract(epoch FROM clock_timestamp() - min(l.observed_at))::float8 AS seconds_since_observed,
            coalesce(bool_or(l.next_offset < l.log_start), false) AS data_lost, min(l.seconds_to_loss) AS seconds_to_loss,
            bool_or(l.cleanup_policy IS NULL) FILTER (WHERE l.unread > 0) AS retention_unknown,
            bool_or(l.by_age) FILTER (WHERE l.unread > 0) AS by_age,

@@ -218,7 +218,8 @@ SELECT coalesce(p.pipeline, x.pipeline) AS pipeline, p.paused_at, p.paused_by, p
        x.runs AS plan_failures, x.first_failed_at AS plan_failing_since, x.error AS plan_error,
        x.error_class AS plan_class, x.error_command AS plan_command, x.dag_id AS plan_dag_id, x.run_id AS plan_run_id,
        d.due,
-       u.settings #>> '{restart,value,kind}' = 'endless' AND u.settings #>> '{restart,from}' <> 'default' AS endless
+       u.settings #>> '{restart,value,kind}' = 'endless' AND u.settings #>> '{restart,from}' <> 'default' AS endless,
+       extract(epoch FROM clock_timestamp() - p.last_plan_at)::float8 AS seconds_since_plan, p.last_plan_at
 FROM epochline.pipeline p FULL JOIN epochline.plan_failure x ON x.pipeline = p.pipeline
 LEFT JOIN LATERAL (
     SELECT * FROM epochline.epoch e
