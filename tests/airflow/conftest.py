@@ -71,10 +71,10 @@ class Scheduler:
 
     def dags(self) -> set[str]:
         """All of them: an answer of Airflow has 100 at most."""
-        found: set[str] = set()
+        found: list[str] = []
         while more := self.call("GET", f"/api/v2/dags?limit=100&offset={len(found)}&order_by=dag_id")["dags"]:
-            found |= {dag["dag_id"] for dag in more}
-        return found
+            found += [dag["dag_id"] for dag in more]
+        return set(found)
 
     def pause(self, dag: str, paused: bool) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})

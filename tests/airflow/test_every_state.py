@@ -203,6 +203,9 @@ def staging(night: Night, name: str) -> None:
 
 def silent(night: Night, name: str) -> None:
     night.committed(name)
+    night.sql(
+        "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '90 days' WHERE pipeline = %s", name
+    )
 
 
 def not_shown(night: Night, name: str) -> None:

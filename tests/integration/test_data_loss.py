@@ -11,11 +11,12 @@ from epochline import KafkaSource
 from epochline.cli import database
 from epochline.cli.standing import overview_of, standing_of
 from epochline.coordinator import Plan, PlanOutcome, abort
-from epochline.errors import DataLossError
+from epochline.errors import DataLossError, KafkaBehindError
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import OpenTransaction
+from tests.contract.operators import act, heads
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 from tests.databases import query
 from tests.integration.in_process import epoch_of
@@ -29,11 +30,11 @@ def _no_mirror_of_another_ledger(kafka_bootstrap: str) -> Iterator[None]:
     """Each test has a ledger of its own, and what another one mirrored would stop it."""
 
     def forget() -> None:
-        with admin_of(kafka_bootstrap) as admin:
-            admin.delete_groups(["epochline.orders"])
+        if KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).mirrored("epochline.orders"):
+            with admin_of(kafka_bootstrap) as admin:
+                admin.delete_groups(["epochline.orders"])
 
-    if KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).mirrored("epochline.orders"):
-        forget()
+    forget()
     yield
     forget()
 
@@ -143,6 +144,29 @@ def test_a_topic_made_again_with_more_records_stops_the_pipeline(
 
     with pytest.raises(DataLossError, match=said.format(topic=topic)):
         read.plan("r2")
+
+
+def test_one_command_goes_on_after_a_topic_was_made_again_with_which_kafka_deleted_the_offsets_of_the_group(
+    read: World, topic: Topic
+) -> None:
+    """INV-8: that they are gone is no evidence of a Kafka that went back in time; of another topic it stays evidence."""
+    group = "epochline.orders"
+    wait_for("the offsets are mirrored", lambda: read.kafka.mirrored(group), 30)
+    topic.make_again(2)
+    topic.produce(0, 4)
+    wait_for("they are deleted with the topic", lambda: not read.kafka.mirrored(group), 60)
+    with pytest.raises(DataLossError, match="adopt-topic"):
+        read.plan("r2")
+
+    act(read, "adopt-topic", topic=str(topic))
+
+    read.to_committed("r3")
+    assert heads(read, 2) == {f"{topic}-0": 4, f"{topic}-1": 0}
+    with admin_of(topic.servers) as admin:
+        admin.delete_groups([group])
+    topic.produce(0, 1)
+    with pytest.raises(KafkaBehindError, match="holds no offset"):
+        read.plan("r4")
 
 
 @pytest.mark.fault("F26")

@@ -223,7 +223,8 @@ def _rows_of(session: Session, outbox: Outbox, epoch_id: int) -> Sequence[Any]:
 def in_the_model() -> Iterator[None]:
     """Let the product's sink and sender talk to the model."""
     reads = patch.multiple(
-        outlet, check_topic=lambda *_: None, shown_rate=lambda *_: None, last_marker=_last_marker,
+        outlet, check_topic=lambda *_: None, make_control_topic=lambda *_: None,
+        shown_rate=lambda *_: None, last_marker=_last_marker,
         last_shown=_last_shown, committed_as=_committed_as, rows_of=_rows_of,
     )  # fmt: skip
     sends = patch.multiple(

@@ -170,6 +170,9 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 left = cut_reached(one.shown.reached, cuts)
                 tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
 
+        if parameters.topic is not None and _is_made_again(seen, heads, parameters.topic):
+            # Kafka deletes the offsets of a group with their topic, some time after it.
+            tx.receipts.forget_mirrors(subject.name, parameters.topic)
         paused = tx.operators.standing(subject.name).paused
         if seen.back and parameters.cluster:
             tx.receipts.forget_mirrors(subject.name)
@@ -302,6 +305,12 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
             same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
             carried.append(replace(head, next_offset=max(head.origin, same)))
     return carried
+
+
+def _is_made_again(seen: Logs, heads: Sequence[Head], topic: str) -> bool:
+    """Whether a topic has another id than its heads: it was deleted. A Kafka that went back in time keeps the ids."""
+    there = {one.tp for one in seen.partitions}
+    return all(head.tp not in there for head in heads if head.tp.topic == topic)
 
 
 def _is_moved(seen: Logs, topic: str) -> bool:

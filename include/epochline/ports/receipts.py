@@ -93,8 +93,8 @@ class Receipts(Protocol):
     def last_mirror(self, pipeline: str) -> LastMirror | None:
         """The newest confirmed write; None if no write was confirmed, or if it no longer counts as evidence."""
 
-    def forget_mirrors(self, pipeline: str) -> None:
-        """From now on no earlier write is evidence."""
+    def forget_mirrors(self, pipeline: str, topic: str | None = None) -> None:
+        """From now on no earlier write is evidence, or none of this topic's offsets."""
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         """Receipts that no sink shows yet, in the order of their epochs."""

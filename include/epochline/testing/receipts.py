@@ -95,9 +95,12 @@ class FakeReceipts(Side):
             age=self._now() - confirmed[number], after=mirrors.keys() - {number},
         )  # fmt: skip
 
-    def forget_mirrors(self, pipeline: str) -> None:
+    def forget_mirrors(self, pipeline: str, topic: str | None = None) -> None:
         for row in self.rows.mirrors.get(pipeline, {}).values():
-            row.confirmed_at, row.latest_then = None, 0
+            if topic is None:
+                row.confirmed_at, row.latest_then = None, 0
+            else:
+                row.topics = tuple(one for one in row.topics if one != topic)
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         return [

@@ -92,8 +92,11 @@ class PostgresReceipts:
         row = execute(self._connection, "last_mirror", pipeline=pipeline).mappings().one_or_none()
         return None if row is None else LastMirror(**row)
 
-    def forget_mirrors(self, pipeline: str) -> None:
-        execute(self._connection, "forget_mirrors", pipeline=pipeline)
+    def forget_mirrors(self, pipeline: str, topic: str | None = None) -> None:
+        if topic is None:
+            execute(self._connection, "forget_mirrors", pipeline=pipeline)
+        else:
+            execute(self._connection, "forget_mirrors_of_topic", pipeline=pipeline, topic=topic)
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         return [

@@ -115,6 +115,10 @@ FROM epochline.mirror m WHERE pipeline = %(pipeline)s AND confirmed_at IS NOT NU
 UPDATE epochline.mirror SET confirmed_at = NULL, latest_then = NULL
 WHERE pipeline = %(pipeline)s AND confirmed_at IS NOT NULL
 
+-- name: forget_mirrors_of_topic
+-- Take no earlier write for one of a topic's offsets.
+UPDATE epochline.mirror SET topics = array_remove(topics, CAST(%(topic)s AS text)) WHERE pipeline = %(pipeline)s
+
 -- name: unannounced_receipts
 -- Epochs that a sink shows and that no task has announced successfully.
 SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
