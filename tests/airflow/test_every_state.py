@@ -449,6 +449,6 @@ def ended(night: Night) -> None:
     names = [name for word, name in NAMES.items() if word != "dropped"]
     runs = {name: night.scheduler.trigger(name) for name in names}
     for name, run in runs.items():
-        assert night.scheduler.wait(name, run) == "success", name
+        assert night.scheduler.wait(name, run) == "success", night.call("lag", name)
     listed = night.listed()
     assert {name: listed[name] for name in names} == dict.fromkeys(names, "caught up")
