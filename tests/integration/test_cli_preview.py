@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from epochline.cli.connections import offsets_of
 from epochline.config import discovery
@@ -103,3 +106,68 @@ def test_a_parse_that_raises_is_named_with_its_line(
     assert (code, out) == (1, "")
     assert "people: the parse raised TypeError: unsupported operand" in err
     assert "parse_of_a_preview.py:2)" in err
+
+
+TRANSFORM = """
+from pyspark.sql import functions as F
+
+
+def fits(records, state):
+    return {"people": records.groupBy("id").agg(F.count("*").alias("seen"))}
+
+
+def lacks(records, state):
+    return {"people": records.groupBy("id").agg(F.count("*").alias("count"))}
+
+
+def does_not_fit(records, state):
+    return {"people": records.groupBy("id").agg(F.lit("many").alias("seen"))}
+
+
+def raises(records, state):
+    return {"people": records.groupBy(state["nowhere"])}
+"""
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        ("fits", "people: the transform transform_of_a_preview:fits makes 2 rows of them, with empty state tables"),
+        ("lacks", "the transform's DataFrame has no seen; it has id, count"),
+        ("does_not_fit", "people: seen: a value does not fit bigint (not an integer)"),
+        ("raises", "people: the transform transform_of_a_preview:raises raised KeyError: 'nowhere'"),
+    ],
+)
+def test_a_transform_is_run_over_the_rows_and_its_result_is_checked(
+    call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch,
+    transform: str, said: str,
+) -> None:  # fmt: skip
+    """N4, issue 35: what only a transform shows is known before the first epoch."""
+    (tmp_path / "transform_of_a_preview.py").write_text(TRANSFORM)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
+    text = (tmp_path / "people.py").read_text()
+    start = text.index("    sinks=")
+    (tmp_path / "people.py").write_text(
+        text[:start]
+        + f"    transform='transform_of_a_preview:{transform}',\n"
+        + "    state=StateTable(table='people_state', key='id', columns={'id': 'bigint', 'seen': 'bigint'}),\n"
+        + "    sinks=PostgresTable(table='people', columns={'id': 'bigint', 'seen': 'bigint'}, aggregated=True),\n)\n"
+        + "dag = epoch_dag(pipeline)\n"
+    )
+    (tmp_path / "people.py").write_text(
+        (tmp_path / "people.py").read_text().replace("PostgresTable, epoch_dag", "PostgresTable, StateTable, epoch_dag")
+    )
+    assert "not run: transforms; `epochline preview people`" in call("validate", "people")[1]
+    produce(kafka_bootstrap, people_topic, [b'{"id": 7}', b'{"id": 7}', b'{"id": 8}', b"nobody"], partition=0)
+    before = written(postgres_dsn, kafka_bootstrap)
+
+    code, out, err = call("preview", "people")
+
+    assert said in " ".join((out + err).split())
+    assert code == {"fits": 0, "lacks": 2}.get(transform, 1)
+    assert written(postgres_dsn, kafka_bootstrap) == before
+    if transform == "fits":
+        assert "3 passed, 0 skipped, 1 refused" in out
+        assert {("7", "2"), ("8", "1")} <= {tuple(line.split()) for line in out.splitlines()}

@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "preview": {
         "preview": (
-            "Parse the next records of PIPELINE here, without Spark, and show rows and refusals. Writes nothing."
+            "Parse the next records of PIPELINE here, and show rows and refusals; run its transform. Writes nothing."
         ),
     },
     "run": {"run": "Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit."},

@@ -6,23 +6,21 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
+from epochline.cli.local_spark import spark_log, start_spark
 from epochline.config.connections import spark_writers
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
+from epochline.errors import EpochError, EpochlineError, RecordsRefusedError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
@@ -187,8 +185,7 @@ class Execution:
         from epochline.spark.job import run as run_job
 
         credentials = connections.job_credentials(self._pipeline, ticket)
-        log = _spark_log()
-        spark = self._session(log)
+        spark = self._session()
         try:
             run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
@@ -201,30 +198,11 @@ class Execution:
             from epochline.spark.failure import error_of_user
 
             name, said = error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
-            raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {log}") from error
+            raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {spark_log()}") from error
 
-    def _session(self, log: Path) -> Any:
+    def _session(self) -> Any:
         if self._spark is None:
-            from epochline.cli.environment import not_started
-            from epochline.local.class_archive import class_options
-            from epochline.local.spark_home import spark_home
-            from epochline.spark.session import session
-
-            printing.progress(f"starting Spark on {self._master}; its log is {log}")
-            options = class_options()
-            try:
-                self._spark = self._exit.enter_context(
-                    session(
-                        f"epochline {self._pipeline.name}",
-                        self._master,
-                        home=spark_home(),
-                        driver_options=options,
-                        log=log,
-                        conf=self._pipeline.spark_conf,
-                    )
-                )
-            except Exception as error:
-                raise StackError(not_started(error, log)) from error
+            self._spark = start_spark(self._exit, self._pipeline, self._master)
         return self._spark
 
     def _stop_jobs(self) -> None:
@@ -249,16 +227,3 @@ class Execution:
 
 def _reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
-
-
-@cache
-def _spark_log() -> Path:
-    """The file for Spark's own output of this process. No other account can read it, or create it beforehand."""
-    from epochline.local.home import Home
-
-    home = Home()
-    if home.logs.is_dir():
-        return home.logs / "spark-cli.log"
-    handle, name = tempfile.mkstemp(prefix="epochline-spark-", suffix=".log")
-    os.close(handle)
-    return Path(name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,9 @@ from epochline.protocol.quantities import counted, number
 if TYPE_CHECKING:
     from epochline.audit import ParsedRecords
     from epochline.declare.pipeline import Pipeline
+
+Made = Mapping[str, Sequence[Mapping[str, Any]]]
+"""By sink, the rows that a transform makes."""
 
 _LONGEST = 60
 """Characters of a value in the table."""
@@ -33,14 +38,14 @@ def preview(
     records: Annotated[int, typer.Option(min=1, help="Most offsets to read, over all partitions.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: whole values.")] = False,
 ) -> None:
-    """Parse the next records of PIPELINE here, without Spark, and show rows and refusals. Writes nothing.
+    """Parse the next records of PIPELINE here, and show rows and refusals; run its transform. Writes nothing.
 
     Reads from the heads, as the next epoch would, also while the pipeline is paused or its tables are missing. No
     ledger row, offset, topic or table changes. A row that deletes its key from an upsert target is marked. A transform
-    is not run: the rows are those that it would get. Rules that only the target knows, such as NOT NULL, are not
-    checked. Exit code 0: success, even if records are refused or
-    there is none; 1: the source or the ledger cannot be read, or the parse fails as a whole; 2: there is no such
-    pipeline, or its declaration is invalid.
+    is run in a local Spark, with empty state tables: a column that it does not give and a value that does not fit are
+    found, also without a record. Rules that only the target knows, such as NOT NULL, are not checked. Exit code 0:
+    success, even if records are refused or there is none; 1: the source or the ledger cannot be read, or the parse
+    fails as a whole; 2: there is no such pipeline, or its declaration is invalid.
     """
     from epochline.audit import preview_ranges
     from epochline.cli.connections import ledger_of, offsets_of, records_of, registries_of
@@ -63,17 +68,44 @@ def preview(
             f"{pipeline}: the parse raised {type(error).__name__}: {error} ({place.filename}:{place.lineno}). An epoch"
             " of these records would fail. Return the reason in _error for a record that cannot be parsed."
         ) from error
+    made = _transformed(declared, parsed, records) if declared.transform is not None else None
     if as_json:
-        printing.say(printing.as_json(_as_dict(declared, parsed)))
+        printing.say(printing.as_json(_as_dict(declared, parsed, made)))
         return
-    _show(declared, parsed)
+    _show(declared, parsed, made)
+
+
+def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Made:
+    """The rows of each sink by the pipeline's transform.
+
+    Raises:
+        EpochlineError: the transform raises, or does not give what is declared.
+    """
+    from epochline.cli.connections import spark_master
+    from epochline.cli.local_spark import spark_log, start_spark
+    from epochline.spark.failure import epochline_error_from, error_of_user
+    from epochline.spark.preview import transformed
+
+    with ExitStack() as block:
+        spark = start_spark(block, declared, spark_master(declared.spark_connection))
+        try:
+            return transformed(spark, declared, parsed.batches, records)
+        except Exception as error:
+            ours = epochline_error_from(error)
+            if ours is not None:
+                raise ours from None
+            name, said = error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
+            raise EpochError(
+                f"{declared.name}: the transform {declared.transform} raised {name}: {said}. An epoch of these records"
+                f" would fail. Spark's log is {spark_log()}"
+            ) from error
 
 
 def _place(topic: str, partition: int, offset: int) -> str:
     return f"{topic}/{partition}/{offset}"
 
 
-def _values(row: dict[str, Any]) -> dict[str, Any]:
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in (*LINEAGE, DELETED)}
 
 
@@ -84,7 +116,7 @@ def _short(value: Any) -> str | None:
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
-def _as_dict(declared: Pipeline, parsed: ParsedRecords) -> dict[str, Any]:
+def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> dict[str, Any]:
     return {
         "pipeline": declared.name,
         "records_read": parsed.read,
@@ -101,12 +133,14 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords) -> dict[str, Any]:
             for row in parsed.rows
         ],
         "refused": [asdict(one) for one in parsed.refused],
+        "transformed": made,
     }
 
 
-def _show(declared: Pipeline, parsed: ParsedRecords) -> None:
+def _show(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> None:
     if not parsed.read:
         printing.say(f"{declared.name}: no record to read; nothing was written")
+        _show_transformed(declared, made or {})
         return
     if parsed.rows:
         columns = list(_values(parsed.rows[0]))
@@ -129,7 +163,15 @@ def _show(declared: Pipeline, parsed: ParsedRecords) -> None:
         f"{declared.name}: {counted(parsed.read, 'record')} read, {number(passed)} passed, {number(parsed.skipped)}"
         f" skipped, {number(len(parsed.refused))} refused; nothing was written"
     )
-    if declared.transform is not None:
-        printing.say(f"these are the rows before the transform {declared.transform}, which was not run")
+    _show_transformed(declared, made or {})
     if parsed.refused and declared.bad_records == "fail":
         printing.say("bad_records is 'fail': an epoch with a refused record fails. 'quarantine' would set it aside")
+
+
+def _show_transformed(declared: Pipeline, made: Made) -> None:
+    for sink, rows in made.items():
+        empty = ", with empty state tables" if declared.state else ""
+        printing.say(f"{sink}: the transform {declared.transform} makes {counted(len(rows), 'row')} of them{empty}")
+        if rows:
+            columns = list(_values(rows[0]))
+            printing.table(columns, [[_short(row[name]) for name in columns] for row in rows])

@@ -34,7 +34,7 @@ def validate(
 
     Imports every DAG file and every function that a declaration names, and reports each problem with file and line:
     an invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a
-    table that two pipelines share. What only a transform shows, the first epoch shows. Where the target database
+    table that two pipelines share. What only a transform shows, `preview` finds. Where the target database
     has a ledger and answers, tables that exist are compared as well; the last line says whether they were. Kafka and
     other sinks are not asked: `plan` does that. With NAME, a broken declaration of another file is only a warning.
     With several names, a problem of one hides no other. Exit code 0: every declaration, or those of the names, are
@@ -82,12 +82,14 @@ class _Checked:
     valid: list[str] = field(default_factory=list)
     compared: list[str] = field(default_factory=list)
     away: dict[str, list[str]] = field(default_factory=dict)
+    transformed: list[str] = field(default_factory=list)
 
     def summary(self) -> Sequence[str]:
         """What was checked, and what was not."""
         if not self.compared and not self.away:
             return ()
         lines = ["checked: declarations, their functions, and tables that two pipelines name"]
+        lines += [f"not run: transforms; `epochline preview {name}` runs that of {name}" for name in self.transformed]
         lines += [f"compared with PostgreSQL: the tables of {', '.join(self.compared)}"] if self.compared else []
         lines += [f"not compared: the tables of {', '.join(names)}: {why}" for why, names in self.away.items()]
         return lines
@@ -123,6 +125,7 @@ def _check(declared: Declared, name: str, checked: _Checked) -> None:
     checked.problems += [f"{declared.places[name]}: pipeline {name!r}: {why}" for why in found]
     if not shared and not found:
         checked.valid.append(name)
+        checked.transformed += [name] if pipeline.transform is not None else []
 
 
 def _has_functions(pipeline: Pipeline) -> bool:

@@ -73,9 +73,7 @@ class ParseTask:
         for batch in batches:
             parsed, refused, seen = flow.parse_only(batch)
             counts = add_up((counts, seen))
-            yield _widened(
-                schema, parsed.num_rows, IS_PARSED, dict(zip(parsed.schema.names, parsed.columns, strict=True))
-            )
+            yield as_parsed(schema, parsed)
             if refused.num_rows:
                 yield _widened(schema, refused.num_rows, IS_REFUSED, {REFUSED: _as_struct(schema, refused)})
         require_whole_input(self.ticket)
@@ -160,6 +158,11 @@ class QuarantineFlow:
 def quoted(name: str) -> str:
     """Quote any column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def as_parsed(schema: pa.Schema, parsed: pa.RecordBatch) -> pa.RecordBatch:
+    """Parsed rows as rows of the frame, whose schema is that of `frame_schema`."""
+    return _widened(schema, parsed.num_rows, IS_PARSED, dict(zip(parsed.schema.names, parsed.columns, strict=True)))
 
 
 def _widened(schema: pa.Schema, rows: int, kind: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:

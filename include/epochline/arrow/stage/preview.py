@@ -41,6 +41,8 @@ class ParsedRecords:
     says that the row deletes its key from an upsert target; never before a transform, which decides it.
     """
     refused: list[RefusedRecord] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    """The parsed rows as a transform gets them."""
 
 
 class RecordParser:
@@ -87,6 +89,7 @@ class RecordParser:
         gone = {(one.topic, one.partition, one.offset) for one in found}
         columns = {name: to_python(rows.column(name)) for name in rows.schema.names if name != TOMBSTONE}
         kept = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        self.result.batches.append(rows)
         self.result.read += batch.num_rows
         self.result.skipped += sum(one.skipped for one in counts.values())
         self.result.rows += [
