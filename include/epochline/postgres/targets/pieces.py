@@ -68,6 +68,8 @@ class Unfit:
     reason: str
     raised: bool = False
     may_fit_later: bool = False
+    lacks_parent: bool = False
+    """Whether a foreign key refuses it."""
 
 
 class Pieces:
@@ -92,19 +94,23 @@ class Pieces:
         )  # fmt: skip
         execute_sql(self._connection, view)
 
-    def unfit(self, group: int, numbers: Sequence[int], found: Sequence[Unfit]) -> Iterator[Unfit]:
+    def unfit(
+        self, group: int, numbers: Sequence[int], found: Sequence[Unfit], *, at_once: bool = False
+    ) -> Iterator[Unfit]:
         """Apply records in pieces, and a piece that does not fit in halves; what fits stays applied.
 
         Args:
             group: number of the group of their targets.
             numbers: of the records, in their order.
             found: what the search has found; it ends where the search goes on no longer.
+            at_once: whether the records probably fit, so that all of them are the first piece.
 
         Yields:
             Records that do not fit those before them.
         """
         checked = 0
-        pieces = [numbers[at : at + _PIECE] for at in range(0, len(numbers), _PIECE)]
+        size = max(len(numbers), 1) if at_once else _PIECE
+        pieces = [numbers[at : at + size] for at in range(0, len(numbers), size)]
         left: list[tuple[Sequence[int], Sequence[int]]] = [(piece, ()) for piece in reversed(pieces)]
         while left and self._search.goes_on(len(found), checked, len(numbers)):
             tried, rest = left.pop()
@@ -120,6 +126,10 @@ class Pieces:
                 yield refused
             else:
                 left.append(_halves(tried))
+
+    def takes_nothing(self, group: int) -> bool:
+        """Whether targets take no rows at all: what a trigger for each statement refuses says nothing of any row."""
+        return self._refused(group, [0]) is None
 
     def _refused(self, group: int, numbers: Sequence[int]) -> Unfit | None:
         """Apply the records of these numbers; the last of them if they do not fit, and then none is applied."""
@@ -140,28 +150,36 @@ class Pieces:
         said, reason = error_in_words(done)
         return Unfit(
             group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
-            raised=raised_by_code(done), may_fit_later=self._may_fit_later([table.what for table in tables], done),
+            raised=raised_by_code(done), may_fit_later=self._may_fit_later(tables, done, waited=at[-1] is None),
+            lacks_parent=done.pgcode == _FOREIGN_KEY,
         )  # fmt: skip
 
-    def _may_fit_later(self, tables: Sequence[Application], error: psycopg2.Error) -> bool:
-        """Whether another record may make room: write the row that a foreign key refers to, or give a value up."""
-        if raised_by_code(error) or error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
+    def _may_fit_later(self, group: Group, error: psycopg2.Error, *, waited: bool) -> bool:
+        """Whether another record may make room: write the row that a foreign key refers to, or give a value up.
+
+        Code that waits for the end of the transaction may compare the rows of several records.
+        """
+        if raised_by_code(error):
+            return waited
+        if error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
             return False
-        if any(what.target.is_changed_by_others for what in tables):
+        if any(table.what.target.is_changed_by_others for table in group):
             return True
         if error.pgcode in _TAKEN:
-            return any(what.sink.mode == "upsert" for what in tables)
+            return any(table.what.sink.mode == "upsert" for table in group)
         # A foreign key may name a partition, or the table of which a target is one.
-        ours = {what.target.place for what in tables}
+        targets = [table.what.target for tables in self._groups for table in tables]
         parents = {
             key.parent
-            for what in tables
-            for key in what.target.foreign_keys
+            for target in targets
+            for key in target.foreign_keys
             if key.name == error.diag.constraint_name and key.child == (error.diag.schema_name, error.diag.table_name)
         }
-        return self._has_partitions or not parents or not ours.isdisjoint(parents)
+        return self._has_partitions or not parents or not parents.isdisjoint(target.place for target in targets)
 
     def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
+        # The piece before has compared the constraints of all tables, also of those that only triggers write.
+        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL DEFERRED"))
         apply_together(self._connection, chunks, self._epoch, at.append)
         at.append(None)
         execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
