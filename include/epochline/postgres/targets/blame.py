@@ -52,6 +52,11 @@ class Suspects:
         self._groups[:0] = [with_record] if with_record else []
         self._copy(with_record, in_order(tables))
         self._pieces = Pieces(connection, self._groups, epoch, search)
+        for table in self._tables:
+            # Made once: each table that a transaction makes holds a lock until its end, also when it is dropped.
+            for part in (table.newest, table.older):
+                self._make(part, sql.SQL("SELECT * FROM {} WHERE false").format(table.what.staging))
+            self._pieces.make_view(table)
 
     @property
     def left(self) -> list[Application]:
@@ -62,8 +67,7 @@ class Suspects:
         """Blame records and leave them out; empty if none alone is to blame, or none was found in time."""
         for table in self._tables:
             newest = winners(table.what) if table.what.sink.mode == "upsert" else _all_of(table.what)
-            self._make(table.newest, newest)
-            self._pieces.make_view(table)
+            self._fill(table.newest, newest)
         if not all(self._pieces.takes_nothing(group) for group in range(len(self._groups))):
             return []
         execute_sql(self._connection, sql.SQL("SAVEPOINT search"))
@@ -81,6 +85,11 @@ class Suspects:
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS {}").format(what.staging, rows))
         number = sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, sql.Identifier(NUMBER))
         execute_sql(self._connection, number)
+        execute_sql(self._connection, sql.SQL("ANALYZE {}").format(what.staging))
+
+    def _fill(self, what: Application, rows: sql.Composable) -> None:
+        execute_sql(self._connection, sql.SQL("TRUNCATE {}").format(what.staging))
+        execute_sql(self._connection, sql.SQL("INSERT INTO {} {}").format(what.staging, rows))
         execute_sql(self._connection, sql.SQL("ANALYZE {}").format(what.staging))
 
     def _copy(self, with_record: Group, staged: Sequence[Application]) -> None:
@@ -157,26 +166,48 @@ class Suspects:
         left = {group: self._numbers(group) for group in range(len(self._groups))}
         for group in left:
             self._drop(group, "= ANY", [one.number for one in without if one.group == group])
+        unfit: list[Unfit] = []
         while True:
-            unfit: list[Unfit] = []
             waiting: list[Unfit] = []
+            before = len(unfit)
             for group, numbers in left.items():
                 for one in self._pieces.unfit(group, numbers, unfit, at_once=bool(without)):
                     (waiting if one.may_fit_later else unfit).append(one)
                     if not one.may_fit_later and not has_record(one.table.what):
                         break
-            # Without those that do not fit, an older row of a key may be what another record waits for.
-            if unfit or not waiting or not self._search.goes_on(0, 0):
+            if not self._search.goes_on(len(unfit), 0):
                 return unfit, []
-            if len(waiting) >= sum(map(len, left.values())):
-                break
-            left = {group: [one.number for one in waiting if one.group == group] for group in left}
-            for group, numbers in left.items():
-                self._drop(group, "<> ALL", numbers)
-        orphans = self._orphans(waiting)
-        # Where rows of a key are refused, an older one may be the parent that others lack.
-        stuck = [one for one in waiting if not one.lacks_parent] or waiting
-        return [one for one in waiting if (one.group, one.number) in orphans], stuck
+            if len(unfit) == before and len(waiting) >= sum(map(len, left.values())):
+                orphans = self._orphans(waiting)
+                unfit += [one for one in waiting if (one.group, one.number) in orphans]
+                waiting = [one for one in waiting if (one.group, one.number) not in orphans]
+                if not orphans:
+                    # Where rows of a key are refused, an older one may be the parent that others lack.
+                    return unfit, [one for one in waiting if not one.lacks_parent] or waiting
+            left = {group: self._next(group, unfit[before:], waiting) for group in left}
+
+    def _next(self, group: int, unfit: Sequence[Unfit], waiting: Sequence[Unfit]) -> list[int]:
+        """Leave to be tried: records that wait, and for the keys of those that do not fit the newest other rows."""
+        out = [one.number for one in unfit if one.group == group]
+        tried = {one.number for one in waiting if one.group == group}
+        number, numbers = sql.Identifier(NUMBER), sql.SQL("{}::bigint[]").format(sql.Literal(out))
+        for table in self._groups[group] if out else ():
+            gone = sql.SQL("DELETE FROM {} WHERE {} = ANY ({})")
+            execute_sql(self._connection, gone.format(table.what.staging, number, numbers))
+            if table.what.sink.mode != "upsert":
+                continue
+            key = table.what.sink.key
+            of_keys = sql.SQL(
+                "SELECT s.* FROM {} s WHERE ({}) IN (SELECT {} FROM {} n WHERE n.{} = ANY ({}))"
+            ).format(
+                table.what.staging, names(key, "s"), names(key, "n"), table.newest.staging, number, numbers
+            )  # fmt: skip
+            self._fill(table.older, of_keys)
+            added = sql.SQL("INSERT INTO {} {} RETURNING {}").format(table.newest.staging, winners(table.older), number)
+            tried |= {one for (one,) in execute_sql(self._connection, added)[1]}
+        left = sorted(tried)
+        self._drop(group, "<> ALL", left)
+        return left
 
     def _orphans(self, waiting: Sequence[Unfit]) -> set[tuple[int, int]]:
         """Group and number of the records that refer to a row which is neither there nor left in the epoch."""

@@ -37,20 +37,22 @@ class TriedTable:
     """The target with the rows that are left."""
     newest: Application
     """The target with the newest rows of each key."""
+    older: Application
+    """The target with rows of keys whose newer row does not fit."""
     chunk: Application
     """The target with those that are tried now."""
 
     @classmethod
     def of(cls, what: Application, at: int) -> TriedTable:
         """The ``at``-th target of a trial."""
-        rows, newest, chunk = (
+        rows, newest, older, chunk = (
             replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}_{part}"))
-            for part in ("rows", "newest", "chunk")
+            for part in ("rows", "newest", "older", "chunk")
         )
         if what.sink.mode == "replace":
             # The rows that are replaced go once: a chunk must not delete the rows of the chunk before it.
             chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
-        return cls(what=rows, newest=newest, chunk=chunk)
+        return cls(what=rows, newest=newest, older=older, chunk=chunk)
 
 
 Group = tuple[TriedTable, ...]
