@@ -24,7 +24,7 @@ from epochline.postgres.targets.exclusive import FATES, NUMBER, broken, exclusiv
 from epochline.postgres.targets.fates import winners
 from epochline.postgres.targets.foreign_keys import ForeignKey
 from epochline.postgres.targets.modes import take_all_away
-from epochline.postgres.targets.pieces import Group, Pieces, TriedTable, Unfit
+from epochline.postgres.targets.pieces import Group, Pieces, TriedTable, Unfit, Waits
 from epochline.postgres.targets.refusals import (
     attempt,
     error_in_words,
@@ -145,7 +145,11 @@ class Suspects:
                 for found, those in zip((held, excluded), takers, strict=True):
                     for number, rule in those:
                         said = f"{rule.violation} ({rule.name})"
-                        found.append(Unfit(group=group, number=numbers[number], table=table, said=said, reason=said))
+                        one = Unfit(
+                            group=group, number=numbers[number], table=table, said=said, reason=said,
+                            waits=Waits.NOTHING,
+                        )  # fmt: skip
+                        found.append(one)
         return held, excluded
 
     def _changes_rows(self, what: Application) -> bool:
@@ -172,8 +176,8 @@ class Suspects:
             before = len(unfit)
             for group, numbers in left.items():
                 for one in self._pieces.unfit(group, numbers, unfit, at_once=bool(without)):
-                    (waiting if one.may_fit_later else unfit).append(one)
-                    if not one.may_fit_later and not has_record(one.table.what):
+                    (waiting if one.waits else unfit).append(one)
+                    if not one.waits and not has_record(one.table.what):
                         break
             if not self._search.goes_on(len(unfit), 0):
                 return unfit, []
@@ -182,8 +186,8 @@ class Suspects:
                 unfit += [one for one in waiting if (one.group, one.number) in orphans]
                 waiting = [one for one in waiting if (one.group, one.number) not in orphans]
                 if not orphans:
-                    # Where rows of a key are refused, an older one may be the parent that others lack.
-                    return unfit, [one for one in waiting if not one.lacks_parent] or waiting
+                    first = min((one.waits for one in waiting), default=Waits.NOTHING)
+                    return unfit, [one for one in waiting if one.waits is first]
             left = {group: self._next(group, unfit[before:], waiting) for group in left}
 
     def _next(self, group: int, unfit: Sequence[Unfit], waiting: Sequence[Unfit]) -> list[int]:
@@ -241,8 +245,9 @@ class Suspects:
     ) -> list[int]:
         """Which of these records refer by a key to a row that is neither there nor in a staged record but those gone.
 
-        Superseded rows count: one is the newest of its key when the newer ones are set aside.
+        Of a key whose newest row waits, older rows count: one is the newest when the newer ones are set aside.
         """
+        waits = parent.what.sink.key if parent.what.sink.mode == "upsert" else (NUMBER,)
         refers = sql.SQL(" AND ").join(
             sql.SQL("p.{} = c.{}").format(sql.Identifier(there), sql.Identifier(here))
             for there, here in zip(key.referenced, key.columns, strict=True)
@@ -251,11 +256,13 @@ class Suspects:
         statement = sql.SQL(
             "SELECT DISTINCT c.{number} FROM {children} c WHERE c.{number} = ANY ({numbers}::bigint[])"
             " AND num_nulls({columns}) = 0 AND NOT EXISTS (SELECT FROM {target} p WHERE {refers}) AND NOT EXISTS"
-            " (SELECT FROM {staged} p WHERE {stays} {refers} AND p.{number} <> ALL ({gone}::bigint[]))"
+            " (SELECT FROM {staged} p WHERE {stays} {refers} AND p.{number} <> ALL ({gone}::bigint[])"
+            " AND ({waits}) IN (SELECT {waiting} FROM {newest} n))"
         ).format(
             number=sql.Identifier(NUMBER), children=child.newest.staging, numbers=sql.Literal(list(numbers)),
             columns=names(key.columns, "c"), target=parent.what.target.identifier, refers=refers,
-            staged=parent.what.staging, gone=sql.Literal(list(gone)),
+            staged=parent.what.staging, waits=names(waits, "p"),
+            waiting=names(waits, "n"), newest=parent.newest.staging, gone=sql.Literal(list(gone)),
             stays=deleted if DELETED in parent.what.staged.columns else sql.SQL(""),
         )  # fmt: skip
         return [number for (number,) in execute_sql(self._connection, statement)[1]]

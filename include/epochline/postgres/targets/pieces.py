@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
 
 import psycopg2
@@ -59,6 +60,18 @@ Group = tuple[TriedTable, ...]
 """Targets whose rows are tried together: those with records, or one whose rows belong to no single record."""
 
 
+class Waits(IntEnum):
+    """What another record may do so that a record fits. Where all wait, the lowest are blamed first."""
+
+    NOTHING = 0
+    VALUE = 1
+    """Give a value up."""
+    CODE = 2
+    """Satisfy a deferred trigger."""
+    PARENT = 3
+    """Write the row that a foreign key refers to. An older row may be that, once a newer one is blamed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
     """A record, or a row without one, that does not fit those before it."""
@@ -68,10 +81,9 @@ class Unfit:
     table: TriedTable
     said: str
     reason: str
+    waits: Waits
+    """For what another record may do."""
     raised: bool = False
-    may_fit_later: bool = False
-    lacks_parent: bool = False
-    """Whether a foreign key refuses it."""
 
 
 class Pieces:
@@ -152,23 +164,19 @@ class Pieces:
         said, reason = error_in_words(done)
         return Unfit(
             group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
-            raised=raised_by_code(done), may_fit_later=self._may_fit_later(tables, done, waited=at[-1] is None),
-            lacks_parent=done.pgcode == _FOREIGN_KEY,
+            raised=raised_by_code(done), waits=self._waits(tables, done, deferred=at[-1] is None),
         )  # fmt: skip
 
-    def _may_fit_later(self, group: Group, error: psycopg2.Error, *, waited: bool) -> bool:
-        """Whether another record may make room: write the row that a foreign key refers to, or give a value up.
-
-        Code that waits for the end of the transaction may compare the rows of several records.
-        """
+    def _waits(self, group: Group, error: psycopg2.Error, *, deferred: bool) -> Waits:
+        """What another record may do so that a refused one fits."""
         if raised_by_code(error):
-            return waited
-        if error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
-            return False
-        if any(table.what.target.is_changed_by_others for table in group):
-            return True
+            return Waits.CODE if deferred else Waits.NOTHING
+        changed = any(table.what.target.is_changed_by_others for table in group)
         if error.pgcode in _TAKEN:
-            return any(table.what.sink.mode == "upsert" for table in group)
+            may = changed or any(table.what.sink.mode == "upsert" for table in group)
+            return Waits.VALUE if may else Waits.NOTHING
+        if error.pgcode != _FOREIGN_KEY:
+            return Waits.NOTHING
         # A foreign key may name a partition, or the table of which a target is one.
         targets = [table.what.target for tables in self._groups for table in tables]
         parents = {
@@ -177,7 +185,8 @@ class Pieces:
             for key in target.foreign_keys
             if key.name == error.diag.constraint_name and key.child == (error.diag.schema_name, error.diag.table_name)
         }
-        return self._has_partitions or not parents or not parents.isdisjoint(target.place for target in targets)
+        ours = not parents or not parents.isdisjoint(target.place for target in targets)
+        return Waits.PARENT if changed or self._has_partitions or ours else Waits.NOTHING
 
     def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
         # The piece before has compared the constraints of all tables, also of those that only triggers write.
