@@ -16,7 +16,7 @@ import pytest
 
 from epochline import PostgresTable
 from epochline.coordinator import commit
-from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
+from epochline.errors import BadRecordError, EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol import refused
@@ -172,6 +172,88 @@ def test_a_record_that_only_a_refused_one_excludes_stays(postgres_dsn: str, mode
     assert "conflicting key value violates exclusion constraint" in said
     assert [offset for offset, _ in it.quarantined()] == [1, 3, 5]
     assert it.rows(columns="v") == [(0,), (8,), (16,), (24,)]
+
+
+UPSERT = PostgresTable(table="t", mode="upsert", key="k")
+PEOPLE = f"CREATE TABLE t (k text PRIMARY KEY, v int, p text, {LINEAGE});"
+ENTRIES = f"CREATE TABLE t (k text, v int, p text, {LINEAGE});"
+BALANCE = (
+    "CREATE FUNCTION balance() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " IF (SELECT sum(v) FROM t WHERE k = NEW.k) <> 0 THEN RAISE 'unbalanced'; END IF; RETURN NEW; END $$;"
+    "CREATE CONSTRAINT TRIGGER b AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION balance();"
+)
+WRITES = (
+    "CREATE TABLE whole (k text PRIMARY KEY); CREATE TABLE part (k text REFERENCES whole DEFERRABLE INITIALLY DEFERRED);"
+    "CREATE FUNCTION writes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO part VALUES (NEW.k);"
+    " INSERT INTO whole VALUES (NEW.k); RETURN NEW; END $$;"
+    "CREATE TRIGGER w AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION writes();"
+)
+
+
+def kvp(k: str, v: int, p: str | None = None) -> Row:
+    return {"k": k, "v": v, "p": p}
+
+
+INNOCENT = {
+    "rows in a circle, beside an orphan and what refers to it": (
+        PEOPLE + "ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES t", [UPSERT],
+        [kvp("a", 1, "b"), kvp("o", 2, "none"), kvp("b", 3, "a"), kvp("x", 4, "y"), kvp("p", 5, "o"), kvp("y", 6, "x")],
+        [1, 4],
+    ),
+    "the child of a parent whose newest row is refused, and an older one is not": (
+        PEOPLE + "ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES t;" + RAISES + RAISING, [UPSERT],
+        [kvp("child", 1, "parent"), kvp("parent", 2), kvp("parent", 10), kvp("parent", 11)], [2, 3],
+    ),
+    "a record whose value only a refused one takes": (
+        PEOPLE + "ALTER TABLE t ADD UNIQUE (v); CREATE TABLE known (k text PRIMARY KEY);"
+        "ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES known", [UPSERT],
+        [kvp("a", 1, "none"), kvp("b", 1), kvp("c", 1)], [0, 2],
+    ),
+    "the children of sums": (
+        ENTRIES + "ALTER TABLE t ADD UNIQUE (v); CREATE TABLE sums (k text PRIMARY KEY, v int);"
+        "ALTER TABLE t ADD FOREIGN KEY (k) REFERENCES sums",
+        [PostgresTable(table="t"), PostgresTable(table="sums", mode="add", key="k", measures="v")],
+        [kvp("a", 1), kvp("b", 2), kvp("c", 2), kvp("a", 3)], [2],
+    ),
+    "rows of which a deferred trigger compares several": (
+        ENTRIES + "ALTER TABLE t ADD UNIQUE (p);" + BALANCE, [PostgresTable(table="t")],
+        [kvp("c", 0, "once"), kvp("a", 5), kvp("b", 7), kvp("d", 0, "once"), kvp("b", -7), kvp("a", -5)], [3],
+    ),
+    "rows of another table that a trigger writes, whose constraint is deferred": (
+        ENTRIES + "ALTER TABLE t ADD UNIQUE (v);" + WRITES, [PostgresTable(table="t")],
+        [kvp(f"k{at}", at % 5) for at in range(9)], [5, 6, 7, 8],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INNOCENT)
+def test_no_good_record_is_blamed_with_a_bad_one(postgres_dsn: str, case: str) -> None:
+    """INV-9: one further attempt, and exactly the records without which all others fit are set aside."""
+    ddl, sinks, values, bad = INNOCENT[case]
+    it = Target(postgres_dsn, ddl, values, sinks, record={**RECORD, "p": "text"})
+
+    assert len(it.sealed_after_attempts()) == 1
+
+    assert [offset for offset, _ in it.quarantined()] == bad
+    newest = {row["k"]: at for at, row in enumerate(values) if at not in bad}
+    kept = sorted(newest.values()) if sinks == [UPSERT] else [at for at in range(len(values)) if at not in bad]
+    assert it.rows(columns="_offset") == [(at,) for at in kept]
+
+
+def test_what_a_target_refuses_without_any_row_is_no_records_fault(postgres_dsn: str) -> None:
+    """INV-9: the records become rows once the trigger is gone."""
+    ddl = (
+        f"{ENTRIES} CREATE FUNCTION closed() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'closed'; END $$;"
+        "CREATE TRIGGER c BEFORE INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION closed()"
+    )
+    it = Target(postgres_dsn, ddl, GOOD)
+
+    assert "closed. No row alone is to blame" in it.refused()
+    it.job.sql("DROP TRIGGER c ON t")
+    it.job.epoch()
+
+    assert it.quarantined() == []
+    assert it.rows() == [("a", 1), ("b", 2)]
 
 
 @pytest.fixture
@@ -464,6 +546,25 @@ def test_a_copy_that_searches_too_long_reports_and_keeps_what_it_found(
 
     assert {offset for offset, _ in it.quarantined()} == bad
     assert any("stage.searches attempt 1 of epoch 1 of orders partition=0 checked=" in one for one in caplog.messages)
+
+
+def test_a_row_that_copy_refuses_only_once_fails_the_attempt(postgres_dsn: str) -> None:
+    """INV-9: the rows before it were taken back, so the partition is not counted."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE}); CREATE SEQUENCE calls", [*GOOD, kv("c", 3)])
+    read = it.job.read
+    it.job.read = lambda one: [batch.slice(at, 1) for batch in read(one) for at in range(batch.num_rows)]
+    planned, run = it.job.planned()
+    ticket = it.job.begun(planned, run)
+    it.job.sql(
+        f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (nextval('public.calls'::regclass) <> 2)"
+    )
+
+    with pytest.raises(BadRecordError, match="CheckViolation"):
+        it.job.stage(planned, ticket)
+    assert it.attempts(planned, run) == []
+
+    assert it.quarantined() == []
+    assert it.rows() == [("a", 1), ("b", 2), ("c", 3)]
 
 
 def test_records_that_copy_refuses_are_found_before_those_that_only_a_trial_shows(postgres_dsn: str) -> None:

@@ -46,15 +46,17 @@ class RefusalSearch:
         """Copy the rows of a batch, or look for those that are refused.
 
         Raises:
-            BadRecordError: the server does not say which row it refuses.
+            BadRecordError: the server does not say which row it refuses, or takes all of them in a repeat.
             EpochlineError: any error of `PartTransaction.copy`.
         """
+        first: RowRefusedError | None = None
         if self._search is None:
             try:
                 copy(batch)
             except RowRefusedError as refused:
                 if refused.row is None:
                     raise BadRecordError(str(refused)) from None
+                first = refused
                 self._part.take_back()
                 self._search = Search(self._within, self._report)
             else:
@@ -65,6 +67,9 @@ class RefusalSearch:
                 sink=sink, said=error.said, reason=f"{sink}: {error.reason}", place=(topic, partition, offset)
             )
             self._found.setdefault((topic, partition, offset), one)
+        if first is not None and not self._found:
+            # The rows before were taken back, so the partition must not be counted.
+            raise BadRecordError(str(first))
 
     def _refused(
         self, search: Search, copy: Copy, batch: pa.RecordBatch

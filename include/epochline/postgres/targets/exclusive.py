@@ -124,11 +124,12 @@ def waits(connection: Connection, what: Application, epoch: Epoch, rules: Sequen
 
 def broken(
     connection: Connection, what: Application, epoch: Epoch, rules: Sequence[ExclusiveRule]
-) -> list[tuple[int, ExclusiveRule]]:
+) -> tuple[list[tuple[int, ExclusiveRule]], list[tuple[int, ExclusiveRule]]]:
     """Rows of `FATES` that cannot be there in the end, each with the rule: another row holds their value and keeps it.
 
-    Of two rows of the epoch, the one of the later record cannot be there. Where the earlier one cannot be there either,
-    the later one is left for the next call.
+    Returns:
+        Those whose value a row holds that the epoch does not change; and of two rows of the epoch, the one of the later
+        record. Where the earlier one cannot be there either, the later one is left for the next call.
     """
     kept = sql.SQL(
         "SELECT NULL::bigint AS {number}, NULL AS {fate}, t.* FROM {target} t"
@@ -160,7 +161,7 @@ def broken(
         numbers = sql.Literal([number for number, _ in [*out, *among]])
         stays = sql.SQL(" AND o.{number} <> ALL ({numbers}::bigint[])").format(numbers=numbers, **_COLUMNS)
         among = takers(made, later + stays)
-    return among + out
+    return out, among
 
 
 def _as_indexed(what: Application, rule: ExclusiveRule, rows: sql.Composable) -> sql.Composed:

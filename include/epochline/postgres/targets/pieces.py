@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
 
 import psycopg2
@@ -37,24 +38,38 @@ class TriedTable:
     """The target with the rows that are left."""
     newest: Application
     """The target with the newest rows of each key."""
+    older: Application
+    """The target with rows of keys whose newer row does not fit."""
     chunk: Application
     """The target with those that are tried now."""
 
     @classmethod
     def of(cls, what: Application, at: int) -> TriedTable:
         """The ``at``-th target of a trial."""
-        rows, newest, chunk = (
+        rows, newest, older, chunk = (
             replace(what, rows=sql.Identifier("pg_temp", f"epochline_trial_{at}_{part}"))
-            for part in ("rows", "newest", "chunk")
+            for part in ("rows", "newest", "older", "chunk")
         )
         if what.sink.mode == "replace":
             # The rows that are replaced go once: a chunk must not delete the rows of the chunk before it.
             chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
-        return cls(what=rows, newest=newest, chunk=chunk)
+        return cls(what=rows, newest=newest, older=older, chunk=chunk)
 
 
 Group = tuple[TriedTable, ...]
 """Targets whose rows are tried together: those with records, or one whose rows belong to no single record."""
+
+
+class Waits(IntEnum):
+    """What another record may do so that a record fits. Where all wait, the lowest are blamed first."""
+
+    NOTHING = 0
+    VALUE = 1
+    """Give a value up."""
+    CODE = 2
+    """Satisfy a deferred trigger."""
+    PARENT = 3
+    """Write the row that a foreign key refers to. An older row may be that, once a newer one is blamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +81,9 @@ class Unfit:
     table: TriedTable
     said: str
     reason: str
+    waits: Waits
+    """For what another record may do."""
     raised: bool = False
-    may_fit_later: bool = False
 
 
 class Pieces:
@@ -92,19 +108,23 @@ class Pieces:
         )  # fmt: skip
         execute_sql(self._connection, view)
 
-    def unfit(self, group: int, numbers: Sequence[int], found: Sequence[Unfit]) -> Iterator[Unfit]:
+    def unfit(
+        self, group: int, numbers: Sequence[int], found: Sequence[Unfit], *, at_once: bool = False
+    ) -> Iterator[Unfit]:
         """Apply records in pieces, and a piece that does not fit in halves; what fits stays applied.
 
         Args:
             group: number of the group of their targets.
             numbers: of the records, in their order.
             found: what the search has found; it ends where the search goes on no longer.
+            at_once: whether the records probably fit, so that all of them are the first piece.
 
         Yields:
             Records that do not fit those before them.
         """
         checked = 0
-        pieces = [numbers[at : at + _PIECE] for at in range(0, len(numbers), _PIECE)]
+        size = max(len(numbers), 1) if at_once else _PIECE
+        pieces = [numbers[at : at + size] for at in range(0, len(numbers), size)]
         left: list[tuple[Sequence[int], Sequence[int]]] = [(piece, ()) for piece in reversed(pieces)]
         while left and self._search.goes_on(len(found), checked, len(numbers)):
             tried, rest = left.pop()
@@ -120,6 +140,10 @@ class Pieces:
                 yield refused
             else:
                 left.append(_halves(tried))
+
+    def takes_nothing(self, group: int) -> bool:
+        """Whether targets take no rows at all: what a trigger for each statement refuses says nothing of any row."""
+        return self._refused(group, [0]) is None
 
     def _refused(self, group: int, numbers: Sequence[int]) -> Unfit | None:
         """Apply the records of these numbers; the last of them if they do not fit, and then none is applied."""
@@ -140,28 +164,33 @@ class Pieces:
         said, reason = error_in_words(done)
         return Unfit(
             group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
-            raised=raised_by_code(done), may_fit_later=self._may_fit_later([table.what for table in tables], done),
+            raised=raised_by_code(done), waits=self._waits(tables, done, deferred=at[-1] is None),
         )  # fmt: skip
 
-    def _may_fit_later(self, tables: Sequence[Application], error: psycopg2.Error) -> bool:
-        """Whether another record may make room: write the row that a foreign key refers to, or give a value up."""
-        if raised_by_code(error) or error.pgcode not in (_FOREIGN_KEY, *_TAKEN):
-            return False
-        if any(what.target.is_changed_by_others for what in tables):
-            return True
+    def _waits(self, group: Group, error: psycopg2.Error, *, deferred: bool) -> Waits:
+        """What another record may do so that a refused one fits."""
+        if raised_by_code(error):
+            return Waits.CODE if deferred else Waits.NOTHING
+        changed = any(table.what.target.is_changed_by_others for table in group)
         if error.pgcode in _TAKEN:
-            return any(what.sink.mode == "upsert" for what in tables)
+            may = changed or any(table.what.sink.mode == "upsert" for table in group)
+            return Waits.VALUE if may else Waits.NOTHING
+        if error.pgcode != _FOREIGN_KEY:
+            return Waits.NOTHING
         # A foreign key may name a partition, or the table of which a target is one.
-        ours = {what.target.place for what in tables}
+        targets = [table.what.target for tables in self._groups for table in tables]
         parents = {
             key.parent
-            for what in tables
-            for key in what.target.foreign_keys
+            for target in targets
+            for key in target.foreign_keys
             if key.name == error.diag.constraint_name and key.child == (error.diag.schema_name, error.diag.table_name)
         }
-        return self._has_partitions or not parents or not ours.isdisjoint(parents)
+        ours = not parents or not parents.isdisjoint(target.place for target in targets)
+        return Waits.PARENT if changed or self._has_partitions or ours else Waits.NOTHING
 
     def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
+        # The piece before has compared the constraints of all tables, also of those that only triggers write.
+        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL DEFERRED"))
         apply_together(self._connection, chunks, self._epoch, at.append)
         at.append(None)
         execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
