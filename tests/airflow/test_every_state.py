@@ -323,6 +323,8 @@ class Seen:
     """What `lag` says of its beginning; empty where it says nothing."""
     since_on_page: bool
     step: str | None
+    """The command that `lag` prints, without ``epochline``."""
+    step_on_page: str | None
 
     def row(self, word: str) -> str:
         tried = "" if self.trigger is None else self.trigger
@@ -371,6 +373,8 @@ def test_each_state_has_one_word_everywhere_and_its_printed_step_ends_it(night: 
         assert one.in_list == one.page
         if one.code == 3 and word not in NOT_RECORDED:
             assert (bool(one.since), one.since_on_page) == (True, True), word
+        if one.step is not None and CASES[word].pages is None:
+            assert one.step == one.step_on_page
 
     (night.scheduler.stack.home.root / "forgive").touch()
     for word, case in CASES.items():
@@ -422,6 +426,7 @@ def look(night: Night) -> dict[str, Seen]:
             since="".join(re.findall(rf"^{name}: stands since ([-0-9: ]+) UTC\. ", said, re.MULTILINE)),
             since_on_page="since" in page.partition('class="badge')[2].partition("</p>")[0],
             step=way_on(said),
+            step_on_page=command(page),
         )
     return seen
 
@@ -430,6 +435,14 @@ def badge(html: str) -> str:
     """The first state in a page, without the number of the attempt."""
     found = re.search(r'class="badge [a-z]+">([^<,]+)', html)
     return unescape(found[1]).strip() if found else ""
+
+
+def command(html: str) -> str | None:
+    """The command in a page's banner, without ``epochline``."""
+    found = re.search(
+        r'class="command">epochline ([^<]+)<', html.partition('class="badge')[2].partition("</section>")[0]
+    )
+    return unescape(found[1]) if found else None
 
 
 def carry_out(night: Night, name: str, step: str | None) -> None:

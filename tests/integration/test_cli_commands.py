@@ -212,7 +212,7 @@ def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipeline
     assert code == 3
     assert "people: 150 records behind" in out
     assert "absent: stands. Kafka has no topic no_such_topic." in out
-    assert "To go on, run `epochline plan absent`\n" in out
+    assert "To go on, run `epochline run absent`\n" in out
 
 
 def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
