@@ -61,8 +61,8 @@ def test_an_epoch_says_how_old_its_records_were_at_its_commit(world: World, post
 @pytest.mark.parametrize(
     ("oldest", "newest", "shown"),
     [
-        (3600, 5.04, "1:00:00 of the oldest record, 5.0 s of the newest"),
-        (-2, -7, "-2.0 s of the oldest record, -7.0 s of"),
+        (3600, 5.04, "1 h of the oldest record, 5 s of the newest"),
+        (-2, -7, "-2 s of the oldest record, -7 s of"),
     ],
     ids=["behind", "a producer's clock that is ahead"],
 )
