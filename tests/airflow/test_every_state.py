@@ -48,7 +48,7 @@ WORDS = [word.value for kind in (StandingWord, FaultWord) for word in kind if wo
 
 @dataclass
 class Night:
-    """One Airflow, and pipelines each of which is in a state of its own."""
+    """One Airflow, and a pipeline for each state."""
 
     scheduler: Scheduler
     call: Call

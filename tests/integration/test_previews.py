@@ -69,6 +69,12 @@ def query_of(world: World, statement: str) -> None:
     query(world.dsn, statement)  # type: ignore[attr-defined]
 
 
+def with_dsn(world: World, dsn: str) -> World:
+    """A world over both ledgers knows no database; the states of this page are made in one."""
+    world.dsn = dsn  # type: ignore[attr-defined]
+    return world
+
+
 STATES: dict[str, Callable[[World], Any]] = {
     "planned": lambda world: world.plan(),
     "sealed": lambda world: world.to_sealed(),
@@ -92,8 +98,7 @@ def test_a_page_refuses_what_the_action_refuses_and_nothing_else(
     world: World, reader: str, postgres_dsn: str, state: str
 ) -> None:
     """Every action in every state, and a page counts what the action counts."""
-    world.dsn = postgres_dsn  # type: ignore[attr-defined]
-    STATES[state](world)
+    STATES[state](with_dsn(world, postgres_dsn))
     for name, given in ASKED:
         action = DAG_ACTIONS[name]
         try:
@@ -120,8 +125,7 @@ OFFERED: dict[str, dict[str, Any]] = {
 def test_a_page_offers_the_actions_that_would_not_be_refused(
     world: World, reader: str, postgres_dsn: str, state: str
 ) -> None:
-    world.dsn = postgres_dsn  # type: ignore[attr-defined]
-    STATES[state](world)
+    STATES[state](with_dsn(world, postgres_dsn))
     with snapshot(reader) as ledger:
         [row] = ledger.ask("act_pipeline", pipeline="orders").rows
 
@@ -145,8 +149,7 @@ def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World
 
 
 def test_a_preview_says_what_becomes_of_rows_and_offsets(world: World, reader: str, postgres_dsn: str) -> None:
-    world.dsn = postgres_dsn  # type: ignore[attr-defined]
-    kept(world)
+    kept(with_dsn(world, postgres_dsn))
     restore = foresee(reader, "restore", {"name": "s"})
     assert "goes back to where epoch 1 left it" in restore.lines[0]
     assert restore.lines[1].startswith("1 epoch after it (11 rows) is undone")

@@ -156,7 +156,7 @@ def test_thousands_of_refused_records_cost_one_further_attempt(
     assert f"and {len(bad) - 5} more" in said
     assert {offset for offset, _ in it.quarantined()} == bad
     assert it.rows(columns="_offset") == [(at,) for at in range(number) if at not in bad]
-    # An upsert with further unique columns writes in a savepoint, which has a transaction id of its own.
+    # An upsert with further unique columns writes in a savepoint, which has its own transaction id.
     assert "upsert" in rule or broken(it.job.sql, "orders", "t") == {}
 
 

@@ -195,9 +195,9 @@ class Execution:
                 raise KeyboardInterrupt from None
             if isinstance(error, EpochlineError):
                 raise
-            from epochline.spark.failure import error_of_user
+            from epochline.spark.failure import class_and_message
 
-            name, said = error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
+            name, said = class_and_message(error)
             raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {spark_log()}") from error
 
     def _session(self) -> Any:

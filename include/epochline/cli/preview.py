@@ -44,7 +44,7 @@ def preview(
     ledger row, offset, topic or table changes. A row that deletes its key from an upsert target is marked. A transform
     is run in a local Spark, with empty state tables: a column that it does not give and a value that does not fit are
     found, also without a record. Rules that only the target knows, such as NOT NULL, are not checked. Exit code 0:
-    success, even if records are refused or there is none; 1: the source or the ledger cannot be read, or the parse
+    success, even if there is no record, or some are refused; 1: the source or the ledger cannot be read, or the parse
     fails as a whole; 2: there is no such pipeline, or its declaration is invalid.
     """
     from epochline.audit import preview_ranges
@@ -83,7 +83,7 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
     """
     from epochline.cli.connections import spark_master
     from epochline.cli.local_spark import spark_log, start_spark
-    from epochline.spark.failure import epochline_error_from, error_of_user
+    from epochline.spark.failure import class_and_message, epochline_error_from
     from epochline.spark.preview import transformed
 
     with ExitStack() as block:
@@ -94,7 +94,7 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
             ours = epochline_error_from(error)
             if ours is not None:
                 raise ours from None
-            name, said = error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
+            name, said = class_and_message(error)
             raise EpochError(
                 f"{declared.name}: the transform {declared.transform} raised {name}: {said}. An epoch of these records"
                 f" would fail. Spark's log is {spark_log()}"

@@ -70,6 +70,11 @@ def error_of_user(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
+def class_and_message(error: BaseException) -> tuple[str, str]:
+    """What `error_of_user` finds, or else the error's own class and the first line of its message."""
+    return error_of_user(error) or (type(error).__name__, next(iter(str(error).strip().splitlines()), ""))
+
+
 def driver_is_gone(spark: SparkSession) -> bool:
     """Whether the JVM that this process drives no longer answers. A server's client drives none."""
     if is_remote():

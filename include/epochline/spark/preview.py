@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,8 @@ from epochline.declare.pipeline import Pipeline
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.parse_frame import as_parsed, frame_schema, parsed_rows, spark_schema
-from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
+from epochline.spark.sink_frames import SinkFlowFactory, staged_frame
+from epochline.spark.stage_frames import frames_of_transform
 
 
 def transformed(
@@ -35,8 +36,8 @@ def transformed(
         DeclarationError: the transform did not return the declared DataFrames, or one lacks a column.
         EpochlineError: a value does not fit its column.
     """
-    spec, reference, schema = pipeline.spec, pipeline.transform or "", frame_schema(pipeline.spec)
-    transform: Callable[..., object] = load_function(reference)
+    spec, schema, reference = pipeline.spec, frame_schema(pipeline.spec), pipeline.transform or ""
+    load_function(reference)
     pickle_by_value(reference.partition(":")[0])
     table = pa.Table.from_batches([as_parsed(schema, one) for one in parsed], schema=schema)
     given = parsed_rows(spark.createDataFrame(table), spec)
@@ -44,9 +45,7 @@ def transformed(
         one.table: spark.createDataFrame([], from_arrow_schema(spark_schema(one.columns or {})))
         for one in pipeline.state
     }
-    made = transform(given, states) if states else transform(given)
-    names = {one.name: one.staged_as for one in pipeline.outputs}
-    frames = by_table(f"{pipeline.name}: {reference}", names, made, states)
+    frames = frames_of_transform(pipeline, given, states)
     known = {sink.table: sink.columns or {} for sink in pipeline.tables}
     staged = {one.sink: one for one in (*staged_tables(pipeline, known, 0, 0), *staged_external(pipeline))}
     rows: dict[str, list[dict[str, Any]]] = {}

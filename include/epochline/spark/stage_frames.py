@@ -109,14 +109,30 @@ def _by_transform(parsed: Mapping[str, DataFrame], plan: AttemptPlan, dsn: str, 
     pipeline = plan.pipeline
     rows = {name: parsed_rows(frame, pipeline.specs[name]) for name, frame in parsed.items()}
     given = rows if len(rows) > 1 else rows[""]
-    transform: Callable[..., object] = load_function(pipeline.transform or "")
     states = {
         state.table: keep(read_state(given, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state
     }
-    made = transform(given, states) if states else transform(given)
-    frames = by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
+    frames = frames_of_transform(pipeline, given, states)
     _compute_once(frames, [*rows.values(), *states.values()], keep)
     return frames
+
+
+def frames_of_transform(
+    pipeline: Pipeline, given: DataFrame | Mapping[str, DataFrame], states: Mapping[str, DataFrame]
+) -> dict[str, DataFrame]:
+    """Call the pipeline's transform; its DataFrame for each sink, by staging name, and for each state table.
+
+    Args:
+        pipeline: the declaration, which has a transform.
+        given: the parsed rows; of several sources, those of each by its name.
+        states: the state that the transform receives, by state table.
+
+    Raises:
+        DeclarationError: the transform did not return the declared DataFrames.
+    """
+    transform: Callable[..., object] = load_function(pipeline.transform or "")
+    made = transform(given, states) if states else transform(given)
+    return by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
 
 
 def _by_windows(

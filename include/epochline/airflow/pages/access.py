@@ -51,7 +51,7 @@ def from_here(request: Request) -> None:
 
 
 def declared() -> set[str]:
-    """The pipelines whose DAGs Airflow has. Each pipeline's DAG announces its epochs by an alias of its own."""
+    """The pipelines whose DAGs Airflow has. The DAG announces epochs by the asset alias of its pipeline."""
     with create_session() as session:
         scheme = pipeline_uri("")
         aliases = session.scalars(select(AssetAliasModel.name).where(AssetAliasModel.name.startswith(scheme)))

@@ -27,7 +27,7 @@ _OUTSIDE_AIRFLOW = ("cli", "operator")
 
 
 def number(value: float | None) -> str:
-    """A number; a dash if there is none."""
+    """A number, or a dash if the value is missing."""
     return _NOTHING if value is None else quantities.number(value)
 
 
