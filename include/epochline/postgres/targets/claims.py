@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -24,14 +24,13 @@ def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
     Raises:
         TargetError: as `epochline.ports.Targets.refuse_foreign`.
     """
-    lineage = _lineage(pipeline)
+    new: list[str] = []
     for schema, table, sink in _places(pipeline):
         owner = run(connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
         _check_owner(pipeline, schema, sink, pipeline.name if owner is None else owner)
-        if owner is None and lineage.get(sink):
-            _refuse_foreign_rows(connection, pipeline.name, sink, lineage[sink])
+        new += [sink] * (owner is None)
+    _refuse_rows_of_others(connection, pipeline, new)
     for target in pipeline.tables:
-        _refuse_shared_rows(connection, pipeline, target)
         check_provenance(connection, pipeline, target)
 
 
@@ -41,15 +40,13 @@ def claim(connection: Connection, pipeline: Pipeline) -> None:
     Raises:
         TargetError: as `epochline.ports.Targets.claim`.
     """
-    lineage = _lineage(pipeline)
+    new: list[str] = []
     for schema, table, sink in _places(pipeline):
         where = {"schema": schema, "table": table}
-        new = run(connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
+        new += [sink] * run(connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
         _check_owner(pipeline, schema, sink, run(connection, "pipeline_of_target", **where).scalar_one())
-        if new and lineage.get(sink):
-            _refuse_foreign_rows(connection, pipeline.name, sink, lineage[sink])
+    _refuse_rows_of_others(connection, pipeline, new)
     for target in pipeline.tables:
-        _refuse_shared_rows(connection, pipeline, target)
         refuse_lost(connection, pipeline, target)
         remember(connection, pipeline, target)
 
@@ -60,8 +57,13 @@ def _places(pipeline: Pipeline) -> list[tuple[str, str, str]]:
     return tables + [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
 
 
-def _lineage(pipeline: Pipeline) -> dict[str, list[str]]:
-    return {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
+def _refuse_rows_of_others(connection: Connection, pipeline: Pipeline, new: Collection[str]) -> None:
+    """Refuse rows of other writers: where a claim names the writer first, then in tables that nobody claimed."""
+    for target in pipeline.tables:
+        _refuse_shared_rows(connection, pipeline, target)
+    for target in pipeline.tables:
+        if target.table in new and target.carried_lineage:
+            _refuse_foreign_rows(connection, pipeline.name, target.table, list(target.carried_lineage))
 
 
 def _check_owner(pipeline: Pipeline, schema: str, sink: str, owner: str) -> None:
