@@ -34,7 +34,8 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import AbortOutcome, Counts, Epoch, Run
 from epochline.protocol.offsets import PartitionCounts, PlannedRange
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka, FakeLedger
+from epochline.testing import FakeKafka
+from tests.in_memory.ledger import FakeLedger
 
 LEASE = timedelta(seconds=60)
 OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 
 from epochline.protocol.epoch import NEXT, UNFINISHED, EpochState
 from epochline.protocol.offsets import chain_breaks
-from epochline.testing.rows import Rows
+from tests.in_memory.rows import Rows
 from tests.model.tables import NAME, STATE, Reads, Violation
 
 

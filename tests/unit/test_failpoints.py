@@ -19,8 +19,9 @@ from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
 from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, sites, watched, watched_source
 from epochline.failpoints.sites import port_method, sites_of, use_cases
-from epochline.testing import FakeKafka, FakeLedger
+from epochline.testing import FakeKafka
 from tests.contract.worlds import orders, run
+from tests.in_memory.ledger import FakeLedger
 
 PORTS = ("Ledger", "Transaction", "OffsetSource")
 # What the job and its writers reach PostgreSQL and Spark by, and the sender Kafka.

@@ -14,6 +14,6 @@ def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
     windows = pipeline.windows
     if windows is None or windows.time.idle_after is None:
         return False
-    known = tx.times.event_times(pipeline)
+    known = tx.states.event_times(pipeline)
     after = known.after(windows.time, {})
-    return after is not None and after != known.watermark and tx.times.closes(pipeline, known.watermark, after)
+    return after is not None and after != known.watermark and tx.states.closes(pipeline, known.watermark, after)

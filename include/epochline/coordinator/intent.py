@@ -241,7 +241,7 @@ def _overtaken(tx: Transaction, own: Epoch, row: PipelineRow) -> str | None:
 def _keep_unread(tx: Transaction, pipeline: Pipeline, epoch: Epoch, unread: Collection[TopicPartition]) -> None:
     """Keep with the epoch which partitions cannot be idle. Every attempt computes the same watermark from it."""
     if pipeline.windows is not None:
-        tx.times.keep_unread(epoch, unread)
+        tx.states.keep_unread(epoch, unread)
 
 
 def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest, limit: Mapping[str, Any] | None) -> None:

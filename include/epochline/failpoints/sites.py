@@ -24,7 +24,6 @@ SIDES = (
     "operators",
     "history",
     "states",
-    "times",
     "savepoints",
     "receipts",
 )

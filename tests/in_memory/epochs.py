@@ -12,8 +12,7 @@ from epochline.errors import EpochNotFoundError, PlanChangedError
 from epochline.ports import PipelineRow
 from epochline.protocol.epoch import UNFINISHED, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.protocol.offsets import PartitionCounts, PlannedRange
-from epochline.testing.rows import Key
-from epochline.testing.side import Side
+from tests.in_memory.rows import Key, Side
 
 
 class FakeEpochs(Side):
