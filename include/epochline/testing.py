@@ -12,9 +12,10 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, OffsetRange, PlannedRange, TopicPartition, joined
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, joined
 from epochline.protocol.planning import PartitionView, SourceView
 
 if TYPE_CHECKING:

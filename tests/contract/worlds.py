@@ -31,8 +31,9 @@ from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import AbortOutcome, Counts, Epoch, Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.in_memory.ledger import FakeLedger

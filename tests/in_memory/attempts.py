@@ -10,9 +10,9 @@ from typing import Any
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, EpochState, Run
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
 from epochline.protocol.staging import StagingTicket

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest
 from epochline.ports import Accepted, ActionRow, Manifest, PartSum, PipelineRow, PipelineStatus
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.sink import Committable
 from epochline.protocol.staging import StagedTable
 

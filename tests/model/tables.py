@@ -18,8 +18,9 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import LedgerError, LockTimeoutError
 from epochline.ports import Applied, DueReceipt, Manifest, PartSum, PipelineRow
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch, Run
-from epochline.protocol.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket

@@ -17,8 +17,7 @@ from epochline.coordinator.evidence import (
     mirrored_offsets,
     retention_where_gone,
 )
-from epochline.coordinator.idle import closes_windows
-from epochline.coordinator.intent import PlanRequest
+from epochline.coordinator.intent import PlanRequest, closes_windows
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks

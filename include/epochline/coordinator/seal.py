@@ -22,9 +22,10 @@ from epochline.errors import (
     TopicMissingError,
 )
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
+from epochline.protocol.balances import LogGaps, unbalanced, unclaimed, undeclared
 from epochline.protocol.data_loss import check_read
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
-from epochline.protocol.offsets import LogGaps, PlannedRange, unbalanced, unclaimed, undeclared
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.refused import RefusedRow, in_words
 from epochline.protocol.staging import StagingTicket

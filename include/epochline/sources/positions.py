@@ -12,9 +12,10 @@ from epochline.declare.source import KafkaSource
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import SourceError
 from epochline.ports import OffsetSource
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
