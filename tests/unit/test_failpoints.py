@@ -191,9 +191,9 @@ def test_an_install_that_forbids_failpoints_refuses_one_that_is_named(
     with pytest.raises(ConfigurationError, match="Unset EPOCHLINE_FAILPOINT"):
         failpoint("write.copy")
     with pytest.raises(ConfigurationError, match="forbids"):
-        connections.ledger_of(orders())
+        connections.adapters().ledger(orders())
     with pytest.raises(ConfigurationError, match="forbids"):
-        connections.offsets_of(orders())
+        connections.adapters().offsets(orders())
 
 
 def test_the_image_forbids_failpoints() -> None:
