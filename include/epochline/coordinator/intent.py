@@ -133,14 +133,7 @@ def write_epoch(
 ) -> Plan:  # fmt: skip
     """Reopen the run's own aborted epoch, or write a new one.
 
-    Args:
-        ledger: where the epoch is written, in one transaction.
-        pipeline: the declaration.
-        run: the epoch's owner.
-        request: what the run asks for.
-        intent: what the epoch is for.
-        own: the run's own aborted epoch, if there is one.
-        notes: go into the plan, before those of the intent.
+    ``own`` is the run's own aborted epoch, if there is one. ``notes`` go into the plan, before those of the intent.
 
     Raises:
         PlanChangedError: another run planned or committed meanwhile; trying again helps.

@@ -27,11 +27,7 @@ RENEW_EVERY_SECONDS = LEASE.total_seconds() / 4
 def keep_lease_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Callable[[], None]) -> Iterator[None]:
     """Renew the lease every 15 s until the block ends.
 
-    Args:
-        ledger: where the lease is.
-        ticket: the attempt that holds the lease.
-        run: that the attempt belongs to.
-        stop: called once when the attempt is fenced; ends the job, whose rows no longer count.
+    ``stop`` is called once when the attempt is fenced. It ends the job, whose rows no longer count.
 
     Raises:
         EpochFencedError: the attempt was fenced while the block ran, whatever the block itself raised.
@@ -69,11 +65,6 @@ def _names(ticket: StagingTicket) -> tuple[str, int, int]:
 
 def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta, str]:
     """How long to wait before the next attempt of an epoch, which stays its run's until then.
-
-    Args:
-        ledger: where the errors of the attempts are.
-        pipeline: its name.
-        epoch_id: the epoch, whose newest attempt failed and is tried again.
 
     Returns:
         The pause, and what to say of it.

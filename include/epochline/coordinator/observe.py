@@ -45,13 +45,8 @@ def observe_source(
 ) -> SourceObservation:
     """Ask Kafka everything that a plan needs, given what the ledger says.
 
-    Args:
-        source: the pipeline's Kafka.
-        pipeline: the declaration.
-        row: the pipeline's row in the ledger.
-        heads: every partition's head.
-        interval: of a backfill run.
-        shown: sinks with the places beyond the heads up to which they show every record.
+    ``interval`` is that of a backfill run. ``shown`` has sinks with the places beyond the heads up to which they show
+    every record.
 
     Raises:
         SourceUnavailableError: Kafka does not answer, or a partition has no leader.

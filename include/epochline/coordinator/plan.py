@@ -92,13 +92,7 @@ def plan(
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
 
-    Args:
-        ledger: where the epoch is written.
-        source: where partitions and offsets are observed, never while a transaction is open.
-        pipeline: the declaration.
-        run: the epoch's owner.
-        request: limits, lease, interval and settings.
-        sleep: how the minimum pause and the interval are waited for.
+    The source is asked while no transaction is open. ``sleep`` waits for the minimum pause and the interval.
 
     Raises:
         EpochBusyError: another run stages an epoch now.

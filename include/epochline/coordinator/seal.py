@@ -41,11 +41,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
     The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing.
 
-    Args:
-        ledger: where the epoch is.
-        source: asked after the read whether the log is still the planned one.
-        ticket: the attempt.
-        run: the caller's run.
+    The source is asked after the read whether the log is still the planned one.
 
     Raises:
         DataLossError: a topic was made again, or a log truncated, since the epoch was planned; or its log has holes.

@@ -152,10 +152,7 @@ class Savepoints(Protocol):
         are deleted, except those of its ``keep`` newest epochs up to this one. Needs no lock: if another epoch was
         committed while the state was read, nothing is written.
 
-        Args:
-            pipeline: the newest committed epoch's declaration.
-            folder: the folder of the pipeline's epoch files; it is created if missing.
-            keep: how many files are kept, at least 1.
+        The folder is created if missing. ``keep`` is at least 1.
 
         Returns:
             The file's path; None if the epoch has its file already or another epoch was committed meanwhile.
@@ -179,11 +176,8 @@ class Savepoints(Protocol):
     ) -> None:
         """Put the savepoint's copies in place of what the state tables hold.
 
-        Args:
-            savepoint: holds the copies.
-            pipeline: has the state tables.
-            states: by state table, the savepoint's state that goes there.
-            epoch_id: of the restore. Rows from another pipeline's savepoint count as written by it.
+        ``states`` names, by state table, the savepoint's state that goes there. ``epoch_id`` is the restore's. Rows
+        from another pipeline's savepoint count as written by it.
 
         Raises:
             StateError: a table does not hold what was saved.

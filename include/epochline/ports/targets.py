@@ -21,10 +21,8 @@ from epochline.protocol.staging import StagedTable
 class Prepared:
     """What was found in a staging table before its seal.
 
-    Args:
-        refused: rows that the target would refuse.
-        untried: the target has rules that only a trial checks.
-        reads_others: code of the target runs in the trial, and may need the epoch's rows of every other target.
+    ``refused`` has rows that the target would refuse. ``untried`` says that only a trial checks some of its rules, and
+    ``reads_others`` that its code runs in the trial and may need the epoch's rows of every other target.
     """
 
     refused: Sequence[RefusedRow] = ()
@@ -36,9 +34,8 @@ class Prepared:
 class Fit:
     """How the targets that exist fit a declaration.
 
-    Args:
-        problems: why a plan would refuse a target.
-        notes: columns of the record that go nowhere while a table has columns that nothing fills.
+    ``problems`` say why a plan would refuse a target. ``notes`` name columns of the record that go nowhere while a
+    table has columns that nothing fills.
     """
 
     problems: Sequence[str] = ()

@@ -98,12 +98,8 @@ def unbalanced(
     than in the topics of ``invisible_allowed`` (compacted, or declared to have gaps), ``invisible`` and holes must be
     what the log was found to have. `undeclared` says which holes nobody declared lost.
 
-    Args:
-        planned: the epoch's ranges.
-        seen: what the parts received, keyed by (topic, partition).
-        invisible_allowed: names of topics in which offsets without a visible record are expected.
-        counted: how many records the source itself counts in the ranges, keyed alike; empty if it does not count.
-        gaps: what the log was found to have, keyed alike, for ranges of which offsets gave no record.
+    ``counted`` has the source's own counts of records, empty if it does not count. ``gaps`` has what the log was found
+    to have, for ranges of which offsets gave no record.
     """
     problems: list[str] = []
     for one in planned:
@@ -149,12 +145,7 @@ def undeclared(
 
 
 def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:
-    """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read.
-
-    Args:
-        claims: how many quarantined records the epoch claimed, keyed by (topic, partition).
-        seen: what the parts received, keyed alike.
-    """
+    """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read."""
     problems = []
     for topic, partition in sorted({*claims, *seen}):
         claimed, got = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)

@@ -85,12 +85,7 @@ _SINK: Mapping[str, tuple[Effect, str]] = {
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """List the fields in which two stored declarations of a pipeline differ.
-
-    Args:
-        before: the declaration of the last epoch, as JSON.
-        now: the declaration as it is written now, as JSON.
-    """
+    """List the fields in which two stored declarations of a pipeline differ."""
     found = list(_plain(before, now))
     for group, other in (("sinks", "state"), ("state", "sinks")):
         was, becomes = _by_table(before, other), _by_table(now, group)
@@ -112,10 +107,8 @@ def as_last_written(
 
     A table keeps its rows and their meaning while declarations leave the table out.
 
-    Args:
-        before: the declaration of the last epoch, as JSON.
-        earlier: declarations of committed epochs, the newest first; read only if a sink is missing.
-        now: the declaration as it is written now, as JSON.
+    ``before`` is the declaration of the last epoch. ``earlier`` has those of committed epochs, the newest first; it is
+    read only if a sink is missing.
     """
     missing = {name for group in _GROUPS for name in _by_table(now, group)}
     missing -= {name for group in _GROUPS for name in _by_table(before, group)}

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 class FileSink:
     """Implements `epochline.protocol.sink.Sink` for files.
 
-    Args:
-        files: the declaration.
-
     Raises:
         SinkError: fsspec cannot open the URL here.
     """

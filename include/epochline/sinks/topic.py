@@ -45,11 +45,8 @@ class TopicSink:
 
     Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
 
-    Args:
-        pipeline: name of the pipeline.
-        outbox: outbox of the topic.
-        settings: looks up the settings of the brokers (`epochline.config.kafka.broker_settings`).
-        ledger: connections to the database with outbox and receipts.
+    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``ledger`` connects to
+    the database with outbox and receipts.
     """
 
     def __init__(

@@ -24,9 +24,7 @@ from epochline.sources.reading import explaining, open_source
 class SourcePositions:
     """A source of the user's own, as an `epochline.ports.OffsetSource`. It has no consumer group and no leaders.
 
-    Args:
-        declared: the source. Each question constructs a new instance, which holds no earlier answer.
-        connection: what its class gets.
+    Each question constructs a new instance of the source, which holds no earlier answer.
     """
 
     def __init__(self, declared: CustomSourceSpec, connection: Connection | None = None) -> None:

@@ -26,10 +26,6 @@ from epochline.protocol.planning import SourceView
 def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
     """What is asked for the offsets of a declared source.
 
-    Args:
-        declared: the source, or several of them.
-        of_one: gives what is asked for the offsets of one source.
-
     Raises:
         SourceError, ConfigurationError: as ``of_one`` does. The message names the input and its connection.
     """
@@ -46,10 +42,6 @@ class SeveralOffsets:
     """Several sources. Every topic has the prefix of its input, as in the ledger.
 
     Each method raises what the sources raise. The message names the input and its connection.
-
-    Args:
-        declared: the declaration.
-        asked: what is asked for the offsets of each input.
     """
 
     def __init__(self, declared: Sources, asked: Mapping[str, OffsetSource]) -> None:
