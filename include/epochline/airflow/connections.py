@@ -113,6 +113,11 @@ def adapters() -> Adapters:
     return Adapters(look_up=_look_up, application_name="epochline")
 
 
+def postgres_dsn(connection_id: str) -> str:
+    """The libpq URL of an Airflow connection, for a DAG file's own tasks. It holds the password."""
+    return adapters().postgres_dsn(connection_id)
+
+
 def spark_server(connection_id: str) -> str | None:
     """URL of the Spark Connect server, with its token; None for a connection by which spark-submit starts a driver."""
     if _of_airflow(connection_id).conn_type != SPARK_CONNECT:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, task
 
 from epochline.airflow.assets import sink_asset
-from epochline.airflow.connections import adapters
+from epochline.airflow.connections import postgres_dsn
 from epochline_examples.epoch_summaries import summarize
 
 with DAG(
@@ -19,10 +19,7 @@ with DAG(
     @task
     def take_new_epochs() -> None:
         summarize(
-            adapters().postgres_dsn("epochline_postgres"),
-            consumer="announced_summaries",
-            pipeline="announced",
-            sink="announced",
+            postgres_dsn("epochline_postgres"), consumer="announced_summaries", pipeline="announced", sink="announced"
         )
 
     take_new_epochs()
