@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import timed
 from epochline import KafkaSource, PostgresTable, StateTable
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.failpoints import named, watched
 from epochline.operations import ACTIONS
@@ -278,5 +278,5 @@ def take_step(folder: str, made_of: dict[str, Any], step: str, run: str, trace: 
         named._armed = Tracer(trace)  # type: ignore[assignment]
     line = SharedTopic(**made_of)
     line.unwatched = line.ledger
-    line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
+    line.ledger, line.source = adapters().ledger(line.pipeline), adapters().offsets(line.pipeline)
     return getattr(line, f"step_{step}")(run)

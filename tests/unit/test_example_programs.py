@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from epochline.config.discovery import find_all
 from epochline_examples.programs import PROGRAMS
 from epochline_examples.steps import Call, Program, Read, Send
+from tests.declared import find_all
 
 ROOT = Path(__file__).parents[2]
 

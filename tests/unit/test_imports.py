@@ -210,16 +210,16 @@ columns = {"value": "text"}
 topic, files = KafkaTopic(topic="out", columns=columns, value=Text()), Files(path=sys.argv[1], columns=columns)
 shown = orders(name="shown", sinks=[PostgresTable(table="shown", columns=columns), topic, files])
 assert "publish" in epoch_dag(shown).task_ids
-ledger = connections.ledger_of(shown)
-connections.offsets_of(shown)
+ledger = connections.adapters().ledger(shown)
+connections.adapters().offsets(shown)
 for sink in shown.post_commit_sinks:
     ledger.sink(shown, sink.name)
 
 # The use cases, on a ledger and a Kafka in memory.
 world = fake_world()
 dag = epoch_dag(world.pipeline)
-operators.ledger_of = publishing.ledger_of = lambda pipeline: world.ledger
-operators.offsets_of = lambda pipeline: world.kafka
+hosted = SimpleNamespace(ledger=lambda pipeline: world.ledger, offsets=lambda pipeline: world.kafka)
+operators.adapters = publishing.adapters = lambda: hosted
 operators.writers_of = lambda pipeline: 1
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Pipeline, Settings
-from epochline.config.discovery import find_all
 from epochline.config.resolve import recorded_restart, resolve_settings, run_settings
 from epochline.config.settings_file import file_settings, settings_file
 from epochline.declare.profiles import Kept, profile, profiles
@@ -19,6 +18,7 @@ from epochline.declare.settings import PerRun
 from epochline.errors import ConfigurationError, DeclarationError
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
 from tests.contract.worlds import orders
+from tests.declared import find_all
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
 

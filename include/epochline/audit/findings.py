@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.balances import PartitionCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

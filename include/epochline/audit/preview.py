@@ -21,7 +21,7 @@ def preview_ranges(
 
     Args:
         pipeline: the declaration.
-        source: its source, as `epochline.sinks.adapters.Adapters.records_of` gives it.
+        source: its source, as `epochline.sinks.adapters.Adapters.records` gives it.
         ranges: what to read.
 
     Raises:

@@ -18,8 +18,9 @@ from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
+from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.log_ends import HeldLog
-from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
 

@@ -14,7 +14,8 @@ from epochline.declare.state import StateStanding
 from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.state_triggers import state_content
-from epochline.protocol.offsets import OffsetRange, PartitionCounts
+from epochline.protocol.balances import PartitionCounts
+from epochline.protocol.offsets import OffsetRange
 
 _AT_ONCE = 1_000_000
 SetAside = frozenset[tuple[str, int, int]]

@@ -28,8 +28,8 @@ from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.identity import missing_rows
 from epochline.postgres.targets.rules import with_rules
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.log_ends import HeldLog
-from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
@@ -54,7 +54,7 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records_of` gives it.
+        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch; None: the oldest.

@@ -45,7 +45,7 @@ def audit(
     difference, but not everything could be checked.
     """
     from epochline.audit import audit as run
-    from epochline.cli.connections import postgres_dsn, records_of, registries_of
+    from epochline.cli.connections import adapters
     from epochline.cli.database import ask, session
     from epochline.cli.ledger import connection_of
     from epochline.config.registry import Registries
@@ -53,14 +53,14 @@ def audit(
     from epochline.declare.pipeline import Pipeline
 
     first, last = _bounds(epochs)
-    dsn = postgres_dsn(connection_of(pipeline))
+    dsn = adapters().postgres_dsn(connection_of(pipeline))
     with session(dsn) as opened:
         known = ask(opened, "newest_stored_declaration", pipeline=pipeline)
     if not known:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(known[0]["body"])
-    Registries(registries_of(declared)).install()
-    source = records_of(require_one(pipeline, declared.source, "an audit"))
+    Registries(adapters().registries_of(declared)).install()
+    source = adapters().records(require_one(pipeline, declared.source, "an audit"))
     with _reporter(as_json) as reporter:
         summary = run(dsn, source, pipeline, reporter, first=first, last=last)
     reporter.summary(pipeline, summary)

@@ -57,8 +57,8 @@ class Execution:
         self._planned_by = planned_by
         self.found: PlanOutcome | None = None
         """What the last plan found."""
-        self._ledger = connections.ledger_of(pipeline)
-        self._offsets = connections.offsets_of(pipeline)
+        self._ledger = connections.adapters().ledger(pipeline)
+        self._offsets = connections.adapters().offsets(pipeline)
         self._started = datetime.now(UTC)
         self._epochs = 0
         self._interrupted = False
@@ -157,7 +157,7 @@ class Execution:
         return planned.epoch
 
     def _say_which_run_is_waited_for(self, run: Run) -> None:
-        with database.session(connections.postgres_dsn(self._pipeline.postgres_connection)) as opened:
+        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as opened:
             for one in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
                 if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
                     printing.progress(
@@ -184,7 +184,7 @@ class Execution:
     def _run_job(self, ticket: StagingTicket) -> None:
         from epochline.spark.job import run as run_job
 
-        credentials = connections.job_credentials(self._pipeline, ticket)
+        credentials = connections.adapters().job_credentials(self._pipeline, ticket)
         spark = self._session()
         try:
             run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)

@@ -128,4 +128,4 @@ def _kafka_settings() -> dict[str, str]:
             f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
             " --bootstrap-servers"
         )
-    return connections.kafka_settings()
+    return connections.adapters().kafka_settings()

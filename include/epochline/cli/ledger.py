@@ -48,7 +48,7 @@ def ledger(
         raise typer.BadParameter("epoch ids count per pipeline: name the pipeline, as in `ledger access_log --epoch 3`")
     if follow:
         refuse_with_follow(json=as_json)
-    dsn = connections.postgres_dsn(connection or connection_of(pipeline))
+    dsn = connections.adapters().postgres_dsn(connection or connection_of(pipeline))
     with database.session(dsn) as opened:
         if follow:
             refresh(lambda: _look(opened, pipeline, epoch, limit, as_json=False))

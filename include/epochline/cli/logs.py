@@ -53,7 +53,7 @@ def logs(
     from epochline.cli.trigger import stack_api
     from epochline.local.airflow_api import FINISHED
 
-    with until_interrupted(), database.session(connections.postgres_dsn(connection_of(pipeline))) as ledger:
+    with until_interrupted(), database.session(connections.adapters().postgres_dsn(connection_of(pipeline))) as ledger:
         if epoch is None and _wrote_no_epoch(ledger, pipeline):
             return
         newest = database.ask(ledger, "newest_epoch_id", pipeline=pipeline)[0]["epoch_id"]

@@ -139,7 +139,10 @@ def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
-    urls = {one: connections.postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1) for one in ids}
+    urls = {
+        one: connections.adapters().postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1)
+        for one in ids
+    }
     revisions = {one: upgrade(url) for one, url in urls.items()}
     return {
         one: MigratedLedger(revision=revisions[one], left_to_a_dba=arrange_roles(url, viewer=_viewer(one)))
@@ -152,7 +155,7 @@ def _viewer(connection: str) -> str | None:
     from epochline.cli import connections
 
     try:
-        ledger, pages = (urlsplit(connections.postgres_dsn(one)) for one in (connection, "epochline_reader"))
+        ledger, pages = (urlsplit(connections.adapters().postgres_dsn(one)) for one in (connection, "epochline_reader"))
     except ConfigurationError:
         return None
     there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
@@ -173,13 +176,13 @@ def show_ledgers(ledgers: Mapping[str, MigratedLedger]) -> None:
 
 def create_targets(found: Mapping[str, Pipeline]) -> CreatedTargets:
     """Create the missing target tables of each pipeline. A refused pipeline stops no other."""
-    from epochline.cli.connections import ledger_of
+    from epochline.cli.connections import adapters
 
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
     for name, pipeline in found.items():
         try:
-            with ledger_of(pipeline).transaction() as tx:
+            with adapters().ledger(pipeline).transaction() as tx:
                 made[name] = list(tx.targets.create(pipeline))
         except TargetError as error:
             refused[name] = error

@@ -130,7 +130,7 @@ def janitor(
     named = {one.postgres_connection for one in declared.pipelines.values()}
     found = {}
     for one in sorted({connection} if connection else named or {POSTGRES}):
-        ledger = connections.ledger_at(one)
+        ledger = connections.adapters().ledger(one)
         found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
     if as_json:
         printing.say(printing.as_json({one: asdict(tidied) for one, tidied in found.items()}))
@@ -162,9 +162,10 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
         left_out = discovery.why_left_out(pipeline)
         if left_out is not None:
             printing.progress(left_out)
-        return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
-    ledger = connections.ledger_of(declared) if connection is None else connections.ledger_at(connection)
-    return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
+        return Subject(name=pipeline, ledger=connections.adapters().ledger(connection or POSTGRES))
+    hosted = connections.adapters()
+    ledger = hosted.ledger(declared if connection is None else connection)
+    return Subject(name=pipeline, ledger=ledger, declared=declared, source=hosted.offsets(declared))
 
 
 def actor() -> str:

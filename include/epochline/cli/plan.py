@@ -49,7 +49,7 @@ def plan(
 
 def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, Any]:
     """What the next epoch would read, for a program; printed for a person unless ``as_json``."""
-    from epochline.cli.connections import ledger_of, offsets_of, spark_master
+    from epochline.cli.connections import adapters, spark_master
     from epochline.config.connections import spark_writers
     from epochline.config.resolve import resolve_settings
     from epochline.config.settings_file import file_settings
@@ -64,7 +64,7 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
         settings=resolve_settings(declared, file=file_settings()),
     )
     try:
-        seen = preview(ledger_of(declared), offsets_of(declared), declared, request)
+        seen = preview(adapters().ledger(declared), adapters().offsets(declared), declared, request)
     except EpochlineError:
         # A changed declaration is the likely reason for a refusal.
         if changed and not as_json:
@@ -91,16 +91,16 @@ def _what_was_checked(declared: Pipeline) -> str:
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch's id, and what changed in the declaration since then."""
-    from epochline.cli.connections import ledger_of, postgres_dsn
+    from epochline.cli.connections import adapters
     from epochline.cli.database import ask, session
     from epochline.protocol.changes import as_last_written, changes
 
-    with session(postgres_dsn(declared.postgres_connection)) as opened:
+    with session(adapters().postgres_dsn(declared.postgres_connection)) as opened:
         known = ask(opened, "newest_declaration", pipeline=declared.name)
     if not known:
         return None, []
     now = json.loads(declared.stored())
-    with ledger_of(declared).transaction() as tx:
+    with adapters().ledger(declared).transaction() as tx:
         earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(declared.name))
         written = as_last_written(known[0]["body"], earlier, now)
     return known[0]["epoch_id"], changes(written, now)

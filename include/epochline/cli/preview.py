@@ -48,7 +48,7 @@ def preview(
     fails as a whole; 2: there is no such pipeline, or its declaration is invalid.
     """
     from epochline.audit import preview_ranges
-    from epochline.cli.connections import ledger_of, offsets_of, records_of, registries_of
+    from epochline.cli.connections import adapters
     from epochline.config import discovery
     from epochline.config.registry import Registries
     from epochline.coordinator import upcoming_ranges
@@ -56,10 +56,10 @@ def preview(
 
     declared = discovery.find(pipeline)
     source = require_one(pipeline, declared.source, "a preview")
-    Registries(registries_of(declared)).install()
-    ranges = upcoming_ranges(ledger_of(declared), offsets_of(declared), declared, records)
+    Registries(adapters().registries_of(declared)).install()
+    ranges = upcoming_ranges(adapters().ledger(declared), adapters().offsets(declared), declared, records)
     try:
-        parsed = preview_ranges(declared, records_of(source, _PATIENCE_SECONDS), ranges)
+        parsed = preview_ranges(declared, adapters().records(source, _PATIENCE_SECONDS), ranges)
     except EpochlineError:
         raise
     except Exception as error:  # a pipeline's own function may raise anything

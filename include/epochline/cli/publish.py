@@ -25,13 +25,13 @@ def publish(
     wait for the next call; other sinks go on. Exit code 0: every sink shows every committed epoch; 1: a sink is down or
     refuses, the message says which and why; 2: wrong use.
     """
-    from epochline.cli.connections import ledger_of
+    from epochline.cli.connections import adapters
     from epochline.config import discovery
     from epochline.coordinator import publish as publish_due
 
     declared = discovery.find(pipeline)
     published = publish_due(
-        ledger_of(declared), declared, report=lambda one: None if as_json else printing.say(str(one))
+        adapters().ledger(declared), declared, report=lambda one: None if as_json else printing.say(str(one))
     )
     if as_json:
         for one in published:

@@ -58,7 +58,7 @@ def quarantine(
     place = _place(show)
     wanted = {"pipeline": pipeline, "epoch": epoch, "reason": reason}
     most = _WHOLE if as_json or show else _LISTED_BYTES
-    with database.session(connections.postgres_dsn(connection or connection_of(pipeline))) as opened:
+    with database.session(connections.adapters().postgres_dsn(connection or connection_of(pipeline))) as opened:
         rows = database.ask(opened, "quarantined_records", **wanted, **place, most_bytes=most, limit=limit)
         if not rows:
             check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})

@@ -62,7 +62,7 @@ def import_savepoint(
     from epochline.cli import connections, printing
     from epochline.config.connections import POSTGRES
 
-    ledger = connections.ledger_at(connection or POSTGRES)
+    ledger = connections.adapters().ledger(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
         found = tx.savepoints.import_savepoint(source)
     printing.say(
@@ -111,12 +111,12 @@ def epoch_files(
 
 def _listed(declared: Pipeline, folder: Path, kept: int) -> list[dict[str, Any]]:
     """The newest committed epochs, the oldest first, each with its file or the word missing."""
-    from epochline.cli.connections import postgres_dsn
+    from epochline.cli.connections import adapters
     from epochline.cli.database import ask, session
     from epochline.postgres.ledger.epoch_files import file_of, files_in
 
     found = files_in(folder)
-    with session(postgres_dsn(declared.postgres_connection)) as opened:
+    with session(adapters().postgres_dsn(declared.postgres_connection)) as opened:
         epochs = ask(opened, "newest_committed_epochs", pipeline=declared.name, limit=kept)
     return [
         {

@@ -11,7 +11,6 @@ from epochline.errors import EpochlineError
 if TYPE_CHECKING:
     from epochline.cli.database import Session
     from epochline.declare.pipeline import Pipeline
-    from epochline.declare.source import OneSource
     from epochline.ports import OffsetSource
 
 T = TypeVar("T")
@@ -37,8 +36,9 @@ class Servers:
         """
         from epochline.cli import connections, database
 
+        hosted = connections.adapters()
         return self._kept(
-            self._databases, pipeline.postgres_connection, lambda one: database.session(connections.postgres_dsn(one))
+            self._databases, pipeline.postgres_connection, lambda one: database.session(hosted.postgres_dsn(one))
         )
 
     def source(self, pipeline: Pipeline) -> OffsetSource:
@@ -49,15 +49,8 @@ class Servers:
         """
         from epochline.cli import connections
 
-        return connections.offsets_by(pipeline, self._source_of_one)
-
-    def _source_of_one(self, source: OneSource) -> OffsetSource:
-        from epochline.cli import connections
-        from epochline.declare.source import CustomSource
-
-        if isinstance(source, CustomSource):
-            return connections.offsets_of_one(source)
-        return self._kept(self._kafkas, source.connection, connections.opened_offsets)
+        hosted = connections.adapters()
+        return hosted.offsets(pipeline, lambda connection: self._kept(self._kafkas, connection, hosted.kafka))
 
     def _kept(
         self, known: dict[str, T | EpochlineError], connection: str, opened: Callable[[str], AbstractContextManager[T]]

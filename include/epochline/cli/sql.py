@@ -43,7 +43,7 @@ def sql(
         raise typer.BadParameter(f"No such option: {query}")
     if query is None and (as_json or as_csv):
         raise typer.BadParameter("--json and --csv need a QUERY")
-    dsn = connections.postgres_dsn(connection)
+    dsn = connections.adapters().postgres_dsn(connection)
     if query is None:
         _open_psql(dsn, write)
         return

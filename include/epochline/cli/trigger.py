@@ -66,7 +66,7 @@ def trigger(
             f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
             " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
-    ledger = connections.postgres_dsn(connection_of(pipeline))
+    ledger = connections.adapters().postgres_dsn(connection_of(pipeline))
     standing = _ask(ledger, pipeline, "standing")
     if standing is not None and standing["paused_at"]:
         raise PipelinePausedError(

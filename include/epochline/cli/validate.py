@@ -134,11 +134,11 @@ def _has_functions(pipeline: Pipeline) -> bool:
 
 def _misfits(pipeline: Pipeline, checked: _Checked) -> Sequence[str]:
     """Why the tables that exist do not fit a declaration; notes whether a database answered. Prints the notes."""
-    from epochline.cli.connections import ledger_of
+    from epochline.cli.connections import adapters
     from epochline.errors import ConfigurationError, LedgerError
 
     try:
-        with ledger_of(pipeline).transaction() as tx:
+        with adapters().ledger(pipeline).transaction() as tx:
             fit = tx.targets.compare(pipeline)
     except (ConfigurationError, LedgerError) as error:
         checked.away.setdefault(" ".join(str(error).split()), []).append(pipeline.name)

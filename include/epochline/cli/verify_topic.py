@@ -52,13 +52,13 @@ def verify_topic(
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """
-    from epochline.cli.connections import kafka_settings
+    from epochline.cli.connections import adapters
     from epochline.kafka.topic_comparison import Isolation, TopicReader
 
     if key_unique and isolation is Levels.READ_UNCOMMITTED:
         raise typer.BadParameter("--key-unique checks committed records: remove --isolation.")
     isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
-    with TopicReader(kafka_settings(connection), topic, isolations, since_offset) as reader:
+    with TopicReader(adapters().kafka_settings(connection), topic, isolations, since_offset) as reader:
         _read(reader)
         if follow or seconds is not None:
             _follow(reader, seconds)

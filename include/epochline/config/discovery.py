@@ -24,7 +24,7 @@ from epochline.errors import ConfigurationError, DeclarationError
 EXAMPLES = "examples"
 """The folder of the shipped examples within the project's DAGs folder, and the schema of their tables."""
 
-# Collects the pipelines that files hand to `epoch_dag` while `find_all` reads them; None otherwise.
+# Collects the pipelines that files hand to `epoch_dag` while `look` reads them; None otherwise.
 _declared: ContextVar[_Reading | None] = ContextVar("declared", default=None)
 
 
@@ -32,7 +32,7 @@ def collect(pipeline: Pipeline) -> bool:
     """Note a pipeline that a DAG file declares.
 
     Returns:
-        Whether `find_all` is reading declarations. Otherwise Airflow is, and needs a DAG.
+        Whether `look` is reading declarations. Otherwise Airflow is, and needs a DAG.
     """
     declared = _declared.get()
     if declared is not None:
@@ -129,19 +129,6 @@ def declared_in(paths: Iterable[Path]) -> Declared:
             places[name] = str(path) if line is None else f"{path}:{line}"
     valid = {name: one for name, one in found.items() if name not in twice}
     return Declared(pipelines=valid, broken=broken, places=places)
-
-
-def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
-    """Every pipeline that a file of the folder declares, by name.
-
-    Raises:
-        DeclarationError: a file cannot be read, a declaration is invalid, or two share a name.
-        ConfigurationError: there is no such folder.
-    """
-    declared = look(folder)
-    if declared.broken:
-        raise declared.broken[0]
-    return dict(declared.pipelines)
 
 
 def find(name: str, folder: Path | None = None) -> Pipeline:

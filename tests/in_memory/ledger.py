@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, Savepoints
 from epochline.protocol.sink import Sink
-from epochline.testing.attempts import FakeAttempts
-from epochline.testing.chain import FakeChain
-from epochline.testing.epochs import FakeEpochs
-from epochline.testing.history import FakeHistory
-from epochline.testing.job import FakeJob
-from epochline.testing.operators import FakeOperators
-from epochline.testing.quarantine import FakeQuarantine
-from epochline.testing.receipts import FakeReceipts
-from epochline.testing.rows import Rows
-from epochline.testing.states import FakeStates
-from epochline.testing.targets import FakeTargets
-from epochline.testing.times import FakeTimes
+from tests.in_memory.attempts import FakeAttempts, FakeJob
+from tests.in_memory.chain import FakeChain
+from tests.in_memory.epochs import FakeEpochs
+from tests.in_memory.operators import FakeHistory, FakeOperators
+from tests.in_memory.receipts import FakeReceipts
+from tests.in_memory.rows import Rows
+from tests.in_memory.targets import FakeQuarantine, FakeStates, FakeTargets
 
 
 class FakeLedger:
@@ -67,7 +62,6 @@ class FakeTransaction:
         self.operators = FakeOperators(self)
         self.history = FakeHistory(self)
         self.states = FakeStates(self)
-        self.times = FakeTimes(self)
         self.receipts = FakeReceipts(self)
         self.job = FakeJob(self)
         """What a Spark job would write; no side of a real transaction."""

@@ -10,10 +10,10 @@ from typing import Any
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError, PlanChangedError
 from epochline.ports import PipelineRow
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import UNFINISHED, Counts, Epoch, EpochKind, EpochState, Interval, Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange
-from epochline.testing.rows import Key
-from epochline.testing.side import Side
+from epochline.protocol.offsets import PlannedRange
+from tests.in_memory.rows import Key, Side
 
 
 class FakeEpochs(Side):

@@ -1,19 +1,26 @@
-"""Target tables in memory; they know mode ``append`` alone."""
+"""Targets in memory, which know mode ``append`` alone, with the quarantine, keyed state and event times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
+from epochline.declare.event_time import TimeStanding
 from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateDigest, StateStanding
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.ports import Applied, Fit, Prepared, TableDifference
-from epochline.protocol.epoch import Epoch
+from epochline.ports import Applied, Claims, Fit, Prepared, Selection, TableDifference
+from epochline.protocol.epoch import Epoch, EpochState
+from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable
-from epochline.testing.side import Side
+from tests.in_memory.rows import Side
 
 
 class FakeTargets(Side):
@@ -135,3 +142,89 @@ def _places(pipeline: Pipeline) -> list[str]:
         *(sink.table for sink in pipeline.tables),
         *(sink.path for sink in pipeline.external if isinstance(sink, Files)),
     ]
+
+
+def _quarantine_key(row: Mapping[str, Any]) -> tuple[int, str, int, int]:
+    return row["_generation"], row["topic"], row["partition"], row["offset"]
+
+
+class FakeQuarantine(Side):
+    """Implements `epochline.ports.Quarantine`."""
+
+    def selected(self, pipeline: str, selection: Selection) -> Claims:
+        return Counter((row["topic"], row["partition"]) for row in self._selected(pipeline, selection))
+
+    def claim_records(self, epoch: Epoch, selection: Selection) -> int:
+        keys = [_quarantine_key(row) for row in self._selected(epoch.pipeline, selection)]
+        self.rows.requeue_claims[epoch.pipeline, epoch.epoch_id] = keys
+        return len(keys)
+
+    def claims(self, epoch: Epoch) -> Claims:
+        return Counter((row["topic"], row["partition"]) for row in self._claimed(epoch))
+
+    def claims_are_free(self, epoch: Epoch) -> bool:
+        return all(row.get("requeued_by") is None for row in self._claimed(epoch))
+
+    def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
+        failed = {(row["topic"], row["partition"], row["offset"]): row for row in self.rows.staging[staged.table]}
+        done = stay = 0
+        for row in self._claimed(epoch):
+            again = failed.get((row["topic"], row["partition"], row["offset"]))
+            if row.get("requeued_by") is not None:
+                continue
+            if again is not None:
+                row["reason"], stay = again["reason"], stay + 1
+            else:
+                row["requeued_by"], done = epoch.epoch_id, done + 1
+        return done, stay
+
+    def _selected(self, pipeline: str, selection: Selection) -> list[dict[str, Any]]:
+        wanted = {
+            "_pipeline": pipeline, "_generation": selection.generation, "_epoch": selection.epoch_id,
+            "topic": selection.topic, "partition": selection.partition, "offset": selection.offset,
+        }  # fmt: skip
+        like = None if selection.reason is None else re.escape(selection.reason).replace("%", ".*").replace("_", ".")
+        return [
+            row
+            for row in self.rows.quarantine
+            if row.get("requeued_by") is None
+            and all(value is None or row.get(name) == value for name, value in wanted.items())
+            and (like is None or re.fullmatch(like, row["reason"], re.DOTALL))
+        ]
+
+    def _claimed(self, epoch: Epoch) -> list[dict[str, Any]]:
+        keys = set(self.rows.requeue_claims.get((epoch.pipeline, epoch.epoch_id), ()))
+        return [row for row in self.rows.quarantine if _quarantine_key(row) in keys]
+
+
+def _digest_of(rows: Sequence[Mapping[str, Any]]) -> StateDigest:
+    return StateDigest(keys=len(rows), digest=zlib.crc32(repr(rows).encode()))
+
+
+class FakeStates(Side):
+    """Implements `epochline.ports.States`. There are no event times without Spark."""
+
+    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+        found = {}
+        for state in pipeline.states:
+            rows = self.rows.targets[state.table]
+            left_by, left = self.rows.states.get((pipeline.name, state.table), (None, None))
+            found[state.table] = StateStanding(now=_digest_of(rows), left=left, left_by=left_by)
+        return found
+
+    def last_committed(self, pipeline: str) -> int | None:
+        epochs = self._tx.epochs.of(pipeline)
+        return max((epoch.epoch_id for epoch in epochs if epoch.state is EpochState.COMMITTED), default=None)
+
+    def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
+        for state in pipeline.states:
+            self.rows.states[pipeline.name, state.table] = epoch_id, _digest_of(self.rows.targets[state.table])
+
+    def event_times(self, pipeline: Pipeline) -> TimeStanding:
+        return TimeStanding(watermark=None, partitions={}, now=self._now())
+
+    def keep_unread(self, epoch: Epoch, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+    def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
+        return False

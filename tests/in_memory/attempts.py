@@ -1,4 +1,4 @@
-"""Attempts and their staging in memory."""
+"""Attempts and their staging in memory, and what a Spark job writes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, EpochState, Run
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.testing.rows import AttemptRow, Key
-from epochline.testing.side import Side
+from tests.in_memory.rows import AttemptRow, Key, Side
 
 
 class FakeAttempts(Side):
@@ -137,3 +137,32 @@ class FakeAttempts(Side):
     def change(self, attempt: Attempt, **facts: Any) -> None:
         row = self.rows.attempts[attempt.attempt_id]
         row.attempt = replace(row.attempt, **facts)
+
+
+class FakeJob(Side):
+    """Writes parts and manifests as a Spark job does."""
+
+    def write_part(
+        self, ticket: StagingTicket, rows: Mapping[str, list[dict[str, Any]]], seen: Mapping[Key, PartitionCounts]
+    ) -> bool:
+        """Stage one part and count it per sink. Returns False and counts a fenced write if the attempt is not live."""
+        row = self.rows.attempts[ticket.attempt_id]
+        if row.attempt.fenced or row.attempt.sealed:
+            row.fenced_writes += 1
+            return False
+        for staged in ticket.written:
+            new = rows.get(staged.sink, [])
+            if staged in ticket.tables:
+                self.rows.staging[staged.table] += new
+            part = PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(new))
+            row.parts.append((part, dict(seen) if staged.sink == QUARANTINE else {}))
+        return True
+
+    def end(self, ticket: StagingTicket) -> None:
+        """Write the manifests and the end mark."""
+        row = self.rows.attempts[ticket.attempt_id]
+        row.manifests = {
+            part.sink: Manifest(sink=part.sink, write_id=part.write_id, parts=part.parts, rows=part.rows)
+            for part in self._tx.attempts.part_sums(row.attempt)
+        }
+        self._tx.attempts.change(row.attempt, ended=True)

@@ -13,8 +13,7 @@ from epochline.protocol.epoch import Attempt, Epoch, EpochState, Run
 from epochline.protocol.mirror import LastMirror
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt
-from epochline.testing.rows import MirrorRow, ReceiptRow
-from epochline.testing.side import Side
+from tests.in_memory.rows import MirrorRow, ReceiptRow, Side
 
 
 def _offsets_by_topic(ranges: Sequence[PlannedRange]) -> dict[str, dict[str, list[int]]]:

@@ -31,11 +31,7 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: b
     keeps before it and confirms after it.
     Does nothing if the declaration has ``mirror=False``.
 
-    Args:
-        ledger: has the heads.
-        source: has the group.
-        pipeline: the declaration.
-        known: whether an operator decided that whatever the group shows is replaced.
+    ``known`` says that an operator decided to replace whatever the group shows.
     """
     if not pipeline.source.mirror:
         return

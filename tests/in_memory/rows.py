@@ -1,20 +1,24 @@
-"""The tables of a ledger in memory."""
+"""The tables of a ledger in memory, and what the sides of its transactions share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest
 from epochline.ports import Accepted, ActionRow, Manifest, PartSum, PipelineRow, PipelineStatus
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.sink import Committable
 from epochline.protocol.staging import StagedTable
+
+if TYPE_CHECKING:
+    from tests.in_memory.ledger import FakeTransaction
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -92,3 +96,18 @@ class Rows:
     accepted: dict[str, list[Accepted]] = field(default_factory=dict)
     mirrors: dict[str, dict[int, MirrorRow]] = field(default_factory=dict)
     """By pipeline and number."""
+
+
+class Side:
+    """One side of a `FakeTransaction`: reads and changes the transaction's rows."""
+
+    def __init__(self, tx: FakeTransaction) -> None:
+        self._tx = tx
+
+    @property
+    def rows(self) -> Rows:
+        """The transaction's rows."""
+        return self._tx.rows
+
+    def _now(self) -> datetime:
+        return self._tx.now()

@@ -1,4 +1,4 @@
-"""A Kafka in memory."""
+"""For tests of pipelines without servers: what a pipeline parses values to, and a Kafka in memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,53 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from epochline.declare.inputs import DeclaredSource, one_source
+from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, OffsetRange, PlannedRange, TopicPartition, joined
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, joined
 from epochline.protocol.planning import PartitionView, SourceView
-from epochline.testing.rows import Key
+
+if TYPE_CHECKING:
+    from epochline.arrow.stage.preview import ParsedRecords
+
+Key = tuple[str, int]
+"""Topic and partition."""
 
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+def parse_values(pipeline: Pipeline, values: Sequence[bytes | None]) -> ParsedRecords:
+    """Parse values as an epoch of the pipeline would; the n-th value has offset n of partition 0 of topic ``test``.
+
+    Args:
+        pipeline: the declaration.
+        values: one per record; None for a tombstone.
+
+    Raises:
+        DeclarationError: a function that the declaration names cannot be imported.
+        EpochlineError: the parse or a ``select`` broke its contract.
+    """
+    # Imported here: FakeKafka needs no Arrow.
+    import pyarrow as pa
+
+    from epochline.arrow.stage.preview import RecordParser
+
+    parser = RecordParser(pipeline)
+    parser.add(
+        pa.record_batch(
+            {
+                "topic": pa.array(["test"] * len(values), pa.string()),
+                "partition": pa.array([0] * len(values), pa.int32()),
+                "offset": pa.array(range(len(values)), pa.int64()),
+                "value": pa.array(values, pa.binary()),
+            }
+        )
+    )
+    return parser.result
 
 
 @dataclass
