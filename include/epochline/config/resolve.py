@@ -13,9 +13,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.profiles import profile
 from epochline.declare.restart import Endless, NoRestart, RestartStrategy
-from epochline.declare.settings import OnCancel, PerRun, Settings
+from epochline.declare.settings import OnCancel, PerRun, Settings, profile
 from epochline.errors import ConfigurationError, DeclarationError
 
 _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)

@@ -24,7 +24,7 @@ FOLLOWED = "epochline_follow_state"
 ORDER = "_order_"
 """Prefix of the names of order columns."""
 
-_STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
+_STAGING = re.compile(r"^stg_[a-z0-9_]{0,20}_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
