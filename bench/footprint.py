@@ -25,7 +25,7 @@ import psutil
 
 from bench.epochs import Bench, Epochs, ServerJob, in_spark
 from bench.memory import alone
-from bench.report import machine, write_section
+from bench.report import commit, machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -162,12 +162,9 @@ def measured(sizes: Sequence[tuple[str, int, int]]) -> list[dict[str, str | int]
 
 def kept(found: Sequence[Mapping[str, str | int]]) -> dict[str, Any]:
     """What is stored: the peaks, and where and when they were measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=STORED.parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
     return {
         "machine": machine(), "load": round(os.getloadavg()[0], 1), "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit, "peaks": list(found),
+        "commit": commit(), "peaks": list(found),
     }  # fmt: skip
 
 
