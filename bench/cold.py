@@ -133,8 +133,7 @@ def measured(records: int, rounds: int) -> Mapping[str, Sequence[float]]:
 def rendered(times: Mapping[str, Sequence[float]], records: int, rounds: int) -> str:
     """The table, as ratios to the recipe."""
     lines = [
-        f"{records:,} records of about 115 bytes; medians of {rounds} rounds, each of which ran every contestant; one"
-        " round before them is not counted.",
+        f"{records:,} records of about 115 bytes; medians of {rounds} rounds.",
         measured_by("bench.cold"),
         "",
         "| process | time, ratio to the recipe | seconds: median, least, most |",

@@ -143,8 +143,7 @@ def rendered(times: Times, rounds: int) -> str:
     """The table, as ratios to the shortest history."""
     lengths = sorted({length for _, length in times})
     lines = [
-        f"Four partitions, one sink, an epoch a minute; {rounds} rounds, each of which made every page at every length;"
-        " one round before them is not counted.",
+        f"Four partitions, one sink, an epoch a minute; {rounds} rounds.",
         measured_by("bench.pages"),
         "",
         f"| page | first byte after {lengths[-1]:,} epochs, ratio to {lengths[0]:,} | "

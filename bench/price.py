@@ -217,8 +217,7 @@ def ratio(times: Times, form: str) -> float:
 def rendered(times: Times, per_record: float, records: int, rounds: int) -> str:
     """The table: each contestant beside the same sinks at least once, and beside the table alone."""
     lines = [
-        f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds, each of which ran every"
-        " contestant; one round before them is not counted.",
+        f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds.",
         measured_by("bench.price"),
         "",
         "| contestant | time, ratio to at least once into the same sinks | time, ratio to the table alone"

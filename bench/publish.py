@@ -108,8 +108,7 @@ def rendered(times: Mapping[str, list[float]], rows: int, rounds: int) -> str:
     """The table, as ratios to what the product sends by."""
     first = statistics.median(times[SENDERS[0]])
     lines = [
-        f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds, each of"
-        " which sent one epoch by every client.",
+        f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds.",
         measured_by("bench.publish"),
         "",
         f"| client | time, ratio to {SENDERS[0]} | seconds, median | slowest | rows per second |",

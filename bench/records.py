@@ -231,8 +231,7 @@ def rendered(contest: Contest, rounds: int) -> str:
         return statistics.median(of[name])
 
     lines = [
-        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds, each of which ran every"
-        " contestant; one round before them is not counted.",
+        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds.",
         measured_by("bench.records"),
         "",
         "| contestant | records per second, ratio to the recipe | records per second | seconds: median, least, most"

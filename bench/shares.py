@@ -93,8 +93,7 @@ def ratio(times: Times, name: str) -> float:
 def rendered(times: Times, large: int, rounds: int) -> str:
     """The table."""
     lines = [
-        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, each of which ran both alone and then"
-        " at once; one round before them is not counted.",
+        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, alone and then at once.",
         measured_by("bench.shares"),
         "",
         "| epoch | time at once, ratio to alone | alone, seconds: median, least, most"

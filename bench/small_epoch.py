@@ -265,8 +265,7 @@ def rendered(found: Measured) -> str:
     """The tables."""
     first = statistics.median(found.times[EMPTY])
     lines = [
-        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds, each of which ran every"
-        " DAG; one round before them is not counted.",
+        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds.",
         measured_by("bench.small_epoch"),
         "",
         "| from the trigger to the end of the run | ratio to the empty DAG | seconds: median, least, most |",

@@ -161,7 +161,7 @@ def rendered(held: Sequence[Held], rounds: int) -> str:
     """The table, as ratios to the smallest."""
     first = held[0]
     lines = [
-        f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds, each of which ran one epoch of every size.",
+        f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds.",
         measured_by("bench.state"),
         "",
         "| keys held | " + " | ".join(f"{step}, ratio to {first.keys:,} keys" for step in STEPS) + " | whole epoch |",

@@ -106,8 +106,7 @@ def ratio(times: Times, name: str, place: str) -> float:
 def rendered(times: Times, records: int, rounds: int) -> str:
     """The table, as ratios to the stateless pipeline in the same place."""
     lines = [
-        f"Epochs of {records:,} records with {KEYS} keys; medians of {rounds} rounds, each of which ran both"
-        " pipelines; one round before them is not counted.",
+        f"Epochs of {records:,} records with {KEYS} keys; medians of {rounds} rounds.",
         measured_by("bench.stateful"),
         "",
         "| pipeline | whole epoch, ratio to stateless | " + " | ".join(f"{step}, seconds" for step in STEPS) + " |",

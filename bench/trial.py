@@ -116,8 +116,7 @@ def table_of(times: dict[str, list[tuple[float, float]]], rows: int) -> str:
     medians = {rule: [statistics.median(column) for column in zip(*each, strict=True)] for rule, each in times.items()}
     base = medians[NO_RULE][0]
     lines = [
-        f"Epochs of {rows:,} rows into append tables of two columns; medians of {len(times[NO_RULE])} rounds, in each"
-        " of which every table took one epoch.",
+        f"Epochs of {rows:,} rows into append tables of two columns; medians of {len(times[NO_RULE])} rounds.",
         measured_by("bench.trial"),
         "",
         "| rule of the table | seal, ratio to no rule | seal, seconds | commit, seconds |",

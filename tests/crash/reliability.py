@@ -143,11 +143,11 @@ def rendered(results: Iterable[Result]) -> str:
         by_fault[result.fault].append(result)
     dates = sorted(result.date for some in by_fault.values() for result in some)
     lines = [_HEAD, f"Oldest run: {dates[0]}. Newest run: {dates[-1]}.", ""]
-    lines += ["| | Fault | Tests | Longest recovery |", "|---|---|---:|---:|"]
+    lines += ["| | Fault | Longest recovery |", "|---|---|---:|"]
     for fault, what in FAULTS.items():
         longest = max((result.recovery for result in by_fault[fault] if result.recovery is not None), default=None)
         recovery = "" if longest is None else f"{longest:.1f} s"
-        lines.append(f"| {fault} | {what} | {len(by_fault[fault])} | {recovery} |")
+        lines.append(f"| {fault} | {what} | {recovery} |")
     lines += ["", "## What is not made here", ""]
     lines += [f"- **{fault}** {what}" for fault, what in PARTLY.items()]
     return "\n".join(lines) + "\n"
@@ -158,10 +158,10 @@ _HEAD = """\
 
 This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
 `make reliability` writes it; do not edit it.
-[One line per test](data/reliability.tsv) has the outcome, the recovery, the date and the commit of the test's run.
+[The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
 
-The tests under `tests/crash` and `tests/airflow` make a fault with real processes and real servers.
-Nobody repairs anything by hand. Then the tests check that
+The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
+anything by hand. Then they check that
 
 - each record that was produced is in the target once;
 - the ranges of offsets follow one another without a gap;
@@ -171,8 +171,7 @@ Nobody repairs anything by hand. Then the tests check that
 Tests under other folders show one rule each, with a real PostgreSQL.
 
 *Recovery* is the time from the last fault until everything was committed and checked, retries included.
-It must be below 180 seconds. It is empty where nothing has to recover.
-Times are those of the machine that ran the test. A `+` behind a commit says that files differed from the commit.
+It must be below 180 seconds, and is empty where nothing has to recover.
 """
 
 

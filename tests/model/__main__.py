@@ -94,33 +94,27 @@ _HEAD = """\
 
 This page says what a search over all states of the protocol found. `make model` writes it; do not edit it.
 
-The search is breadth-first. It covers, within the bounds below, everything that two Airflow runs of one pipeline,
-their processes, an operator, a janitor and a bad network can do, in any order.
+The search covers, within the bounds below, everything that two Airflow runs of one pipeline, their processes, an
+operator, a janitor and a bad network can do, in any order.
 Each step is a step of the product's own use cases, transition table and planning code.
-In every state the search checks the invariants of [the guarantee](guarantee.md).
-From every state, later runs must be able to commit everything without a person.
+In every state the search checks the invariants of [the guarantee](guarantee.md). From every state, later runs must be
+able to commit everything without a person ([I7](requirements.md#after-a-fault)).
 
-Some worlds have a topic. There every run publishes, through the product's own sink and sender, to a model of Kafka's
-transactions: producer epochs that fence, commits whose answer is lost, and a `read_committed` consumer.
-The consumer must see each committed epoch whole, in order and at most once, and in the end exactly once.
+In some worlds every run also publishes, through the product's own sink and sender, to a model of Kafka's transactions.
+A `read_committed` consumer must see each committed epoch whole, in order and once.
 """
 
 _BOUNDS = """\
-The bounds: two partitions of one topic, one or two runs, one attempt per try, and a number of faults that each world
-sets. The faults of a world happen in any combination.
-
-[The data](data/model.json) have each world with its bounds and its number of states.
+The bounds: two partitions of one topic, one or two runs, one attempt per try, and a number of faults in any
+combination. [The data](data/model.json) have each world with its bounds and its states.
 
 ## Without a guard
 
 A guard is a piece of the product's text that an invariant depends on. The search takes away one guard at a time, and
-must find the shortest way to a broken invariant. The data have each step.
-I7 is the [requirement](requirements.md#after-a-fault) that later runs finish everything.
+must find the shortest way to a broken invariant.
 A test on real servers (`tests/model/test_guards_on_postgres.py`, `tests/integration/test_topic_guards.py`) must fail
-without the guard, too.
-
-| Without the guard … | Steps | What breaks |
-|---|---:|---|"""
+without the guard, too. What happens without each guard, and what breaks after how many steps:
+"""
 
 
 def page(searched: Mapping[str, Any]) -> str:
@@ -135,7 +129,7 @@ def page(searched: Mapping[str, Any]) -> str:
     ]
     for mutant in searched["without a guard"]:
         *steps, broken = mutant["shortest way"]
-        lines.append(f"| {mutant['guard']} | {len(steps)} | {broken.partition(':')[0]} |")
+        lines.append(f"- {mutant['guard']}: {broken.partition(':')[0]}, {len(steps)} steps")
     return "\n".join([*lines, ""])
 
 
