@@ -27,7 +27,7 @@ MAKE = {
     "setup": "an environment from nothing, its packages in the cache",
     "demo": "a driver is killed on the way",
     "test-fast": "without a server",
-    "test": "what CI runs, `make lint` included",
+    "test": "each promise once, `make lint` included",
 }
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \| \d{4}-\d\d-\d\d, `\w+` \|$", re.MULTILINE)
 CALLS = {

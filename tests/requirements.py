@@ -27,7 +27,7 @@ _LIST = rf"{_ID}(?:(?:[,;] (?:and )?| to | and |\u2013){_ID})*"
 _LEADING = re.compile(rf"^\s*({_LIST})[:.]", re.MULTILINE)
 _BRACKETED = re.compile(rf"\(({_LIST})\)")
 _RANGE = re.compile(r"([A-Z]{1,3}-?)(\d+)(?: to |\u2013)\1(\d+)")
-_DEFINED = re.compile(rf"^- \*\*({_ID})\*\* (.*)$", re.MULTILINE)
+_DEFINED = re.compile(rf"^- (\*\*{_ID}\*\*(?:, \*\*{_ID}\*\*)*) (.*)$", re.MULTILINE)
 _HEADER = "id\tfails if it breaks\tfurther tests\tcommand"
 _COMMANDS = {"default": "make test", "slow": "make test-all", "long": "make test-long"}
 """What runs the tests of a tier."""
@@ -105,8 +105,8 @@ def all_tests() -> list[CitingTest]:
 
 
 def defined(page: str) -> dict[str, str]:
-    """The sentence of each requirement, in the order of the page."""
-    return dict(_DEFINED.findall(page))
+    """The sentence of each requirement, in the order of the page. Several may share one."""
+    return {id_: sentence for ids, sentence in _DEFINED.findall(page) for id_ in re.findall(_ID, ids)}
 
 
 def proofs(tests: Sequence[CitingTest]) -> Mapping[str, Sequence[CitingTest]]:

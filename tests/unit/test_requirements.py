@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, problems, written
+from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, defined, problems, written
 
 MODULE = '''
 """Some tests (X1)."""
@@ -38,6 +38,14 @@ def test_ids_are_found_in_docstrings_and_marks() -> None:
     assert (two.cites, two.tier) == ({"X1": 2, "A2": 0}, "slow")
     assert (three.cites, three.tier) == ({"X1": 2, "F9": 0}, "default")
     assert four.cites == {"X1": 2, "A1": 1}
+
+
+def test_several_requirements_may_share_a_sentence() -> None:
+    assert defined("- **A1**, **B2** It works.\n- **C3** As A1.\n") == {
+        "A1": "It works.",
+        "B2": "It works.",
+        "C3": "As A1.",
+    }
 
 
 def test_a_module_can_be_slow_as_a_whole() -> None:
