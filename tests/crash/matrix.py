@@ -55,9 +55,8 @@ FAULTS = {
 }
 
 PARTLY = {
-    "F3": "The workers are processes of one machine. To the driver, the loss of a machine looks the same: its sockets close.",
-    "F5": "Spark starts no speculative copy on the host of the original. The real writer makes the two tries of one part"
-    " instead, one after the other and at once.",
+    "F3": "The workers are processes of one machine.",
+    "F5": "Spark starts no speculative copy on the host of the original, so the test makes the two tries itself.",
     "F15": "The server stands still for 3 s: longer than the pauses of the clients, shorter than a failover of 30 s.",
     "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
     "F19": "In plan, the broker is dead before it is asked. There is one broker, so no replica takes over.",

@@ -143,10 +143,10 @@ def rendered(results: Iterable[Result]) -> str:
         by_fault[result.fault].append(result)
     dates = sorted(result.date for some in by_fault.values() for result in some)
     lines = [_HEAD, f"Oldest run: {dates[0]}. Newest run: {dates[-1]}.", ""]
-    lines += ["| | Fault | Longest recovery |", "|---|---|---:|"]
+    lines += ["| | Fault | Longest recovery, seconds |", "|---|---|---:|"]
     for fault, what in FAULTS.items():
         longest = max((result.recovery for result in by_fault[fault] if result.recovery is not None), default=None)
-        recovery = "" if longest is None else f"{longest:.1f} s"
+        recovery = "" if longest is None else f"{longest:.1f}"
         lines.append(f"| {fault} | {what} | {recovery} |")
     lines += ["", "## What is not made here", ""]
     lines += [f"- **{fault}** {what}" for fault, what in PARTLY.items()]
