@@ -190,17 +190,18 @@ def _column_types() -> Iterator[str]:
     yield from ("", "## Column types", "")
     yield "A `parse` may return any of the named Arrow types for a column; integers and floats of any width count."
     yield "A value that the column cannot hold makes a bad record."
-    yield "COPY carries a column as binary or as text. One column of text takes the whole table along."
+    as_text = ", ".join(f"`{name}`" for name in SUPPORTED if parse_type(name).carrier == "text")
+    yield f"COPY carries a table as binary, or as text if it has a column of type {as_text}, or one that is listed below as a text."
     yield "`numeric(p,s)` of at most 38 digits is carried as binary."
-    yield from ("", "| Types (aliases) | COPY | `parse` may return |", "|---|---|---|")
-    rows: dict[tuple[str, str], list[str]] = {}
+    yield from ("", "| Types (aliases) | `parse` may return |", "|---|---|")
+    rows: dict[str, list[str]] = {}
     for spelled in (*SUPPORTED, "numeric(12,2)"):
         aliases = ", ".join(f"`{alias}`" for alias, name in sorted(_ALIASES.items()) if name == spelled)
         taken = ", ".join(f"`{arrow}`" for arrow in _ARROW if _casts(arrow, spelled))
         named = f"`{spelled}` ({aliases})" if aliases else f"`{spelled}`"
-        rows.setdefault((parse_type(spelled).carrier, taken), []).append(named)
-    for (carrier, taken), types in rows.items():
-        yield f"| {', '.join(types)} | {carrier} | {taken} |"
+        rows.setdefault(taken, []).append(named)
+    for taken, types in rows.items():
+        yield f"| {', '.join(types)} | {taken} |"
     yield ""
     yield "Times and timestamps may keep fewer digits of a second, as in `timestamp(3)`: a value with more is bad."
     yield "Each type may be an array, as in `text[]`: `parse` may return Arrow lists, also lists of lists, or JSON arrays as"
