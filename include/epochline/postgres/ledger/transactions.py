@@ -17,13 +17,11 @@ from epochline.errors import ConfigurationError, EpochlineError
 from epochline.postgres.ledger.attempts import PostgresAttempts
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epochs import PostgresEpochs
-from epochline.postgres.ledger.history import PostgresHistory
-from epochline.postgres.ledger.operator_actions import PostgresOperators
+from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
-from epochline.postgres.ledger.states import PostgresStates
-from epochline.postgres.ledger.times import PostgresTimes
+from epochline.postgres.ledger.states import PostgresStates, PostgresTimes
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
 from epochline.postgres.targets.tables import PostgresTargets
