@@ -14,11 +14,10 @@ from epochline.ports import Manifest, PartSum
 from epochline.postgres.ledger import rows as of
 from epochline.postgres.ledger.parts import EXTERNAL, counts_of, refused_values
 from epochline.postgres.ledger.rows import key_of
-from epochline.postgres.queries.collations import collations_of
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change, compose, joined
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import InTransaction
-from epochline.postgres.targets.shapes import staged_types, table_shapes
+from epochline.postgres.targets.columns import columns_of, staged_types
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PartitionCounts, add_up
@@ -46,20 +45,23 @@ class PostgresAttempts(InTransaction):
         return ticket
 
     def _create(self, staged: StagedTable) -> None:
-        collations = collations_of(self._connection, staged.sink)
-        columns = sql.SQL(", ").join(
-            sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
-            for name, kind in staged_types(staged.columns, table_shapes(self._connection, staged.sink)).items()
-        )
+        target, nothing = columns_of(self._connection, staged.sink), sql.SQL("")
+        columns = joined(
+            compose(
+                "{name} {kind}{collate}",
+                name=name, kind=sql.SQL(kind), collate=target[name].collate if name in target else nothing,
+            )
+            for name, kind in staged_types(staged.columns, target).items()
+        )  # fmt: skip
         # Not UNLOGGED: sealed rows must survive a crash of the server (INV-6).
-        create = sql.SQL("CREATE TABLE epochline_staging.{} ({})")
-        execute_sql(self._connection, create.format(sql.Identifier(staged.table), columns))
+        create = "CREATE TABLE epochline_staging.{table} ({columns})"
+        change(self._connection, create, table=staged.table, columns=columns)
 
     def _give(self, staged: StagedTable, *, writer: bool) -> None:
         """Let the writer role insert into the table, and let every owner drop it. Does nothing without the roles."""
-        table = sql.Identifier("epochline_staging", staged.table)
         if writer:
-            execute_sql(self._connection, sql.SQL("GRANT INSERT ON {} TO {}").format(table, sql.Identifier(WRITER)))
+            grant = "GRANT INSERT ON epochline_staging.{table} TO {writer}"
+            change(self._connection, grant, table=staged.table, writer=WRITER)
         settle_table(self._connection, "epochline_staging", staged.table)
 
     def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
@@ -129,6 +131,5 @@ class PostgresAttempts(InTransaction):
 
     def drop_staging(self, attempt: Attempt) -> None:
         for (table,) in self._run("staging_tables", attempt_id=attempt.attempt_id).all():
-            drop = sql.SQL("DROP TABLE IF EXISTS epochline_staging.{}")
-            execute_sql(self._connection, drop.format(sql.Identifier(table)))
+            change(self._connection, "DROP TABLE IF EXISTS epochline_staging.{table}", table=table)
         self._run("staging_dropped", attempt_id=attempt.attempt_id)

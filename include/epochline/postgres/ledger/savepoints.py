@@ -21,10 +21,9 @@ from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epoch_files import delete_older, file_of, is_there, new_file
 from epochline.postgres.ledger.rows import named, saved_head
 from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change, names, query
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import InTransaction
-from epochline.postgres.targets.application import names
 from epochline.postgres.targets.state_triggers import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
@@ -70,7 +69,7 @@ class PostgresSavepoints(InTransaction):
 
     def delete(self, pipeline: str, name: str) -> None:
         for row in self._run("savepoint_states", pipeline=pipeline, savepoint=name).all():
-            execute_sql(self._connection, sql.SQL("DROP TABLE {}").format(_copy(row.table_name)))
+            change(self._connection, "DROP TABLE {copy}", copy=_copy(row.table_name))
         self._run("delete_savepoint", pipeline=pipeline, savepoint=name)
 
     def put_back_state(
@@ -83,24 +82,24 @@ class PostgresSavepoints(InTransaction):
             kept = StateDigest(keys=row.keys, digest=int(row.digest))
             if state_content(self._connection, f"epochline.{row.table_name}") != kept:
                 raise self._not_as_saved(savepoint, state)
-            where = sql.Identifier(*split_table(state.table))
-            execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
-            columns = names(list(state.columns or {}))
+            columns = state.columns or {}
             # The epoch ids of another pipeline mean nothing here.
             epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
-            statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
-            execute_sql(self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch))
+            parts = {
+                "state": sql.Identifier(*split_table(state.table)), "copy": _copy(row.table_name), "epoch": epoch,
+                "key": names(state.key), "columns": names(columns), "s": names(columns, "s"), "c": names(columns, "c"),
+            }  # fmt: skip
+            change(self._connection, "DELETE FROM {state}", **parts)
+            back = "INSERT INTO {state} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {copy}"
+            change(self._connection, back, **parts)
             now = state_now(self._connection, state.table)
             if now is None:
                 raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
             # The digest has the epoch ids, so another pipeline's rows are compared one by one.
-            same = sql.SQL(
-                "SELECT count(*) FROM {} s JOIN {} c USING ({key}) WHERE ROW({there})::record *= ROW({due})::record"
-            ).format(
-                where, _copy(row.table_name), key=names(state.key), there=names(list(state.columns or {}), "s"),
-                due=names(list(state.columns or {}), "c"),
-            )  # fmt: skip
-            [(equal,)] = execute_sql(self._connection, same)[1]
+            same = (
+                "SELECT count(*) FROM {state} s JOIN {copy} c USING ({key}) WHERE ROW({s})::record *= ROW({c})::record"
+            )
+            [(equal,)] = query(self._connection, same, **parts)
             if now.keys != kept.keys or equal != kept.keys or (own and now != kept):
                 raise self._not_as_saved(savepoint, state)
 
@@ -192,8 +191,8 @@ class PostgresSavepoints(InTransaction):
     def _copy(self, savepoint: Savepoint, state: StateTable) -> None:
         name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
         schema, table = split_table(state.table)
-        copied = sql.SQL("CREATE TABLE {} AS TABLE {}").format(_copy(name), sql.Identifier(schema, table))
-        execute_sql(self._connection, copied)
+        source = sql.Identifier(schema, table)
+        change(self._connection, "CREATE TABLE {copy} AS TABLE {source}", copy=_copy(name), source=source)
         settle_table(self._connection, "epochline", name)
         where = {"state": state.table, "schema": schema, "table": table}
         self._run("keep_savepoint_state", **named(savepoint), table_name=name, **where)
