@@ -18,9 +18,9 @@ from epochline.postgres.queries.composed import change, compose, joined
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import InTransaction
 from epochline.postgres.targets.columns import columns_of, staged_types
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket

@@ -14,8 +14,9 @@ from epochline.ports import PipelineRow
 from epochline.postgres.ledger import rows as of
 from epochline.postgres.ledger.rows import key_of, range_values
 from epochline.postgres.queries.statements import InTransaction
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange
+from epochline.protocol.offsets import PlannedRange
 
 
 class PostgresEpochs(InTransaction):

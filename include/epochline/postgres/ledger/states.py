@@ -1,4 +1,4 @@
-"""State tables and event time: the adapters behind `epochline.ports.States` and `epochline.ports.Times`."""
+"""State tables and event times, as epochs left them: the adapter behind `epochline.ports.States`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from epochline.protocol.offsets import TopicPartition
 
 
 class PostgresStates(InTransaction):
-    """The current counts and digests of state tables, and those that epochs left."""
+    """Counts and digests of state tables; watermarks, and the newest event time of each partition."""
 
     def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
         return {state.table: self._standing(pipeline.name, state.table) for state in pipeline.states}
@@ -49,10 +49,6 @@ class PostgresStates(InTransaction):
             schema, table = split_table(state.table)
             where = {"schema": schema, "table": table}
             self._run("leave_state", pipeline=pipeline.name, state=state.table, epoch_id=epoch_id, **where)
-
-
-class PostgresTimes(InTransaction):
-    """Watermarks from the rows of epochs, and the newest event time of each partition from the planned ranges."""
 
     def event_times(self, pipeline: Pipeline) -> TimeStanding:
         return TimeStanding(

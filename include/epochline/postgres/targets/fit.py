@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_PLACE
+from epochline.declare.columns import INTEGERS, STAGED_PLACE, is_reserved
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
