@@ -13,8 +13,9 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.parts import refused_records
 from epochline.postgres.queries.named import statement
-from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.refused import Refused
