@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +108,12 @@ def topic_fault(pipeline: str, error: TopicMissingError | None) -> Fault | None:
 def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Fault | None:
     """Whether the consumer group shows an epoch that the ledger does not know (INV-8)."""
     from epochline.cli import database
-    from epochline.coordinator.evidence import mirrored_evidence, refuse_unknown
+    from epochline.coordinator.evidence import refuse_unknown
+    from epochline.coordinator.group import ConsumerGroup
 
     last = row["last_epoch_id"]
     unknown = []
-    for one in mirrored_evidence(source, pipeline):
+    for one in ConsumerGroup.observe(source, pipeline, last=None).evidence:
         if one.shown.token is None:
             known = one.shown.epoch_id <= last
         else:
@@ -130,19 +131,17 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
 def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost: Fault | None) -> Fault | None:
     """Whether the consumer group shows less than was written to it (INV-8), where the log's own fault is not all."""
     from epochline.cli import database
-    from epochline.coordinator.evidence import check_group_is_there, check_kafka_is_not_older, mirrored_offsets
+    from epochline.coordinator.group import ConsumerGroup
     from epochline.protocol.mirror import LastMirror
 
     rows = database.ask(ledger, "last_mirror", pipeline=pipeline.name)
     if not rows or (lost is not None and lost.word == FaultWord.OTHER_CLUSTER):
         return None
-    last = LastMirror(**rows[0])
-    last = replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
-    mirrored = mirrored_offsets(source, pipeline)
+    group = ConsumerGroup.observe(source, pipeline, LastMirror(**rows[0]))
     try:
-        check_kafka_is_not_older(pipeline, last, mirrored)
-        if lost is None and last.missing(mirrored):
-            check_group_is_there(pipeline, last, mirrored, source.group_retention())
+        group.refuse_older()
+        if lost is None:
+            group.refuse_gone()
     except KafkaBehindError as error:
         return Fault(word=FaultWord.KAFKA_BEHIND, reason=_said(pipeline.name, error))
     return None

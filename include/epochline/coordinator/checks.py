@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import check_state
@@ -19,7 +19,6 @@ from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import check_same_log, committed_offsets, held
 from epochline.protocol.inputs import belongs_to
-from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.quantities import duration
@@ -199,17 +198,3 @@ def _whose(partition: PartitionView) -> str:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
         said += f", which{when} is known to no coordinator: it will not end by itself"
     return f"{said}; later ones are open: {len(others)}" if others else said
-
-
-def moved_by_others(heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
-    """Notes on a consumer group that was not moved by epochline. Only the ledger counts (INV-8)."""
-    notes = []
-    known = {(head.tp.topic, head.tp.partition): head for head in heads}
-    for (topic, partition), group in sorted(mirrored.items()):
-        head = known.get((topic, partition))
-        if group.epoch_id is None and head is not None and group.offset != head.next_offset:
-            notes.append(
-                f"{topic}-{partition}: the consumer group was moved to {group.offset}; the ledger's"
-                f" {head.next_offset} counts"
-            )
-    return notes

@@ -5,14 +5,8 @@ from __future__ import annotations
 import logging
 
 from epochline.coordinator.checks import is_read
-from epochline.coordinator.evidence import (
-    Evidence,
-    check_kafka_is_not_older,
-    check_known,
-    evidence_of_group,
-    last_mirror,
-    mirrored_offsets,
-)
+from epochline.coordinator.evidence import Evidence, check_known
+from epochline.coordinator.group import ConsumerGroup
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerError, SourceError
 from epochline.ports import Ledger, OffsetSource
@@ -66,9 +60,9 @@ def _to_overwrite(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> E
         SourceError: the group is gone, and a plan has to decide whether it expired.
     """
     with ledger.transaction() as tx:
-        last = last_mirror(tx, pipeline)
-    mirrored = mirrored_offsets(source, pipeline)
-    check_kafka_is_not_older(pipeline, last, mirrored)
-    if last is not None and last.missing(mirrored):
-        raise SourceError(f"{pipeline.consumer_group} is gone; the next plan says whether it has expired.")
-    return evidence_of_group(pipeline, mirrored)
+        last = tx.receipts.last_mirror(pipeline.name)
+    shown = ConsumerGroup.observe(source, pipeline, last)
+    shown.refuse_older()
+    if shown.missing:
+        raise SourceError(f"{shown.name} is gone; the next plan says whether it has expired.")
+    return shown.evidence
