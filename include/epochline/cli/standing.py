@@ -97,12 +97,11 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
         LedgerUnavailableError, LedgerError: the ledger cannot be read.
     """
     from epochline.cli import database
-    from epochline.coordinator.checks import is_read
 
     rows = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
     view, missing = _look(pipeline, source)
     heads = [_head(one) for one in rows]
-    read = [head for head in heads if is_read(pipeline, head)]
+    read = [head for head in heads if pipeline.source.keeps(head.tp.topic)]
     lost = log_fault(pipeline, row, read, view, source)
     fault = (
         kafka_fault(pipeline, ledger, source, lost)

@@ -11,7 +11,6 @@ from epochline.config.resolve import ResolvedSettings, resolve_settings
 from epochline.coordinator.checks import (
     check_admitted,
     check_cluster,
-    is_read,
     no_longer_fits,
     open_transactions,
 )
@@ -171,12 +170,12 @@ class _NextRanges(Intent):
     @property
     def watched(self) -> list[Head]:
         """Heads of the partitions that the declaration reads."""
-        return [head for head in self.seen.heads if is_read(self.pipeline, head)]
+        return [head for head in self.seen.heads if self.pipeline.source.keeps(head.tp.topic)]
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         """Refuse a ledger or a log that changed."""
         _still_as_seen(tx, self.pipeline, row, self.seen)
-        check_log(self.pipeline, self.watched, self.observed)
+        check_log(self.pipeline.name, self.watched, self.observed)
         self._expired(tx)
         tx.history.plan_succeeded(self.pipeline.name)
 
@@ -213,7 +212,7 @@ class _NextRanges(Intent):
         notes += [*open_transactions(view), *self._expired(tx)]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
-            report = report_interval(tx, self.pipeline, row, backfill.interval, parts, ranges)
+            report = report_interval(tx, self.pipeline.name, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *report.notes], report.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
         if not ranges and backfill is None and not self.left_unread(ranges) and closes_windows(tx, self.pipeline):
@@ -246,15 +245,15 @@ class _NextRanges(Intent):
         return limit, place, [] if late is None else [late]
 
 
-def check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:
+def check_log(pipeline: str, watched: Sequence[Head], observed: SourceObservation) -> None:
     """Check that the log is the one that the heads belong to.
 
     Raises:
         DataLossError: it was deleted, made again or truncated, or a sink shows what it no longer holds.
     """
-    check_same_log(pipeline.name, watched, observed.view.partitions)
-    check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
-    check_shown_is_there(pipeline.name, watched, observed.cut_off)
+    check_same_log(pipeline, watched, observed.view.partitions)
+    check_not_truncated(pipeline, watched, observed.leader_epoch_ends)
+    check_shown_is_there(pipeline, watched, observed.cut_off)
 
 
 def origins_of(

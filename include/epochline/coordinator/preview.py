@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.config.resolve import resolve_settings
-from epochline.coordinator.checks import check_admitted, check_against_ledger, is_read, open_transactions
+from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
 from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
 from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import PlanRequest, closes_windows
@@ -125,7 +125,7 @@ def _upcoming(
     view = observed.view
     origins = tuple(origins_of(pipeline, heads, view, observed.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
-    watched = tuple(head for head in (*heads, *begun) if is_read(pipeline, head))
-    check_log(pipeline, watched, observed)
+    watched = tuple(head for head in (*heads, *begun) if pipeline.source.keeps(head.tp.topic))
+    check_log(pipeline.name, watched, observed)
     limit = record_limit or pipeline.source.records_per_epoch
     return origins, watched, tuple(next_ranges(watched, view.partitions, limit=limit))

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 from pydantic import Field, field_validator
 
-from epochline.coordinator.checks import is_read
 from epochline.coordinator.intent import EpochDraft, limit_place
 from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
@@ -200,7 +199,7 @@ def _pasts(
     pasts = []
     for head in tx.chain.heads(subject.name, row.generation):
         view = views.get(head.tp)
-        if view is None or not is_read(declared, head):
+        if view is None or not declared.source.keeps(head.tp.topic):
             continue
         if parameters.to == EARLIEST:
             asked = view.log_start
