@@ -37,9 +37,9 @@ from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
-from epochline_examples.split_commit import Semantics, SplitLedger
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line, spark_partition
+from tests.crash.split_commit import Semantics, SplitLedger
 
 
 class SharedTopic(Line):
@@ -49,7 +49,7 @@ class SharedTopic(Line):
         records: file with the pickled Arrow batch of each partition, by number.
         limit: most records in one epoch.
         kind: a name of `tests.crash.kinds.KINDS`.
-        semantics: how commits are split (`epochline_examples.split_commit`).
+        semantics: how commits are split (`tests.crash.split_commit`).
         options: of `Line`.
     """
 

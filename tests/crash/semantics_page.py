@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
-from epochline_examples.split_commit import SEMANTICS, Semantics
 from tests.crash.reliability import ROOT, commit_of_tree
+from tests.crash.split_commit import SEMANTICS, Semantics
 
 PAGE = ROOT / "docs" / "semantics.md"
 SINKS = ("append", "upsert", "add", "topic", "files")
@@ -25,7 +25,7 @@ mode upsert and of mode add, a topic, and files. The process that commits and pu
 place between two calls on a server, and started again. Then each sink is compared with what was produced. The places
 begin where the commit writes its first row: before it, a rollback takes everything back under any of them.
 
-Only *exactly once* is a mode of the product. The others are `include/epochline_examples/split_commit.py`, a program that
+Only *exactly once* is a mode of the product. The others are `tests/crash/split_commit.py`, a program that
 splits the product's one transaction and uses the product's own sinks. A sink that recognises a repeat stays exact under at
 least once: an upsert by its key, files by the name of their folder. [Reliability](reliability.md) has the kills of all
 other tasks.

@@ -12,11 +12,11 @@ import pytest
 from epochline.declare.external import Files
 from epochline.failpoints import known_failpoints
 from epochline.failpoints.named import KILLED
-from epochline_examples.split_commit import SEMANTICS, Semantics
 from tests.crash.cases import NewCase
 from tests.crash.scenarios import ONE, sealed
 from tests.crash.semantics_page import SINKS, Outcomes, outcomes_of, read, section_of, title, write, written
 from tests.crash.shown import rows_in_files, values_in_topic
+from tests.crash.split_commit import SEMANTICS, Semantics
 from tests.crash.steps import Case
 
 WRITE = "EPOCHLINE_WRITE_SEMANTICS"

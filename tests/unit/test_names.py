@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epochline.declare.columns import is_reserved
 from epochline.declare.names import (
     MAX_IDENTIFIER_BYTES,
     deleted_keys_table,
@@ -16,7 +17,6 @@ from epochline.declare.names import (
     split_table,
     staging_table,
 )
-from epochline.declare.reserved import is_reserved
 
 HOSTILE = {
     "249 characters": "x" * 249,
