@@ -86,7 +86,7 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
 
 
 def check_states(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse state that is not what the last epoch left (S14, INV-2).
+    """Refuse state that is not what the last epoch left (INV-2).
 
     Raises:
         StateError: says what happened to the state and what an operator may do.

@@ -56,7 +56,7 @@ def wait_for_turn(
 
 
 def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -> None:
-    """Pause the pipeline if more epochs in a row were aborted than it tolerates (K11).
+    """Pause the pipeline if more epochs in a row were aborted than it tolerates.
 
     Called after an abort and again before a plan, so that a crash between the two hides no failure. A resume or a
     commit resets the count.
@@ -97,7 +97,7 @@ def pause(
 
 
 def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
-    """Pause the pipeline of an epoch that is about to be aborted, if its next run would only fail again (N1).
+    """Pause the pipeline of an epoch that is about to be aborted, if its next run would only fail again.
 
     The pipeline stays down after rows that a target refuses every time, and after code that raises once the restart
     strategy is used up. A pipeline that only people start is not paused for its code: they see the failure, and clear
@@ -159,7 +159,7 @@ def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
-    """Refuse another attempt if the pipeline failed too often recently (R2).
+    """Refuse another attempt if the pipeline failed too often recently.
 
     Called before the attempt is made: an earlier attempt that died silently counts as failed now.
 

@@ -1,4 +1,4 @@
-"""Publish: show committed epochs in topics, files and other sinks, by roll-forward (E6, C3).
+"""Publish: show committed epochs in topics, files and other sinks, by roll-forward.
 
 Any later run continues publishing, including other runs' epochs. Each sink gets its epochs in order. A sink that is
 down delays only itself.
@@ -136,7 +136,7 @@ def look_at_sinks(
 ) -> list[str]:
     """Ask every sink whether it would show an epoch. Returns notes on sinks that are down or waive a guarantee.
 
-    A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
+    A transaction lives within one try of publish. If the broker ends it while the strategy waits, the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
 
     With ``only_read``, nothing is made in a sink, and nothing is checked that only a write can check.

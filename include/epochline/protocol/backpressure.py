@@ -1,4 +1,4 @@
-"""Adapts the record limit of an epoch to how long the last one took (B1). Pure."""
+"""Adapts the record limit of an epoch to how long the last one took. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def adapted_limit(most: int, target: timedelta, newest: Epoch | None) -> int:
 
 
 def missed_interval(interval: timedelta, newest: Epoch | None) -> str | None:
-    """Say that the newest committed epoch took longer than the interval between epochs; None if it did not (K8)."""
+    """Say that the newest committed epoch took longer than the interval between epochs; None if it did not."""
     if newest is None or newest.committed_at is None:
         return None
     took = newest.committed_at - newest.planned_at
