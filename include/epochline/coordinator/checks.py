@@ -16,9 +16,8 @@ from epochline.errors import (
 )
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
-from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import committed_offsets, held
-from epochline.protocol.inputs import belongs_to
+from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.quantities import duration

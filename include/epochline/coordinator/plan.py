@@ -38,7 +38,6 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
-from epochline.protocol.backpressure import adapted_limit, missed_interval
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.inputs import belongs_to
@@ -46,7 +45,14 @@ from epochline.protocol.log_ends import log_ends_of
 from epochline.protocol.mirror import LastMirror
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.origins import missing_origins
-from epochline.protocol.planning import SourceView, left_unread, next_boundary, next_ranges
+from epochline.protocol.planning import (
+    SourceView,
+    adapted_limit,
+    left_unread,
+    missed_interval,
+    next_boundary,
+    next_ranges,
+)
 
 _TRIES = 5
 _DEFAULTS = PlanRequest()

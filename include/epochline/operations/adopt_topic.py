@@ -14,9 +14,8 @@ from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
-from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import CutOff, lost_unread
-from epochline.protocol.inputs import belongs_to
+from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
 from epochline.protocol.offsets import Head, TopicPartition, cut_reached
 from epochline.protocol.planning import PartitionView
 

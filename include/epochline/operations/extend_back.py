@@ -13,8 +13,8 @@ from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.inputs import moved_clusters
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out
 from epochline.protocol.planning import SourceView, share_limit
 

@@ -15,8 +15,7 @@ from epochline.declare.startup import FromGroup
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.clusters import cluster_text
-from epochline.protocol.inputs import belongs_to, in_ledger, in_source
+from epochline.protocol.inputs import belongs_to, cluster_text, in_ledger, in_source
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
