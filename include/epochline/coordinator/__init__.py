@@ -5,8 +5,8 @@ from epochline.coordinator.announce import announce
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import CommitResult, commit
 from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
-from epochline.coordinator.lease import pause_before_retry
 from epochline.coordinator.observe import observe_startup
+from epochline.coordinator.pacing import pause_before_retry
 from epochline.coordinator.plan import origins_of, plan
 from epochline.coordinator.preview import PlanPreview, preview, upcoming_ranges
 from epochline.coordinator.publish import Published, publish
