@@ -53,11 +53,11 @@ class ConsumerGroup:
     def evidence(self) -> Sequence[Accepted]:
         """The newest epoch that mirrored its heads to the group; nothing if none did."""
         written = [
-            ShownEpoch(generation=one.generation, epoch_id=one.epoch_id, token=one.token)
-            for one in self.offsets.values()
-            if one.generation is not None and one.epoch_id is not None
+            ShownEpoch(generation=offset.generation, epoch_id=offset.epoch_id, token=offset.token)
+            for offset in self.offsets.values()
+            if offset.generation is not None and offset.epoch_id is not None
         ]
-        newest = max(written, key=lambda one: (one.epoch_id, one.generation), default=None)
+        newest = max(written, key=lambda shown: (shown.epoch_id, shown.generation), default=None)
         return () if newest is None else (Accepted(shown_by=self.name, shown=newest),)
 
     @property
@@ -80,8 +80,8 @@ class ConsumerGroup:
         if self.last is None or not self.older:
             return
         shown = "; ".join(
-            f"{topic}-{partition}: offset {one.offset} of epoch {one.epoch_id}"
-            for (topic, partition), one in sorted(self.older.items())[:_SHOWN]
+            f"{topic}-{partition}: offset {held.offset} of epoch {held.epoch_id}"
+            for (topic, partition), held in sorted(self.older.items())[:_SHOWN]
         )
         raise KafkaBehindError(
             f"{self.pipeline}: consumer group {self.name} shows an older mirror ({shown}) than the one of"

@@ -88,7 +88,8 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         sink.commit(committable)
     seconds = time.monotonic() - begun
     outboxes = {box.topic.name: box.table for box in declared.outboxes}
-    measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
+    topic = cast("Measured", sink)
+    measured = topic.sending_seconds() if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
         noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))
         completed = tx.receipts.completed(receipt.pipeline, receipt.epoch_id)
@@ -103,10 +104,6 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     return Published(
         epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
     )  # fmt: skip
-
-
-def _sending_seconds(sink: Measured) -> float | None:
-    return sink.sending_seconds()
 
 
 def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:

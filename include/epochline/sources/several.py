@@ -88,7 +88,11 @@ class SeveralOffsets:
     ) -> Mapping[tuple[str, int], V]:
         answers: dict[tuple[str, int], V] = {}
         for name, asked in self._asked.items():
-            own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
+            own = [
+                replace(planned, tp=in_source(name, planned.tp))
+                for planned in ranges
+                if belongs_to(name, planned.tp.topic)
+            ]
             with self._naming(name):
                 answer = ask(asked, own) if own else {}
             answers |= {(f"{ledger_prefix(name)}{topic}", number): value for (topic, number), value in answer.items()}
