@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from kafka import KafkaAdminClient
 from bench.plain_consumer import PlainConsumer
 from bench.processor import seconds_of
 from bench.recipe import Recipe, jars
-from bench.report import machine, write_section
+from bench.report import measured_by, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import commit, plan, stage
@@ -232,9 +231,8 @@ def rendered(contest: Contest, rounds: int) -> str:
         return statistics.median(of[name])
 
     lines = [
-        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds, each of which ran every"
-        " contestant; one round before them is not counted.",
-        f"Measured by `python -m bench.records` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds.",
+        measured_by("bench.records"),
         "",
         "| contestant | records per second, ratio to the recipe | records per second | seconds: median, least, most"
         " | processor seconds per million records |",

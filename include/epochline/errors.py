@@ -22,6 +22,11 @@ class Failure(enum.StrEnum):
     """The same rows are refused every time: the pipeline stays down at once."""
 
 
+def one_line(text: object) -> str:
+    """A text, such as an error's, without line breaks."""
+    return " ".join(str(text).split())
+
+
 class EpochlineError(Exception):
     """Base of every error that Epochline raises on purpose."""
 

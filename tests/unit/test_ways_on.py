@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import epochline
 from epochline import errors
-from epochline.cli.commands import COMMANDS, registered_by
+from epochline.cli.commands import COMMANDS, load
 from epochline.cli.failures import told
 from epochline.errors import (
     PipelinePausedError,
@@ -29,7 +29,6 @@ from tests.ways import way_on
 LIBRARY = Path(epochline.__file__).parent
 FILLED = "1"
 """Stands for every value that a message inserts: it is a name, a number, an offset and a topic."""
-MODULE_OF = {name: module for module, commands in COMMANDS.items() for name in commands}
 
 
 def kinds(base: type[PipelineStandsError] = PipelineStandsError) -> set[str]:
@@ -72,7 +71,7 @@ def parsed(command: str) -> None:
     """Parse a command as the command line does, without running it; ``…`` stands for a reason and for nothing else."""
     assert "…" not in command.replace("--reason …", "")
     name, *arguments = shlex.split(command)
-    found = registered_by(MODULE_OF[name])[name]
+    found = load(name)
     context = found.make_context(name, list(arguments))
     if isinstance(found, TyperGroup):
         inner, command_of_group, rest = found.resolve_command(context, arguments)
@@ -99,7 +98,7 @@ def advised() -> Iterator[tuple[str, str]]:
             # Elsewhere, a text that begins so is what PostgreSQL calls a session.
             alone = re.fullmatch(r"epochline (([a-z-]+).*)", text) if path.parent.name == "cli" else None
             for command in re.findall(r"`epochline ([^`]+)`", text) + (
-                [alone[1]] if alone and alone[2] in MODULE_OF else []
+                [alone[1]] if alone and alone[2] in COMMANDS else []
             ):
                 whole = re.fullmatch(r"\{(.*)\}", command)
                 if whole is None:
@@ -194,7 +193,7 @@ def test_every_command_is_printed_between_backticks_or_alone() -> None:
         for line, text in printed(ast.parse(path.read_text())):
             inside = re.sub(r"`[^`]*`", "", text)
             names = re.findall(r"(?<![\w./:$-])epochline ([a-z-]+)", inside)
-            if not text.startswith("epochline ") and set(names) & MODULE_OF.keys():
+            if not text.startswith("epochline ") and set(names) & COMMANDS.keys():
                 found.append(f"{path.relative_to(LIBRARY)}:{line}: {text}")
     assert found == []
 

@@ -162,8 +162,8 @@ class Registry:
 
         for reference in schema.references or ():
             if reference.name is not None and reference.name not in named:
-                at = reference.subject or "", reference.version or "latest"
-                referred = self._connected().get_version(*at).schema
+                registered = self._connected().get_version(reference.subject or "", reference.version or "latest")
+                referred = registered.schema
                 self._add_references(referred, named)
                 parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
 

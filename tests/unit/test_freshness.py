@@ -1,4 +1,4 @@
-"""A line of docs/reliability.md counts as long as the code that it speaks of is that of its run."""
+"""A measured result counts as long as the code that it speaks of is that of its run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.freshness import History, stale, told
+from tests.crash.freshness import TABLES, History, Measured, of_a_fault, of_tables, stale, told
 from tests.crash.matrix import FAULTS, SPEAKS_OF
 from tests.crash.reliability import ROOT, Result
 
@@ -41,8 +41,8 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def of(commit: str) -> Result:
-    return Result("F11", f"{TEST}::test_one", 1, "passed", None, "2026-01-01", commit)
+def of(commit: str) -> Measured:
+    return of_a_fault(Result("F11", f"{TEST}::test_one", 1, "passed", None, "2026-01-01", commit))
 
 
 @pytest.mark.parametrize("path", [CODE, TEST, "include/epochline/postgres/queries/new.sql"])
@@ -92,8 +92,51 @@ def test_a_run_of_no_known_commit_does_not_count(write: Write, tmp_path: Path) -
     assert ["does not have" in one.why for one in found] == [True, False]
     assert "working tree" in found[1].why
     said = told(2, found)
-    assert "2 of 2 lines are older than the code" in said
+    assert "2 of 2 results are older than the code" in said
     assert said.endswith(f"--write-reliability docs/reliability.md {TEST}")
+
+
+def test_every_measured_table_has_the_commit_of_its_run_and_names_code_that_exists() -> None:
+    """Each table of performance, memory and times, and the pages of the model, the soak and the semantics."""
+    measured = list(of_tables(ROOT))
+
+    assert len({result.name for result in measured}) == len(TABLES)
+    for result in measured:
+        assert [path for path in result.speaks_of if not (ROOT / path).exists()] == []
+    assert {table.section for table in TABLES if table.section} >= {
+        f"bench.{name}" for name in ("state", "footprint", "times", "records", "cold")
+    }
+
+
+def test_a_table_that_is_stale_names_what_measures_it_again(write: Write, tmp_path: Path) -> None:
+    commit = write("README.md", "as it was")
+    table = Measured("docs/performance.md bench.state", commit, ("bench/state.py",), "python -m bench.state")
+    assert stale([table], History(tmp_path)) == []
+
+    write("bench/state.py", "ROUNDS = 7\n")
+
+    said = told(1, stale([table], History(tmp_path)))
+    assert said.startswith(f"docs/performance.md bench.state: changed since {commit}: bench/state.py")
+    assert said.endswith("python -m bench.state")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("bench.new", "TABLES does not say which code bench.new speaks of"),
+        ("bench.state", "has no date and commit of its run"),
+    ],
+)
+def test_a_table_that_nobody_could_find_stale_is_an_error(tmp_path: Path, section: str, message: str) -> None:
+    for table in TABLES:
+        page = tmp_path / table.page
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text((ROOT / table.page).read_text())
+    page = tmp_path / "docs" / "performance.md"
+    page.write_text(f"<!-- {section} begins -->\n| a |\n<!-- {section} ends -->\n")
+
+    with pytest.raises(ValueError, match=message):
+        list(of_tables(tmp_path))
 
 
 def test_every_fault_names_folders_that_exist() -> None:
