@@ -21,7 +21,7 @@ from epochline.config.connections import Connection
 from epochline.config.kafka import travelling_settings
 from epochline.declare.specs import CustomSourceSpec
 from epochline.protocol.offsets import OffsetRange, PlannedRange
-from epochline.protocol.shares import shared
+from epochline.protocol.planning import shared
 from epochline.sources.reading import SourceReader
 from epochline.spark.functions import ShippedFunctions, ship
 from epochline.spark.server import cores
