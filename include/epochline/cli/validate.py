@@ -117,7 +117,7 @@ def _check(declared: Declared, name: str, checked: _Checked) -> None:
     found = list(unimportable(pipeline))
     if not found and _has_functions(pipeline):
         # It loads Arrow.
-        from epochline.audit.breaches import breaches
+        from epochline.audit.preview import breaches
 
         found += breaches(pipeline)
     found += _misfits(pipeline, checked)
