@@ -162,8 +162,8 @@ class Registry:
 
         for reference in schema.references or ():
             if reference.name is not None and reference.name not in named:
-                at = reference.subject or "", reference.version or "latest"
-                referred = self._connected().get_version(*at).schema
+                client, subject = self._connected(), reference.subject or ""
+                referred = client.get_version(subject, reference.version or "latest").schema
                 self._add_references(referred, named)
                 parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
 

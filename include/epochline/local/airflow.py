@@ -27,11 +27,8 @@ from epochline.local.spark import Spark
 
 # Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
-    "api-server": ("api-server",),
-    "scheduler": ("scheduler", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
-    "triggerer": ("triggerer", "--skip-serve-logs"),
-}
+    "api-server": (), "scheduler": ("--skip-serve-logs",), "dag-processor": (), "triggerer": ("--skip-serve-logs",),
+}  # fmt: skip
 # Variables of the caller's shell for another Airflow or Spark must not leak into this one.
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
 
@@ -65,11 +62,9 @@ class Airflow:
             dags_folder=dags_folder,
             extra_pythonpath=extra_pythonpath,
         )
+        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
         self.daemons = {
-            name: Daemon(
-                home, f"airflow-{name}", stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)), idle=_is_idle_worker
-            )
-            for name in _PROCESSES
+            name: Daemon(home, f"airflow-{name}", stop_signals=signals, idle=_is_idle_worker) for name in _PROCESSES
         }
 
     @property
@@ -124,7 +119,7 @@ class Airflow:
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:
-                self.daemons[name].start(self.command(arguments), environment=environment, cwd=self.folder)
+                self.daemons[name].start(self.command([name, *arguments]), environment=environment, cwd=self.folder)
 
     def wait(self, seconds: float = 240) -> None:
         """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy.

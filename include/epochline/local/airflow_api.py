@@ -7,7 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -114,25 +114,22 @@ class AirflowApi:
 
     def scheduler_trouble(self) -> str | None:
         """None if the scheduler reports; else what is wrong with it."""
-        said = self._request("/api/v2/monitor/health")["scheduler"]
-        if said.get("status") == "healthy":
+        scheduler = self._request("/api/v2/monitor/health")["scheduler"]
+        if scheduler.get("status") == "healthy":
             return None
-        return f"the scheduler has not reported since {said.get('latest_scheduler_heartbeat') or 'its start'}"
+        return f"the scheduler has not reported since {scheduler.get('latest_scheduler_heartbeat') or 'its start'}"
 
     def dag(self, dag_id: str) -> DagState | None:
         """The state of a DAG; None if Airflow does not have the DAG (yet)."""
         try:
-            found = self._try_request(f"/api/v2/dags/{quote(dag_id)}")
-        except _RefusedError as error:
-            if error.code == 404:
+            dag = self._call(f"/api/v2/dags/{quote(dag_id)}")
+        except (OSError, ValueError) as error:
+            if _refused_with(404, error):
                 return None
             raise self._failed(error) from error
-        begins = found["next_dagrun_run_after"]
-        return DagState(
-            paused=bool(found["is_paused"]),
-            next_run=None if begins is None else datetime.fromisoformat(begins),
-            max_active_runs=found["max_active_runs"],
-        )
+        begins = dag["next_dagrun_run_after"]
+        next_run = None if begins is None else datetime.fromisoformat(begins)
+        return DagState(paused=bool(dag["is_paused"]), next_run=next_run, max_active_runs=dag["max_active_runs"])
 
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pause or unpause a DAG."""
@@ -142,9 +139,9 @@ class AirflowApi:
         """Start a manual run without a logical date. Returns its id. A repeat with the same id starts no second run."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}
         try:
-            return str(self._try_request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
-        except _RefusedError as error:
-            if error.code == 409 and run_id is not None:
+            return str(self._call(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+        except (OSError, ValueError) as error:
+            if run_id is not None and _refused_with(409, error):
                 return run_id
             raise self._failed(error) from error
 
@@ -155,26 +152,19 @@ class AirflowApi:
     def running(self, dag_id: str) -> list[str]:
         """The ids of the DAG's runs that are running, the oldest first."""
         asked = urlencode({"state": "running", "order_by": "start_date"})
-        found = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
-        return [str(run["dag_run_id"]) for run in found]
+        runs = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
+        return [str(run["dag_run_id"]) for run in runs]
 
     def slots(self, pool: str) -> tuple[int, int]:
         """The free slots of a pool, and all of them."""
-        found = self._request(f"/api/v2/pools/{quote(pool, safe='')}")
-        return int(found["open_slots"]), int(found["slots"])
+        slots = self._request(f"/api/v2/pools/{quote(pool, safe='')}")
+        return int(slots["open_slots"]), int(slots["slots"])
 
     def task_states(self, dag_id: str, run_id: str) -> list[TaskState]:
         """The current states of a run's tasks."""
-        return [
-            TaskState(
-                task_id=task["task_id"],
-                state=task["state"],
-                try_number=task["try_number"],
-                pool=task["pool"],
-                pool_slots=task["pool_slots"],
-            )
-            for task in self._request(f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
-        ]
+        tasks = self._request(f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
+        names = [field.name for field in fields(TaskState)]
+        return [TaskState(**{name: task[name] for name in names}) for task in tasks]
 
     def tries(self, dag_id: str, run_id: str) -> list[TaskTry]:
         """Every try of every task of a run that was started, in the order of their starts.
@@ -182,44 +172,30 @@ class AirflowApi:
         Raises:
             StackError: the server does not answer or refuses, or has no such run.
         """
-        run = _run_path(dag_id, run_id)
-        found = []
-        for task in self._request(f"{run}/taskInstances")["task_instances"]:
-            for one in self._request(f"{run}/taskInstances/{quote(task['task_id'])}/tries")["task_instances"]:
-                if one["try_number"] > 0 and one["start_date"] is not None:
-                    found.append(
-                        TaskTry(
-                            task_id=one["task_id"],
-                            number=one["try_number"],
-                            state=one["state"],
-                            started_at=one["start_date"],
-                        )
-                    )
-        return sorted(found, key=lambda one: (one.started_at, one.task_id))
+        path = f"{_run_path(dag_id, run_id)}/taskInstances"
+        tries = [
+            TaskTry(
+                task_id=made["task_id"], number=made["try_number"], state=made["state"], started_at=made["start_date"]
+            )
+            for task in self._request(path)["task_instances"]
+            for made in self._request(f"{path}/{quote(task['task_id'])}/tries")["task_instances"]
+            if made["try_number"] > 0 and made["start_date"] is not None
+        ]
+        return sorted(tries, key=lambda started: (started.started_at, started.task_id))
 
-    def log(self, dag_id: str, run_id: str, one: TaskTry) -> list[Mapping[str, Any]]:
+    def log(self, dag_id: str, run_id: str, made: TaskTry) -> list[Mapping[str, Any]]:
         """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more.
 
         Raises:
             StackError: the server does not answer or refuses.
         """
-        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(one.task_id)}/logs/{one.number}?full_content=true"
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(made.task_id)}/logs/{made.number}?full_content=true"
         content = self._request(path)["content"]
         return [{"event": message} if isinstance(message, str) else message for message in content]
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         try:
-            return self._try_request(path, body, method)
-        except _RefusedError as error:
-            raise self._failed(error) from error
-
-    def _try_request(
-        self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None
-    ) -> dict[str, Any]:
-        try:
             return self._call(path, body, method)
-        except _RefusedError:
-            raise
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -249,6 +225,10 @@ class AirflowApi:
         if not isinstance(answer, dict):
             raise ValueError(f"{path} did not answer with a JSON object")
         return answer
+
+
+def _refused_with(code: int, error: Exception) -> bool:
+    return isinstance(error, _RefusedError) and error.code == code
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

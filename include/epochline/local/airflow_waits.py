@@ -11,14 +11,7 @@ _WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferre
 
 
 def why_it_waits(api: AirflowApi, dag_id: str, run_id: str, state: str, tasks: Sequence[TaskState]) -> str | None:
-    """Say what a run waits for; None if one of its tasks is at work.
-
-    Args:
-        api: of the Airflow that has the run.
-        dag_id: of the run.
-        run_id: the run.
-        state: of the run.
-        tasks: of the run.
+    """Say what a run waits for, from the states of the run and of its tasks; None if one of them is at work.
 
     Raises:
         AirflowUnavailableError: Airflow does not answer.
@@ -36,18 +29,16 @@ def _queued(api: AirflowApi, dag_id: str, run_id: str) -> str:
     dag = api.dag(dag_id)
     if dag is not None and dag.paused:
         return f"DAG {dag_id} is paused; unpause it in Airflow"
-    others = [one for one in api.running(dag_id) if one != run_id]
+    others = [other for other in api.running(dag_id) if other != run_id]
     if dag is not None and dag.max_active_runs is not None and len(others) >= dag.max_active_runs:
-        at = [
-            f"{task.task_id} is {task.state}" for task in api.task_states(dag_id, others[0]) if task.state is not None
-        ]
-        doing = f" ({', '.join(at)})" if at else ""
+        tasks = [task for task in api.task_states(dag_id, others[0]) if task.state is not None]
+        doing = f" ({', '.join(f'{task.task_id} is {task.state}' for task in tasks)})" if tasks else ""
         return f"run {others[0]} is running{doing}, and the DAG runs {dag.max_active_runs} at a time"
     return "the scheduler has not taken the run yet"
 
 
 def _at_work(api: AirflowApi, tasks: Sequence[TaskState]) -> str | None:
-    task = next((one for one in tasks if one.state in _WAITING), None)
+    task = next((waiting for waiting in tasks if waiting.state in _WAITING), None)
     if task is None:
         return None
     if task.state == "up_for_retry":
@@ -65,15 +56,11 @@ def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
         AirflowUnavailableError: Airflow does not answer.
         StackError: Airflow refuses.
     """
-    failed = [one for one in api.tries(dag_id, run_id) if one.state == "failed"]
-    if not failed:
-        return None
-    details = [
-        detail for message in api.log(dag_id, run_id, failed[-1]) for detail in message.get("error_detail") or ()
-    ]
-    if not details:
-        return None
-    # The first is what the task raised; its causes follow.
-    said = " ".join(str(details[0]["exc_value"]).split())
-    name, _, message = said.partition(": ")
-    return f"{failed[-1].task_id}: {message if rebuilt(name, message) else said}"
+    failed = [made for made in api.tries(dag_id, run_id) if made.state == "failed"]
+    for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
+        for detail in message.get("error_detail") or ():
+            # The first is what the task raised; its causes follow.
+            line = " ".join(str(detail["exc_value"]).split())
+            name, _, error = line.partition(": ")
+            return f"{failed[-1].task_id}: {error if rebuilt(name, error) else line}"
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -9,20 +10,12 @@ from typing import ClassVar
 import psutil
 
 from epochline.local.home import Home
-from epochline.local.ports import Ports
+from epochline.local.ports import Ports, is_listening
 from epochline.local.process import Daemon
 
 
 class Server:
-    """One server of one home: its folder, its process and its port.
-
-    Args:
-        home: folder of the stack to which the server belongs.
-        ports: the ports of the home.
-        settings: of the server.
-        stop_signals: as of `Daemon`.
-        owns: as of `Daemon`.
-    """
+    """One server of one home: its folder, its process (`Daemon` has the signals and ``owns``) and its port."""
 
     name: ClassVar[str]
 
@@ -51,6 +44,20 @@ class Server:
         """The server's port on 127.0.0.1."""
         return self._ports.get(self.name)
 
+    def wait(self, seconds: float = 120) -> None:
+        """Wait until the server answers."""
+        self.daemon.wait_ready(self.health, seconds)
+
+    def health(self) -> str | None:
+        """None if the server answers; else what is wrong."""
+        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
+
     def stop(self) -> bool:
         """End the server with everything that it started; its data stays. Returns whether it was running."""
         return self.daemon.stop()
+
+
+def java_environment() -> dict[str, str]:
+    """What a JVM needs of the caller's environment: neither another server's settings nor secrets."""
+    kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ}

@@ -6,10 +6,7 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from epochline.errors import StackError
-from epochline.local.jars import cache_folder, installed_pyspark
-
-_LINKED = ("bin", "jars", "sbin")
+from epochline.local.jars import cache_folder, installed_pyspark, unwritable
 
 
 def spark_home() -> Path:
@@ -29,11 +26,9 @@ def spark_home() -> Path:
     folder = cache_folder() / f"spark-home-{hashlib.sha256(bytes(installed)).hexdigest()[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _LINKED:
+        for name in ("bin", "jars", "sbin"):
             with suppress(FileExistsError):  # made by an earlier call, or by a process that starts at the same time
                 (folder / name).symlink_to(installed / name)
     except OSError as error:
-        raise StackError(
-            f"the cache {folder.parent} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a folder you own"
-        ) from error
+        raise unwritable(folder.parent, error) from error
     return folder
