@@ -1,7 +1,7 @@
-"""Sends lines of TCP clients to a Kafka topic, in one transaction per interval (E4).
+"""Sends lines of TCP clients to a Kafka topic, in one transaction per interval.
 
 The guarantee is exactly-once from Kafka on, because a socket cannot be read again. A line that is not yet committed is
-lost if this process dies, and its sender does not learn of it (X10). Kafka shows all of a transaction's lines or none,
+lost if this process dies, and its sender does not learn of it. Kafka shows all of a transaction's lines or none,
 each once. In a topic with one partition the lines of one client keep their order.
 """
 

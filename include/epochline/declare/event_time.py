@@ -50,7 +50,6 @@ class EventTime(DeclarationModel):
 
     @property
     def spec(self) -> EventTimeSpec:
-        """The values that a Spark worker needs."""
         return self._as(EventTimeSpec)
 
 

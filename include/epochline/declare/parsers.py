@@ -27,12 +27,10 @@ class Bytes(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return {self.column: "bytea"}
 
     @property
     def spec(self) -> BytesSpec:
-        """The values that a Spark worker needs."""
         return self._as(BytesSpec)
 
 
@@ -48,12 +46,10 @@ class Text(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return {self.column: "text"}
 
     @property
     def spec(self) -> TextSpec:
-        """The values that a Spark worker needs."""
         return self._as(TextSpec)
 
 
@@ -132,12 +128,10 @@ class Json(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return dict(self.columns)
 
     @property
     def spec(self) -> JsonSpec:
-        """The values that a Spark worker needs."""
         return self._as(JsonSpec, scales=self.scale)
 
 
@@ -173,12 +167,10 @@ class Regex(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return known_types({name: self.columns.get(name, "text") for name in named_groups(self.pattern)})
 
     @property
     def spec(self) -> RegexSpec:
-        """The values that a Spark worker needs."""
         return self._as(RegexSpec, columns=self.record)
 
 

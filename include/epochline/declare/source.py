@@ -115,7 +115,6 @@ class CustomSource(DeclarationModel):
 
     @property
     def name(self) -> str:
-        """Name of the source in the ledger."""
         return self.label or self.source
 
     @property
@@ -128,7 +127,6 @@ class CustomSource(DeclarationModel):
     """Only Kafka has patterns and consumer groups."""
 
     def mirrors(self, topic: str) -> bool:
-        """False, because only Kafka has consumer groups."""
         return False
 
     @property
@@ -138,29 +136,23 @@ class CustomSource(DeclarationModel):
 
     @property
     def described(self) -> str:
-        """What is read, for people."""
         return self.name
 
     @property
     def where(self) -> str:
-        """What is asked for positions: the class itself."""
         return self.source
 
     def reads(self, topic: str) -> bool:
-        """Whether a name in the ledger is this source's."""
         return topic == self.name
 
     def keeps(self, topic: str) -> bool:
-        """Whether a name with a head in the ledger is this source's."""
         return topic == self.name
 
     def without(self, topics: Collection[str]) -> CustomSource | None:
-        """This source; None if its name is among the topics."""
         return None if self.name in topics else self
 
     @property
     def spec(self) -> CustomSourceSpec:
-        """The values that a Spark worker needs."""
         return self._as(CustomSourceSpec, dense=self.positions == "dense")
 
 

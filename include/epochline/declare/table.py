@@ -168,7 +168,6 @@ class PostgresTable(DeclarationModel):
 
     @property
     def spec(self) -> SinkSpec:
-        """The values that a Spark worker needs."""
         return self._as(TableSpec)
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochline.errors import StackError
 from epochline.local import credentials
+from epochline.local.airflow_settings import AirflowSettings
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
@@ -54,19 +55,17 @@ class Stack:
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
         self.kafka = Kafka(self.home, self._ports, kafka_settings)
         self.spark = Spark(self.home, self._ports, extra_pythonpath=extra_pythonpath)
-        self._airflow_config = airflow_config
-        self._dags_folder = dags_folder
-        self._extra_pythonpath = extra_pythonpath
+        self._airflow_settings = AirflowSettings(
+            home=self.home, postgres=self.postgres, kafka=self.kafka, spark=self.spark, config=airflow_config or {},
+            dags_folder=dags_folder, extra_pythonpath=extra_pythonpath,
+        )  # fmt: skip
 
     @cached_property
     def airflow(self) -> Airflow:
         """Airflow. Its module is imported here, because commands for the other parts do not need it."""
         from epochline.local.airflow import Airflow
 
-        return Airflow(
-            self.home, self._ports, self.postgres, self.kafka, self.spark, config=self._airflow_config,
-            dags_folder=self._dags_folder, extra_pythonpath=self._extra_pythonpath,
-        )  # fmt: skip
+        return Airflow(self._airflow_settings, self._ports)
 
     def up(
         self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print, *, spark_cluster: bool = False
