@@ -26,8 +26,7 @@ def list_examples() -> None:
 
     `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
     """
-    from epochline.config.discovery import declared_in
-    from epochline.config.shipped_examples import enabled_examples, example_files
+    from epochline.config.discovery import declared_in, enabled_examples, example_files
     from epochline_examples.programs import PROGRAMS
 
     files, enabled = example_files(), enabled_examples()
@@ -51,7 +50,7 @@ def enable(names: _Names = None) -> None:
     or another pipeline names it; 2: wrong use.
     """
     from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
-    from epochline.config.shipped_examples import switch_examples
+    from epochline.config.discovery import switch_examples
 
     chosen = _chosen(names)
     switch_examples(chosen, on=True)
@@ -81,7 +80,7 @@ def disable(names: _Names = None) -> None:
 
     Adds their lines to dags/.airflowignore. Exit code 0: disabled; 2: wrong use.
     """
-    from epochline.config.shipped_examples import switch_examples
+    from epochline.config.discovery import switch_examples
 
     chosen = _chosen(names)
     switch_examples(chosen, on=False)
@@ -90,7 +89,7 @@ def disable(names: _Names = None) -> None:
 
 
 def _chosen(names: list[str] | None) -> list[str]:
-    from epochline.config.shipped_examples import example_files
+    from epochline.config.discovery import example_files
 
     known = example_files()
     unknown = sorted(set(names or ()) - set(known))
@@ -103,9 +102,8 @@ def _chosen(names: list[str] | None) -> list[str]:
 
 def _pipelines(names: list[str]) -> tuple[Mapping[str, Pipeline], list[DeclarationError]]:
     """The pipelines of examples, without those whose tables another pipeline of the project names, and why."""
-    from epochline.config.discovery import declared_in, look, project_folder
+    from epochline.config.discovery import declared_in, example_files, look, project_folder
     from epochline.config.shared_tables import without_shared_tables
-    from epochline.config.shipped_examples import example_files
 
     alone, shared = without_shared_tables(look(project_folder() / "dags"))
     declared = declared_in([example_files()[name] for name in names]).pipelines

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from epochline.cli import printing
 from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError
-from epochline.local.status import StackStatus, State
+from epochline.local.stack import StackStatus, State
 
 NOT_HEALTHY = 3
 

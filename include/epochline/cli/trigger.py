@@ -49,8 +49,7 @@ def trigger(
     """
     from epochline.cli import connections
     from epochline.config import discovery
-    from epochline.local.airflow_api import new_run_id
-    from epochline.local.airflow_waits import why_it_failed
+    from epochline.local.airflow_api import new_run_id, why_it_failed
 
     api = _patiently(stack_api)
     dag = _patiently(api.dag, pipeline)
@@ -122,8 +121,7 @@ def stack_api() -> AirflowApi:
 
 
 def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], dict[str, Any] | None]) -> str:
-    from epochline.local.airflow_api import FINISHED
-    from epochline.local.airflow_waits import why_it_waits
+    from epochline.local.airflow_api import FINISHED, why_it_waits
 
     def look() -> tuple[str, list[TaskState]]:
         return api.run_state(dag_id, run_id), api.task_states(dag_id, run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.startup import FromGroup, FromTimestamp
+from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.ports import OffsetSource
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import Head, TopicPartition

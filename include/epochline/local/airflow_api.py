@@ -1,4 +1,4 @@
-"""A client for the part of Airflow's REST API that the stack and the command line use."""
+"""A client for the part of Airflow's REST API that the stack and the command line use, and what it tells of a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from epochline.errors import AirflowUnavailableError, StackError
+from epochline.errors import AirflowUnavailableError, StackError, rebuilt
 
 # Requests to loopback must not go through a proxy of the environment.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -252,3 +252,62 @@ def _detail(error: urllib.error.HTTPError) -> str:
 
 def _moment(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+_WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred")
+
+
+def why_it_waits(api: AirflowApi, dag_id: str, run_id: str, state: str, tasks: Sequence[TaskState]) -> str | None:
+    """Say what a run waits for, from the states of the run and of its tasks; None if one of them is at work.
+
+    Raises:
+        AirflowUnavailableError: Airflow does not answer.
+        StackError: Airflow refuses.
+    """
+    if any(task.state == "running" for task in tasks):
+        return None
+    trouble = api.scheduler_trouble()
+    if trouble is not None:
+        return f"{trouble}; `epochline up` starts it again"
+    return _queued(api, dag_id, run_id) if state == "queued" else _at_work(api, tasks)
+
+
+def _queued(api: AirflowApi, dag_id: str, run_id: str) -> str:
+    dag = api.dag(dag_id)
+    if dag is not None and dag.paused:
+        return f"DAG {dag_id} is paused; unpause it in Airflow"
+    others = [other for other in api.running(dag_id) if other != run_id]
+    if dag is not None and dag.max_active_runs is not None and len(others) >= dag.max_active_runs:
+        tasks = [task for task in api.task_states(dag_id, others[0]) if task.state is not None]
+        doing = f" ({', '.join(f'{task.task_id} is {task.state}' for task in tasks)})" if tasks else ""
+        return f"run {others[0]} is running{doing}, and the DAG runs {dag.max_active_runs} at a time"
+    return "the scheduler has not taken the run yet"
+
+
+def _at_work(api: AirflowApi, tasks: Sequence[TaskState]) -> str | None:
+    task = next((waiting for waiting in tasks if waiting.state in _WAITING), None)
+    if task is None:
+        return None
+    if task.state == "up_for_retry":
+        return f"{task.task_id} waits for its next try"
+    free, slots = api.slots(task.pool)
+    if free < task.pool_slots:
+        return f"{task.task_id} waits for a slot of pool {task.pool}: {slots - free} of {slots} are taken"
+    return f"{task.task_id} is {task.state}, and no worker has taken it yet"
+
+
+def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
+    """The task of a run that failed last, and its error in one line; None if its log shows none.
+
+    Raises:
+        AirflowUnavailableError: Airflow does not answer.
+        StackError: Airflow refuses.
+    """
+    failed = [made for made in api.tries(dag_id, run_id) if made.state == "failed"]
+    for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
+        for detail in message.get("error_detail") or ():
+            # The first is what the task raised; its causes follow.
+            line = " ".join(str(detail["exc_value"]).split())
+            name, _, error = line.partition(": ")
+            return f"{failed[-1].task_id}: {error if rebuilt(name, error) else line}"
+    return None

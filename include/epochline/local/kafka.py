@@ -16,7 +16,7 @@ from epochline.local.home import Home, write_private
 from epochline.local.jars import KAFKA, JarSet, kafka_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.server import Server, java_environment
+from epochline.local.process import Server, java_environment
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient

@@ -23,7 +23,7 @@ from epochline.local.credentials import JOB, VIEWER
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.server import Server
+from epochline.local.process import Server
 
 SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.

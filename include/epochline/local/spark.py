@@ -17,8 +17,7 @@ from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports
-from epochline.local.process import Daemon
-from epochline.local.server import Server, java_environment
+from epochline.local.process import Daemon, Server, java_environment
 from epochline.local.spark_cluster import SparkCluster, write_conf
 from epochline.local.spark_home import spark_home
 
