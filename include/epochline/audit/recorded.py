@@ -59,7 +59,10 @@ class Recorded:
     def epochs(self, first: int, last: int) -> list[RecordedEpoch]:
         """The committed epochs with ids in ``[first, last]``, in order."""
         rows = execute(self._connection, "audited_epochs", pipeline=self._pipeline, first=first, last=last)
-        return [RecordedEpoch(**row) for row in rows.mappings()]
+        return [
+            RecordedEpoch(**{**row, "targets": {sink: dict(columns) for sink, columns in row["targets"].items()}})
+            for row in rows.mappings()
+        ]
 
     def declaration(self, epoch: RecordedEpoch) -> Pipeline:
         """The pipeline's declaration in this epoch."""

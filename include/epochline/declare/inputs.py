@@ -175,8 +175,7 @@ def one_source(source: DeclaredSource) -> OneSource:
 def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
     """Return the only source of the pipeline of this name.
 
-    Raises:
-        ConfigurationError: there are several; ``what`` needs one.
+    Raises `ConfigurationError` if there are several; ``what`` needs one.
     """
     if not isinstance(source, Sources):
         return source

@@ -169,8 +169,7 @@ class AirflowApi:
     def tries(self, dag_id: str, run_id: str) -> list[TaskTry]:
         """Every try of every task of a run that was started, in the order of their starts.
 
-        Raises:
-            StackError: the server does not answer or refuses, or has no such run.
+        Raises `StackError` if the server does not answer or refuses, or has no such run.
         """
         path = f"{_run_path(dag_id, run_id)}/taskInstances"
         tries = [
@@ -186,8 +185,7 @@ class AirflowApi:
     def log(self, dag_id: str, run_id: str, made: TaskTry) -> list[Mapping[str, Any]]:
         """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more.
 
-        Raises:
-            StackError: the server does not answer or refuses.
+        Raises `StackError` if the server does not answer or refuses.
         """
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(made.task_id)}/logs/{made.number}?full_content=true"
         content = self._request(path)["content"]

@@ -38,8 +38,7 @@ def class_options() -> str:
 def make_class_archive(report: Callable[[str], None] | None = None) -> None:
     """Write the archive with a small Spark job, unless there is one: half a minute, once per machine and Spark.
 
-    Raises:
-        StackError: the job failed, or the cache cannot be written.
+    Raises `StackError` if the job failed, or the cache cannot be written.
     """
     archive = _archive()
     if archive.is_file():

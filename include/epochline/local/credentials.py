@@ -67,11 +67,7 @@ def load(home: Home) -> Credentials | None:
 
 
 def require(home: Home) -> Credentials:
-    """The credentials of a home.
-
-    Raises:
-        StackError: the stack was never started, or the file cannot be read.
-    """
+    """The credentials of a home; raises `StackError` if the stack was never started, or the file cannot be read."""
     known = load(home)
     if known is None:
         raise StackError(f"the stack in {home} was never started; run `epochline up`")

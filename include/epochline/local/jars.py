@@ -81,8 +81,7 @@ class JarSet:
     def verify(self, folder: Path) -> None:
         """Check a folder against the lock. A jar that differs is deleted, also in Ivy's cache.
 
-        Raises:
-            StackError: the folder holds other jars than the lock lists, or a jar differs.
+        Raises `StackError` if the folder holds other jars than the lock lists, or a jar differs.
         """
         fetched = {path.name for path in folder.glob("*.jar")}
         if fetched != set(self.expected):
@@ -135,8 +134,7 @@ class JarSet:
 def installed_pyspark() -> Path:
     """The folder of the installed pyspark. It is found without an import, which takes a second.
 
-    Raises:
-        StackError: pyspark is not installed.
+    Raises `StackError` if pyspark is not installed.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:

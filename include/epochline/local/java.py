@@ -32,8 +32,7 @@ class Java:
 def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
 
-    Raises:
-        StackError: `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
+    Raises `StackError` if `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")
@@ -48,8 +47,7 @@ def java_executable(environment: Mapping[str, str] | None = None) -> Path:
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The Java of `$JAVA_HOME`, else of `$PATH`.
 
-    Raises:
-        StackError: no Java was found, it does not run, or it has another version.
+    Raises `StackError` if no Java was found, it does not run, or it has another version.
     """
     env = os.environ if environment is None else environment
     java = java_executable(env)

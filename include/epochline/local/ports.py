@@ -91,8 +91,7 @@ class Ports:
     def settle(self, running: set[str]) -> dict[str, int]:
         """Choose missing ports and replace those that other processes took. Servers in `running` keep theirs.
 
-        Raises:
-            StackError: a port was taken by another process, and the running Airflow still uses it.
+        Raises `StackError` if a port was taken by another process, and the running Airflow still uses it.
         """
         known = self.known()
         # Airflow is configured with all ports; PostgreSQL and Kafka know only their own.

@@ -201,8 +201,7 @@ class Postgres(Server):
     def arrange_roles(self) -> None:
         """Run what the ledger's migration leaves to a DBA, and create the logins with few rights. Idempotent.
 
-        Raises:
-            StackError: the roles are still incomplete afterwards.
+        Raises `StackError` if the roles are still incomplete afterwards.
         """
         from epochline.postgres.ledger.migrate import arrange_roles
 

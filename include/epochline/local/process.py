@@ -134,8 +134,7 @@ class Daemon:
     def stop(self) -> bool:
         """End the server and its child processes, and no others. Returns whether it was running.
 
-        Raises:
-            StackError: the server did not end after the last signal.
+        Raises `StackError` if the server did not end after the last signal.
         """
         pid = self.pid
         if pid is not None:
