@@ -77,11 +77,7 @@ class _Client(socketserver.StreamRequestHandler):
 class Transactions:
     """Consecutive Kafka transactions. The first fences another producer with the same id and aborts its transaction.
 
-    Args:
-        settings: settings of librdkafka.
-        topic: topic of the lines.
-        interval: most seconds of a transaction, from its first line.
-        lines: most lines of a transaction.
+    ``interval`` is the most seconds of a transaction from its first line, ``lines`` the most lines.
     """
 
     def __init__(self, settings: dict[str, str | int], topic: str, *, interval: float, lines: int) -> None:

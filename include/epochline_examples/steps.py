@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +72,21 @@ Step = Send | Call | Sql | Look | Read
 class Program:
     """One example program.
 
-    Args:
-        name: its name on the command line.
-        shows: what it shows, in a sentence.
-        pipeline: name of its pipeline, declared under ``dags/examples``.
-        topic: topic that the pipeline reads. It is created again with one partition, like those that the steps send to;
-            output topics get three. None for a pipeline that reads a source of its own.
-        steps: its steps, in order.
-        result: the last check.
-        files: paths of the files that must be there at the end, relative to the program's folder.
-        sql: SQL file in this folder that creates the program's existing tables.
-        redis: whether the program needs a Redis with the cities.
+    The topic that its pipeline reads is created again with one partition, like those that the steps send to; output
+    topics get three.
     """
 
     name: str
     shows: str
     pipeline: str
     topic: str | None
+    """None for a pipeline that reads a custom source."""
     steps: tuple[Step, ...]
     result: Look | Read
-    files: tuple[str, ...] = field(default=())
+    """The last check."""
+    files: tuple[str, ...] = ()
+    """Paths of the files that must be there at the end, relative to the program's folder."""
     sql: str | None = None
+    """SQL file in this folder that creates the program's existing tables."""
     redis: bool = False
+    """Whether the program needs a Redis with the cities."""

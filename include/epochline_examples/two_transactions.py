@@ -17,13 +17,9 @@ KILLED = 137
 
 
 class Step:
-    """One step of a program: read from the recorded offset, write the rows, record the next offset.
+    """One step of a program: read from the recorded offset of a topic with one partition, write rows, record the next.
 
-    Args:
-        connection: connection to the database of rows and offset.
-        bootstrap_servers: addresses of Kafka's brokers.
-        topic: a topic with one partition.
-        crash_at: the point at which this process ends at once, as if killed, or ``never``.
+    The process ends at once, as if killed, at the point ``crash_at``.
     """
 
     def __init__(self, connection: Connection, bootstrap_servers: str, topic: str, crash_at: CrashPoint) -> None:

@@ -62,13 +62,10 @@ class JobCredentials:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connections of one host. What the methods return holds passwords: never print or log it.
-
-    Args:
-        look_up: the connection of an id; raises `ConfigurationError` if the host does not know the id.
-    """
+    """The connections of one host. What the methods return holds passwords: never print or log it."""
 
     look_up: Callable[[str], Connection]
+    """Gives the connection of an id; raises `ConfigurationError` if the host does not know the id."""
 
     def postgres_dsn(self, connection_id: str = POSTGRES) -> str:
         """The libpq URL of a connection.

@@ -63,13 +63,7 @@ class _RefusedError(OSError):
 
 
 class AirflowApi:
-    """One API server.
-
-    Args:
-        url: of the server.
-        timeout: seconds that an answer may take.
-        token: of a user with the rights for the requests; the method `token` gets one.
-    """
+    """One API server, which may take ``timeout`` seconds to answer. The method `token` gets a token."""
 
     def __init__(self, url: str, timeout: float = 5.0, token: str | None = None) -> None:
         self._url = url
@@ -77,11 +71,9 @@ class AirflowApi:
         self._token = token
 
     def token(self, user: str, password: str) -> str:
-        """Log in and return a token.
+        """Log in and return a token. As every request, raises `AirflowUnavailableError` if the server does not answer.
 
-        Raises:
-            AirflowUnavailableError: the server does not answer, or fails.
-            StackError: it refuses.
+        Raises `StackError` if it refuses.
         """
         try:
             answer = self._call("/auth/token", {"username": user, "password": password})
@@ -93,10 +85,7 @@ class AirflowApi:
         """None if the database and each part in `since` are healthy; else what is wrong.
 
         Airflow reports a killed scheduler as healthy for half a minute. So a part's last heartbeat must be later than
-        its time in `since`.
-
-        Args:
-            since: per part the time of its start, in seconds since 1970.
+        its start in `since`, in seconds since 1970.
         """
         try:
             answer = self._call("/api/v2/monitor/health")
@@ -167,10 +156,7 @@ class AirflowApi:
         return [TaskState(**{name: task[name] for name in names}) for task in tasks]
 
     def tries(self, dag_id: str, run_id: str) -> list[TaskTry]:
-        """Every try of every task of a run that was started, in the order of their starts.
-
-        Raises `StackError` if the server does not answer or refuses, or has no such run.
-        """
+        """Every try of every task of a run that was started, in the order of their starts."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances"
         tries = [
             TaskTry(
@@ -183,10 +169,7 @@ class AirflowApi:
         return sorted(tries, key=lambda started: (started.started_at, started.task_id))
 
     def log(self, dag_id: str, run_id: str, made: TaskTry) -> list[Mapping[str, Any]]:
-        """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more.
-
-        Raises `StackError` if the server does not answer or refuses.
-        """
+        """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(made.task_id)}/logs/{made.number}?full_content=true"
         content = self._request(path)["content"]
         return [{"event": message} if isinstance(message, str) else message for message in content]
@@ -256,12 +239,7 @@ _WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferre
 
 
 def why_it_waits(api: AirflowApi, dag_id: str, run_id: str, state: str, tasks: Sequence[TaskState]) -> str | None:
-    """Say what a run waits for, from the states of the run and of its tasks; None if one of them is at work.
-
-    Raises:
-        AirflowUnavailableError: Airflow does not answer.
-        StackError: Airflow refuses.
-    """
+    """Say what a run waits for, from the states of the run and of its tasks; None if one of them is at work."""
     if any(task.state == "running" for task in tasks):
         return None
     trouble = api.scheduler_trouble()
@@ -295,12 +273,7 @@ def _at_work(api: AirflowApi, tasks: Sequence[TaskState]) -> str | None:
 
 
 def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
-    """The task of a run that failed last, and its error in one line; None if its log shows none.
-
-    Raises:
-        AirflowUnavailableError: Airflow does not answer.
-        StackError: Airflow refuses.
-    """
+    """The task of a run that failed last, and its error in one line; None if its log shows none."""
     failed = [made for made in api.tries(dag_id, run_id) if made.state == "failed"]
     for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
         for detail in message.get("error_detail") or ():

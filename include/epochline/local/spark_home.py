@@ -13,12 +13,10 @@ def spark_home() -> Path:
     """A folder with Spark's launcher and jars, but without its Python archives.
 
     Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` first on the Python path of its drivers and workers. Python caches
-    no bytecode for an archive, so each process would compile some 200 modules of pyspark again. Therefore this folder,
-    in the cache, links to everything but the archives. If the package has no archives (the image deletes them), the
-    package's own folder is returned.
+    no bytecode for an archive, so each process would compile some 200 modules of pyspark again. So this folder, in the
+    cache, links to all but the archives. If the package has none (the image deletes them), it is the package's folder.
 
-    Raises:
-        StackError: pyspark is not installed, or the cache cannot be written.
+    Raises `StackError` if pyspark is not installed, or the cache cannot be written.
     """
     installed = installed_pyspark()
     if not any(installed.glob("python/lib/*.zip")):

@@ -434,12 +434,9 @@ _CLIENTS = "SELECT client, requests, bytes FROM requests_per_client"
 
 
 def check(logs: Sequence[Path], connection: extensions.connection, topic: str | None = None) -> Report:
-    """Compare logs with a target, which is read in one snapshot and not changed.
+    """Compare logs with a target, which is read in one snapshot and not changed. A file named twice was produced twice.
 
-    Args:
-        logs: the produced logs; a file named twice was produced twice.
-        connection: connection to the target database, without an open transaction.
-        topic: compare only rows and quarantined records of this topic; `requests_per_client` has no topics.
+    With a topic, only its rows and quarantined records are compared; `requests_per_client` has no topics.
     """
     comparison = Comparison(logs)
     connection.set_session(isolation_level=extensions.ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
