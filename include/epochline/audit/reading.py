@@ -42,12 +42,8 @@ class ReadAgain:
 class RangeReader:
     """Reads ranges of neighbouring epochs and puts the rows that they should have given into temporary tables.
 
-    Args:
-        session: reads from the source.
-        flow: the declaration's flow from records to rows; None if it cannot be built any more.
-        expected: takes the rows.
-        set_aside: by epoch, the records that it set aside. Today's parse may take them, and a later epoch may have
-            requeued them: of this epoch they are expected in the quarantine.
+    ``flow`` is None if the declaration's flow cannot be built any more. ``set_aside`` has the records that each epoch
+    set aside: today's parse may take them, and a later epoch may have requeued them, but the quarantine has them.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_same_cluster
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.startup import FromGroup, FromTimestamp
+from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource, PipelineRow
 from epochline.protocol.backfill import IntervalOffsets

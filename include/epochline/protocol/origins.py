@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp, Startup
+from epochline.declare.source import FromGroup, FromOffsets, FromTimestamp, Startup
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.protocol.offsets import Head, Origin, TopicPartition
 from epochline.protocol.planning import PartitionView

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from epochline.declare.inputs import DeclaredSource, Sources
 from epochline.declare.names import ledger_prefix
-from epochline.declare.source import KafkaSource, OneSource
-from epochline.declare.startup import FromGroup
+from epochline.declare.source import FromGroup, KafkaSource, OneSource
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.balances import LogGaps
