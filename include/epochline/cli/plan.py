@@ -51,8 +51,7 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
     """What the next epoch would read, for a program; printed for a person unless ``as_json``."""
     from epochline.cli.connections import ledger_of, offsets_of, spark_master
     from epochline.config.connections import spark_writers
-    from epochline.config.resolve import resolve_settings
-    from epochline.config.settings_file import file_settings
+    from epochline.config.resolve import file_settings, resolve_settings
     from epochline.config.shared_tables import find_alone
     from epochline.coordinator import PlanRequest, preview
 

@@ -83,9 +83,7 @@ def epoch_files(
     or damaged; 2: wrong use.
     """
     from epochline.config import discovery
-    from epochline.config.epoch_files import epoch_folder
-    from epochline.config.resolve import resolve_settings
-    from epochline.config.settings_file import file_settings
+    from epochline.config.resolve import epoch_folder, file_settings, resolve_settings
     from epochline.postgres.ledger.epoch_files import file_of
 
     declared = discovery.find(pipeline)

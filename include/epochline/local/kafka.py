@@ -76,7 +76,7 @@ class Kafka(Server):
         """Start the broker if it does not run. The first start fetches the jars and formats the storage."""
         if self.pid is not None:
             return
-        java = str(find_java().executable)
+        java = str(find_java())
         class_path = f"{kafka_jars(report)[0].parent}/*"
         self.folder.mkdir(mode=0o700, exist_ok=True)
         config = self._configure()
