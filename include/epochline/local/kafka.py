@@ -15,7 +15,7 @@ from epochline.local import credentials
 from epochline.local.home import Home, write_private
 from epochline.local.jars import KAFKA, JarSet, kafka_jars
 from epochline.local.java import find_java
-from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server, java_environment
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class Kafka(Server):
 
     def health(self) -> str | None:
         """None if the broker is unfenced, its controller answers and each partition has a leader; else the problem."""
-        if not is_listening(self.port):
-            return super().health()
+        if (closed := super().health()) is not None:
+            return closed
         # Imported here and below, because stopping a stack needs no client.
         from kafka.errors import KafkaError
 
