@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, Protocol
 
-from epochline.config.epoch_files import epoch_folder
+from epochline.config.resolve import epoch_folder
 from epochline.declare.external import Files
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline

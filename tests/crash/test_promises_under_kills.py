@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.config.epoch_files import epoch_folder
+from epochline.config.resolve import epoch_folder
 from epochline.failpoints.named import KILLED
 from epochline.postgres.ledger.epoch_files import files_in
 from epochline.postgres.ledger.savepoint_file import read_description

@@ -9,8 +9,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from epochline.airflow.connections import epochline_errors
-from epochline.config.resolve import ResolvedSettings, resolve_settings, run_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import ResolvedSettings, file_settings, resolve_settings, run_settings
 from epochline.declare.pipeline import Pipeline
 
 PLAN_PATIENCE = timedelta(minutes=5)
