@@ -171,7 +171,7 @@ class PostgresSavepoints(InTransaction):
         if newest is None:
             return None
         epoch = {"pipeline": pipeline.name, "epoch_id": newest.epoch_id}
-        committed_at = self._run("epoch_committed_at", **epoch).scalar_one()
+        committed_at = self._run("epoch", **epoch).one().committed_at
         return replace(newest, name=f"epoch-{newest.epoch_id}", made_at=committed_at)
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:

@@ -11,12 +11,6 @@ JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.attempt = %(attempt)s
 
--- name: watermark_before
--- The watermark that the last committed epoch before this one left.
-SELECT watermark FROM epochline.epoch
-WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %(epoch_id)s
-ORDER BY epoch_id DESC LIMIT 1
-
 -- name: refused_records
 -- Records that a target refused and that this epoch sets aside. A requeue epoch has no planned range: it tries
 -- earlier records again, and sets aside only those that it met itself.
