@@ -195,14 +195,7 @@ def missing_rows(connection: Connection, pipeline: Pipeline, sink: PostgresTable
 
 
 def remember(connection: Connection, pipeline: Pipeline, sink: PostgresTable, accepted: int | None = None) -> None:
-    """Keep which table is the target now.
-
-    Args:
-        connection: in the transaction of a claim, after `refuse_lost`.
-        pipeline: whose target it is.
-        sink: the target.
-        accepted: the epoch after which an operator accepted the table as it is.
-    """
+    """Keep which table is the target now, after `refuse_lost`, or the epoch after which an operator accepted it."""
     found = _Claimed(connection, pipeline, sink).found
     if accepted is None and (found.relation, found.deleted_keys) == (found.now, found.deleted_now):
         return
@@ -224,8 +217,7 @@ class _Claimed:
     def lost(self) -> str | None:
         """What shows that the target lacks rows of epochs, as the end of a sentence that begins with its name; or None.
 
-        None as well if no epoch left rows in it. The content of a state table is compared elsewhere (ADR 0012), and the
-        rows of an outbox are counted when they are sent.
+        The content of a state table is compared elsewhere (ADR 0012), and outbox rows are counted when they are sent.
         """
         sink, found = self._sink, self.found
         if isinstance(sink, StateTable):
