@@ -85,10 +85,9 @@ SET error = coalesce(error, %(error)s), error_class = coalesce(error_class, %(er
     error_command = coalesce(error_command, %(command)s), failed_at = coalesce(failed_at, clock_timestamp())
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
 
--- name: attempt_status
--- Whether an attempt is fenced, and whether it is sealed.
-SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt
-WHERE attempt_id = %(attempt_id)s
+-- name: attempt_is_live
+-- Whether an attempt is neither fenced nor sealed.
+SELECT fenced_at IS NULL AND sealed_at IS NULL FROM epochline.attempt WHERE attempt_id = %(attempt_id)s
 
 -- name: record_fenced_write
 -- Record a refused write, once per database session.
