@@ -19,8 +19,7 @@ from epochline.config.settings_file import file_settings
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError
 from epochline.operations.savepoint import missing
-from epochline.postgres.ledger.epoch_files import file_of, files_in
-from epochline.postgres.ledger.savepoint_file import description
+from epochline.postgres.ledger.savepoint_file import description, file_of, files_in
 
 
 def savepoint_export(
