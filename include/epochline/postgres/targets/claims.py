@@ -137,8 +137,8 @@ def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresT
     if not provenance.is_ours:
         raise TargetError(
             f"{subject} belongs to the role {provenance.owner}, and Epochline makes no table as this role: another"
-            f" program's rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run ALTER TABLE"
-            f" {sink.table} OWNER TO {OWNER}.",
+            f" program's rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run"
+            f" ALTER TABLE {sink.table} OWNER TO {OWNER}.",
             "migrate",
         )
     filled, own = {*sink.columns, *sink.added_columns}, set(sink.key)
