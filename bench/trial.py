@@ -26,9 +26,8 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
-from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.staging import StagingWriter, write_manifests
 from epochline.testing import FakeKafka
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000
@@ -81,9 +80,7 @@ class Ruled:
         ticket = begin(self._ledger, name, planned.epoch.epoch_id, run, lease=LEASE)
         assert ticket is not None
         ticket = read_plan(self._dsn, name, ticket.epoch_id, ticket.attempt).ticket
-        spec = self._pipeline.spec
-        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
-        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self._dsn))
+        writer = StagingWriter(one_pass_order(self._pipeline.spec, ticket, self._dsn))
         (only,) = planned.ranges
         write_manifests([writer], [writer.write(self._batches(only.range.start, only.range.until))])
         with transaction(self._dsn, ticket.application_name) as session, session.cursor() as cursor:

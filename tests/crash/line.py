@@ -43,9 +43,8 @@ from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.connection import transaction
-from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.staging import StagingWriter, write_manifests
 from tests.integration.kafka_topics import make_topic
 from tests.reading import read_range
 from tests.waiting import wait_for
@@ -169,10 +168,7 @@ class Line:
         It writes the records as they are. `SharedTopic` writes what a transform or windows make of them.
         """
         spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
-        functions = ship_functions(spec)
-        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external, search=self.search)
-        return StagingWriter(order)
+        return StagingWriter(one_pass_order(spec, ticket, self.via, search=self.search))
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
         """What the Spark job does: a part per Kafka partition, manifests, the end mark."""

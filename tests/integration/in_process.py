@@ -26,11 +26,10 @@ from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.sources.reading import SourceReader
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
-from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.source import claim_reader
+from epochline.spark.staging import StagingWriter, write_manifests
 from tests.databases import query
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
@@ -90,11 +89,8 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        functions = ship_functions(spec)
         search = self.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
-        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, search=search)
-        writer = StagingWriter(order)
+        writer = StagingWriter(one_pass_order(spec, ticket, self.dsn, search=search))
         before = dict(sys.modules)
         try:
             # A consumer that a failed write leaves open would not let its process end.

@@ -21,9 +21,8 @@ from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
-from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.staging import StagingWriter, write_manifests
 from tests.reading import read_range
 
 # Short, so that runs take over from dead ones while the soak lasts.
@@ -85,9 +84,7 @@ class Tasks:
 
     def _stage(self, ticket: StagingTicket) -> None:
         work = read_plan(self._servers.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
-        spec = work.pipeline.spec
-        flow = OnePassFactory(pipeline=spec, tables=work.ticket.written, functions=ship_functions(spec))
-        writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, external=spec.external))
+        writer = StagingWriter(one_pass_order(work.pipeline.spec, work.ticket, self._servers.dsn))
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
         write_manifests([writer], [writer.write(chain.from_iterable(reads))])
         with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:

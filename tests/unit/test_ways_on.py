@@ -47,6 +47,10 @@ def raised() -> Iterator[tuple[str, str, Sequence[str]]]:
                 yield where, node.func.id, texts(node.args[1], module) if len(node.args) == 2 else ()
 
 
+def _function(module: ast.Module, name: str) -> ast.FunctionDef | None:
+    return next((one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+
 def texts(node: ast.expr, module: ast.Module) -> list[str]:
     """What an expression may be, with every inserted value filled in. A function is called."""
     match node:
@@ -60,6 +64,9 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
             return texts(one, module) + texts(other, module)
         case ast.Call(func=ast.Name(id="way_out_of_pause")):
             return [way_out_of_pause(FILLED, None)]
+        case ast.Call(func=ast.Name(id=name)) if found := _function(module, name):
+            returned = [one.value for one in ast.walk(found) if isinstance(one, ast.Return) and one.value is not None]
+            return [text for value in returned for text in texts(value, module)]
         case ast.Name(id=name):
             assigned = [one for one in ast.walk(module) if isinstance(one, ast.Assign)]
             values = [one.value for one in assigned for to in one.targets if isinstance(to, ast.Name) and to.id == name]

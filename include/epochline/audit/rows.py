@@ -45,10 +45,8 @@ class RowDifference(NamedTuple):
 class ExpectedRows:
     """Temporary tables of one session: the rows that targets should have for a few epochs.
 
-    Args:
-        connection: a dedicated session; every call is one transaction.
-        sinks: per target its columns with their types, as `staged_columns` orders them.
-        skipped: per target that skips repeats, its unique key. A row is not missing there if the target has its key.
+    ``sinks`` has each target's columns with their types, as `staged_columns` orders them; ``skipped`` the unique key of
+    each that skips repeats: no row is missing whose key the target has. Every call is one transaction.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class AttemptPlan:
     ranges: tuple[PlannedRange, ...]
     kind: EpochKind
     parallelism: int | None = None
-    """Number of Spark tasks that read and stage at once, if the settings name one (K22)."""
+    """Number of Spark tasks that read and stage at once, if the settings name one."""
     times: TimeStanding | None = None
     """Event time after the previous epochs, if the pipeline has windows."""
 
@@ -107,7 +107,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
 def _event_times(
     cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime, unread: list[list[object]] | None
 ) -> TimeStanding:
-    awake = {tuple(one) for one in unread or ()}
+    awake = {tuple(place) for place in unread or ()}
     failpoint("job.watermark")
     cursor.execute(statement("watermark_left"), {"pipeline": declared.name, "before": epoch_id})
     left = cursor.fetchone()
