@@ -58,9 +58,9 @@ def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, 
         raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
     (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
     ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
-    attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
+    attempts = database.ask(opened, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1]
     kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
-    (standing,) = database.ask(opened, "epoch_standing", pipeline=pipeline, epoch=epoch)
+    (standing,) = database.ask(opened, "page_epoch", pipeline=pipeline, epoch_id=epoch)
     if as_json:
         whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
         return partial(printing.say, printing.as_json(whole))
@@ -101,7 +101,7 @@ def next_step(row: Row) -> str | None:
     """What becomes of an epoch, and the command that goes on if a person has to act; None if it is committed.
 
     Args:
-        row: of the statement ``epoch_standing``.
+        row: of the statement ``page_epoch``.
     """
     return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 

@@ -17,8 +17,7 @@ from epochline.config.resolve import epoch_folder, file_settings, resolve_settin
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError
 from epochline.operations.savepoint import missing
-from epochline.postgres.ledger.epoch_files import file_of, files_in
-from epochline.postgres.ledger.savepoint_file import description
+from epochline.postgres.ledger.savepoint_file import description, file_of, files_in
 
 
 def savepoint_export(

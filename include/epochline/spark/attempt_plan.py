@@ -110,7 +110,7 @@ def _event_times(
 ) -> TimeStanding:
     awake = {tuple(place) for place in unread or ()}
     failpoint("job.watermark")
-    cursor.execute(statement("watermark_before"), {"pipeline": declared.name, "epoch_id": epoch_id})
+    cursor.execute(statement("watermark_left"), {"pipeline": declared.name, "before": epoch_id})
     left = cursor.fetchone()
     failpoint("job.event_times")
     cursor.execute(statement("event_times"), {"pipeline": declared.name})

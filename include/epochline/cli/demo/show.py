@@ -185,7 +185,8 @@ class Show:
         _wait(settled, f"epoch {caught.epoch_id} to be settled")
         if shown[-1][0] == "ABORTED":
             printing.say("its run gave up; the next run reads the range again")
-        show_attempts(database.ask(ledger, "attempts_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id))
+        attempts = database.ask(ledger, "page_attempts", pipeline=PIPELINE, epoch_id=caught.epoch_id, limit=None)
+        show_attempts(attempts[::-1])
         for write in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
             printing.say(
                 f"attempt {caught.attempt}, session {write['backend_pid']} on {write['host']}: {write['what']}"

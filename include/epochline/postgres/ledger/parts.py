@@ -44,19 +44,6 @@ class Part:
     message: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStatus:
-    """Whether an attempt may still write."""
-
-    fenced: bool
-    sealed: bool
-
-    @property
-    def live(self) -> bool:
-        """The attempt is neither fenced nor sealed."""
-        return not (self.fenced or self.sealed)
-
-
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
     """The message of a part with the counts per Kafka partition, in a fixed order. Digests of 64 bits are text."""
     return {
@@ -165,12 +152,12 @@ def record_error(cursor: Cursor, attempt_id: int, error: RecordedError) -> bool:
     return cursor.rowcount == 1
 
 
-def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
-    """Whether the attempt may still write, as committed; None if there is no such attempt."""
+def is_live(cursor: Cursor, attempt_id: int) -> bool | None:
+    """Whether the attempt is neither fenced nor sealed, as committed; None if there is no such attempt."""
     failpoint("refused.standing")
-    cursor.execute(statement("attempt_status"), {"attempt_id": attempt_id})
+    cursor.execute(statement("attempt_is_live"), {"attempt_id": attempt_id})
     row = cursor.fetchone()
-    return None if row is None else AttemptStatus(fenced=row[0], sealed=row[1])
+    return None if row is None else bool(row[0])
 
 
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
