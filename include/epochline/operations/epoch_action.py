@@ -7,19 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from epochline.coordinator.intent import (
-    LEASE,
-    EpochDraft,
-    Intent,
-    Plan,
-    PlanRequest,
-    resume,
-    settle,
-    write_epoch,
-)
+from epochline.coordinator.intent import LEASE, EpochDraft, Intent, Plan, PlanRequest, resume, settle, write_epoch
 from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import Action, P, Request, Seen, Subject, record
-from epochline.operations.older_kafka import refuse_older_kafka
+from epochline.operations.action import Action, P, Request, Seen, Subject, record, refuse_older_kafka
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, Run
 

@@ -11,20 +11,11 @@ from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
 from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
-from epochline.coordinator.intent import (
-    LEASE,
-    EpochDraft,
-    Intent,
-    Plan,
-    PlanRequest,
-    settle,
-    write_epoch,
-)
+from epochline.coordinator.intent import LEASE, EpochDraft, Intent, Plan, PlanRequest, settle, write_epoch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
-from epochline.operations.action import ActionPreview, Request, Subject, record
+from epochline.operations.action import ActionPreview, Request, Subject, record, refuse_older_kafka
 from epochline.operations.epoch_action import refuse_unfinished
-from epochline.operations.older_kafka import refuse_older_kafka
 from epochline.operations.restorable import Logs, cut_off_since, logs_of, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.data_loss import cannot_be_read_again
