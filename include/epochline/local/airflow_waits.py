@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochline.errors import rebuilt
+from epochline.errors import one_line, rebuilt
 from epochline.local.airflow_api import AirflowApi, TaskState
 
 _WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred")
@@ -74,6 +74,6 @@ def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
     if not details:
         return None
     # The first is what the task raised; its causes follow.
-    said = " ".join(str(details[0]["exc_value"]).split())
+    said = one_line(details[0]["exc_value"])
     name, _, message = said.partition(": ")
     return f"{failed[-1].task_id}: {message if rebuilt(name, message) else said}"
