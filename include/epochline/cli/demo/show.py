@@ -58,12 +58,7 @@ def demo(
 
 
 class Show:
-    """One demo.
-
-    Args:
-        log: the user's log; None to generate one.
-        lines: length of a generated log.
-    """
+    """One demo, with the user's log, or a generated one of so many lines."""
 
     def __init__(self, log: Path | None, lines: int) -> None:
         if log is not None and not log.is_file():
@@ -275,7 +270,7 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
 
     Args:
         logs: files of the produced lines.
-        service: name of the target database in ``PGSERVICEFILE``.
+        service: name of the target database in ``PGSERVICEFILE``, which ``environment`` has.
         environment: ``PGSERVICEFILE`` and ``PGPASSFILE``.
 
     Returns:
