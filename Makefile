@@ -14,15 +14,15 @@ MARKDOWN := *.md docs include plugins tests
 # Three processes share the tests and two cores: one waits for brokers while the others compute (tests/tiers.py says which
 # tests share servers). WORKERS=0 runs them in one, as a debugger needs it.
 WORKERS ?= 3
-DURATIONS := build/durations.tsv
+DURATIONS = build/durations.tsv
 SHARED := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
-PYTEST := $(BIN)/pytest $(SHARED) --durations-file $(DURATIONS)
+PYTEST = $(BIN)/pytest $(SHARED) --durations-file $(DURATIONS)
 
 WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint format up down status lock
+.PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -49,8 +49,16 @@ demo: setup ## real log lines through Kafka, Spark, staging, commit and ledger; 
 test-fast: setup ## tests without a server: a minute
 	$(PYTEST) $(WITHOUT_SERVERS) $(FAST)
 
-test: setup lint ## each promise once, on real servers that the tests start themselves; what CI runs
-	$(PYTEST) -m "not slow and not long" $(FAST) $(REAL)
+test: setup lint ## each promise once, on real servers that the tests start themselves: ten minutes
+	$(PYTEST) -m "not ci and not slow and not long" $(FAST) $(REAL)
+
+# CI runs `test` and then this.
+test-ci: DURATIONS = build/durations-ci.tsv
+test-ci: setup ## the tests on servers that `make test` leaves out; a skip that tests/skips.py does not list is a failure
+	$(PYTEST) --strict-skips -m "ci and not slow and not long" $(FAST) $(REAL)
+
+representatives: setup ## choose the tests on servers that `make test` runs, by what build/durations*.tsv say
+	@$(BIN)/python -m tests.representatives
 
 test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
 test-all: setup lint ## every row of the fault matrix, the model's whole search, more made-up histories: before a release

@@ -1,7 +1,7 @@
 """A plugin of pytest: how long each test may take, which need a server, and which run in one process.
 
-The tiers themselves are `make test-fast`, `test`, `test-all` and `test-long`; they choose by the marks ``server``,
-``slow`` and ``long`` (pyproject.toml says what each means).
+The tiers themselves are `make test-fast`, `test`, `test-ci`, `test-all` and `test-long`; they choose by the marks
+``server``, ``ci``, ``slow`` and ``long`` (pyproject.toml says what each means).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from epochline.local.class_archive import class_options
+from tests.representatives import chosen
 
 TESTS = Path(__file__).parent
 
@@ -61,6 +62,9 @@ _SERVERS = frozenset(
 )
 """Fixtures behind which a server or a JVM stands."""
 
+_BY_COMMANDS = frozenset({"e2e", "soak", "long"})
+"""Folders whose tests start servers by commands, without those fixtures."""
+
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live for minutes: a broker is there after 2.7 s of processor time instead of 4.7, the tests of state in
 Spark need 86 s of it instead of 108 (two cores)."""
@@ -97,16 +101,32 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks in a hook of the same name
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its time-out, and with ``server`` where it needs one; put the long groups first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its time-out, ``server`` where it needs one, and ``ci`` where another stands for its promises.
+
+    Put the long groups first.
+
+    Raises:
+        pytest.UsageError: representatives.txt names a test that a file, collected as a whole, does not have.
+    """
+    representatives = chosen()
+    if not any("::" in argument for argument in config.args):
+        files = {item.nodeid.partition("::")[0] for item in items}
+        gone = {test for test in representatives if test.partition("::")[0] in files} - {item.nodeid for item in items}
+        if gone:
+            raise pytest.UsageError(
+                f"tests/representatives.txt names {', '.join(sorted(gone))}, which is not there. Run `make representatives`."
+            )
     for item in items:
         path = item.path.relative_to(TESTS)
         slow = item.get_closest_marker("slow") is not None
         long = item.get_closest_marker("long") is not None
         seconds = _TIMEOUTS["long"] if long else seconds_for(path) * (_SLOW if slow else 1)
         item.add_marker(pytest.mark.timeout(seconds))
-        if _SERVERS & set(getattr(item, "fixturenames", ())):
+        if path.parts[0] in _BY_COMMANDS or _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+            if item.nodeid not in representatives:
+                item.add_marker(pytest.mark.ci)
     items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
 
 

@@ -23,7 +23,7 @@ IN_SPARK = frozenset({"job.stage"})
 WITH_GAPS = frozenset({"seal.source.gaps", "seal.chain.declared_gaps"})
 """Passed where offsets gave no record and nothing explains them: `tests.crash.test_f46_f47_logs` makes them fail."""
 
-_WHOLE = ("", "not long", "not slow and not long")
+_WHOLE = ("", "not long", "not slow and not long", "ci and not slow and not long")
 """What the targets of make choose by that run the whole folder."""
 
 

@@ -1,0 +1,129 @@
+"""Which tests on servers `make test` runs: ``python -m tests.representatives``, or ``make representatives``.
+
+Each id of docs/requirements.md and each row of the fault matrix that has tests on servers is shown in `make test` by
+the cheapest of those that cite it most closely. `make test-ci` runs the other tests on servers. The choice is written
+to representatives.txt beside this file: a test on each line, and the ids that it stands for. What a test costs is read
+from build/durations.tsv and durations-ci.tsv, which `make test` and `make test-ci` leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.crash.matrix import FAULTS
+from tests.requirements import PAGE, all_tests, defined
+
+ROOT = Path(__file__).parents[1]
+FILE = Path(__file__).with_name("representatives.txt")
+
+ALWAYS = (
+    # A shipped DAG under a scheduler, whose Spark driver is killed, and the verdict over every record.
+    "tests/e2e/test_demo.py::test_the_demo_kills_a_driver_and_each_line_takes_effect_once",
+)
+START_SECONDS = {"tests/airflow/": 90.0, "tests/integration/spark/": 30.0}
+"""What the servers of a folder cost that its first test starts."""
+
+
+def chosen() -> dict[str, frozenset[str]]:
+    """The tests of representatives.txt, and the ids that each stands for."""
+    lines = (line.partition("\t") for line in FILE.read_text().splitlines())
+    return {test: frozenset(ids.split()) for test, _, ids in lines}
+
+
+class _Collected:
+    """The tests on servers of the default tier, with the ids that each cites and how closely."""
+
+    def __init__(self) -> None:
+        self.cites: dict[str, dict[str, int]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        cited = {(test.path, test.name): test.cites for test in all_tests()}
+        for item in session.items:
+            if item.get_closest_marker("server") is None:
+                continue
+            path, _, name = item.nodeid.partition("::")
+            function = name.partition("[")[0].rpartition("::")[2]
+            faults = {fault: 0 for mark in item.iter_markers("fault") for fault in mark.args}
+            self.cites[item.nodeid] = {**cited.get((path, function), {}), **faults}
+
+
+def cover(
+    cites: Mapping[str, Mapping[str, int]], seconds: Mapping[str, float], ids: Iterable[str]
+) -> dict[str, set[str]]:
+    """A cheap set of tests that shows every id: again and again the test with the fewest seconds per id not shown yet.
+
+    Args:
+        cites: the ids of each test, and how closely the test cites each; 0 is closest.
+        seconds: what each test takes; a test that is not among them is never chosen, unless it is the only one.
+        ids: what must be shown; an id that no test cites is left out.
+    """
+    candidates: dict[str, set[str]] = {}
+    for id_ in ids:
+        citing = {test: closeness[id_] for test, closeness in cites.items() if id_ in closeness}
+        if citing:
+            candidates[id_] = {test for test, distance in citing.items() if distance == min(citing.values())}
+    shows: dict[str, set[str]] = defaultdict(set)
+    for id_, tests in candidates.items():
+        for test in tests:
+            shows[test].add(id_)
+    picked: dict[str, set[str]] = {}
+    started: set[str] = set()
+
+    def pick(test: str, left: set[str]) -> None:
+        picked[test] = shows[test] & left
+        left -= shows[test]
+        started.update(folder for folder in START_SECONDS if test.startswith(folder))
+
+    def price(test: str, left: set[str]) -> float:
+        start = sum(cost for folder, cost in START_SECONDS.items() if test.startswith(folder) and folder not in started)
+        return (seconds.get(test, 1_000.0) + start) / len(shows[test] & left)
+
+    left = set(candidates)
+    for test in ALWAYS:
+        pick(test, left)
+    while left:
+        pick(min((test for test in shows if shows[test] & left), key=lambda test: (price(test, left), test)), left)
+    return picked
+
+
+def collected() -> dict[str, dict[str, int]]:
+    """The tests on servers of the default tier, with the ids that each cites and how closely."""
+    found = _Collected()
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "-q", "-n0", "-m", "not slow and not long", "tests"], plugins=[found])
+    return found.cites
+
+
+def promises() -> list[str]:
+    """The ids that tests may stand for."""
+    return [*defined(PAGE.read_text()), *FAULTS]
+
+
+def main() -> None:
+    """Choose, write the file, and say what the choice takes; with ``--check``, name the ids without a test."""
+    cites = collected()
+    if sys.argv[1:] == ["--check"]:
+        shown = {id_ for ids in chosen().values() for id_ in ids}
+        cited = {id_ for ids in cites.values() for id_ in ids}
+        missing = [id_ for id_ in promises() if id_ in cited - shown]
+        gone = sorted(chosen().keys() - cites.keys())
+        sys.exit(f"not there: {gone}; without a test: {missing}. Run `make representatives`." if missing or gone else 0)
+    files = sorted((ROOT / "build").glob("durations*.tsv"))
+    if not files:
+        sys.exit("build/durations.tsv is missing: `make test` and `make test-ci` leave how long each test took.")
+    rows = (line.split("\t", 3) for file in files for line in file.read_text().splitlines())
+    seconds = {name: float(took) for took, kind, _, name in rows if kind == "test"}
+    picked = cover(cites, seconds, promises())
+    FILE.write_text("".join(f"{test}\t{' '.join(sorted(picked[test]))}\n" for test in sorted(picked)))
+    print(f"{len(picked)} of {len(cites)} tests on servers, {sum(seconds.get(test, 0) for test in picked):.0f} s")
+
+
+if __name__ == "__main__":
+    main()
