@@ -24,8 +24,8 @@ from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
+from tests.driver import epoch_of
 from tests.integration import sinks_step
-from tests.integration.in_process import epoch_of
 from tests.integration.sinks_world import World, values
 from tests.reading import rows_in_folder
 

@@ -81,16 +81,16 @@ class World:
         """One epoch whose first attempt is killed somewhere, and what follows by itself."""
         before = self.target()
         planned, run = self.one.planned(**options)
-        ticket = self.one.begun(planned, run)
+        ticket = self.one.attempt(planned, run)
         if kill == "while it writes":
             self.killed_after = batches
             with pytest.raises(KilledError):
                 self.one.stage(planned, ticket)
             self.killed_after = -1
-            ticket = self.one.begun(planned, run)
+            ticket = self.one.attempt(planned, run)
         if kill == "before the seal":
             self.one.stage(planned, ticket)
-            ticket = self.one.begun(planned, run)
+            ticket = self.one.attempt(planned, run)
         self.one.stage(planned, ticket)
         assert self.target() == before
         self.one.seal(ticket, run)

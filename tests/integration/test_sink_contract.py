@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import Plan, PlanOutcome, abort, commit
+from epochline.coordinator import Plan, PlanOutcome, commit
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.protocol.sink import Sink
+from tests.driver import epoch_of
 from tests.integration.in_process import InProcess
 from tests.integration.sink_kinds import (
     ALL,
@@ -75,9 +76,7 @@ class Line:
         return [self.it.ledger.sink(self.it.pipeline, one.name) for one in self.it.pipeline.post_commit_sinks]
 
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
-        assert planned.epoch is not None
-        name, epoch_id = self.it.pipeline.name, planned.epoch.epoch_id
-        return abort(self.it.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
+        return self.it.abort(epoch_of(planned).epoch_id, run, by_operator=True)
 
     def next_run(self) -> None:
         """Whatever the ones before left: recover, read what there is, publish."""
@@ -127,7 +126,7 @@ def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> N
     for _ in range(2):
         before = line.produce()
         planned, run = line.it.planned()
-        ticket = line.it.begun(planned, run)
+        ticket = line.it.attempt(planned, run)
         assert line.read() == before
         line.it.stage(planned, ticket)
         assert line.read() == before
@@ -215,7 +214,7 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
     before = line.produce()
     if step == "begun":
         planned, run = line.it.planned()
-        ticket = line.it.begun(planned, run)
+        ticket = line.it.attempt(planned, run)
     else:
         planned, run, ticket = line.it.staged() if step == "written" else line.it.sealed()
 

@@ -103,14 +103,14 @@ def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four
     with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
         four.world.it.planned()
     with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
-        four.world.it.previewed()
+        four.world.it.preview()
     assert four.world.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
 
     four.switch("broken.preflight", on=False)
-    assert four.world.it.previewed().ranges
+    assert four.world.it.preview().ranges
     assert not (four.recording / "prepared").exists(), "a preview wrote something"
     four.switch("down.preflight")
-    assert [note for note in four.world.it.previewed().notes if note.startswith(f"{RECORDING} is down")]
+    assert [note for note in four.world.it.preview().notes if note.startswith(f"{RECORDING} is down")]
     planned, _ = four.world.it.planned()
 
     assert [
@@ -333,7 +333,7 @@ def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four
     planned, run = it.planned()
     for _ in range(2):
         with pytest.raises(SinkUnavailableError, match="is down for begin"):
-            it.begun(planned, run)
+            it.attempt(planned, run)
     assert four.seen() == everywhere()
 
     four.switch("down.begin", "down.recover_and_abort", on=False)
@@ -351,7 +351,7 @@ def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(
     four.switch("down.recover_and_abort")
     four.world.produce("a", "b")
     planned, run = it.planned()
-    it.stage(planned, it.begun(planned, run))
+    it.stage(planned, it.attempt(planned, run))
 
     assert abort(it.ledger, it.pipeline.name, 1, run, reason="the test says so") is AbortOutcome.ABORTED
 

@@ -190,7 +190,7 @@ def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Line) 
     planned, run, _ = line.world.staged()
     line.kind.grow(20)
 
-    again = line.world.begun(planned, run)  # the second attempt, after the first was read and not sealed
+    again = line.world.attempt(planned, run)  # the second attempt, after the first was read and not sealed
     line.world.stage(planned, again)
     line.world.seal(again, run)
     line.world.commit(planned)

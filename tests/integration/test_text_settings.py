@@ -12,7 +12,6 @@ from psycopg2 import sql
 from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import Difference, EpochResult, audit
 from epochline.cli.connections import in_environment
-from epochline.coordinator import seal
 from epochline.declare.columns import SUPPORTED, parse_type
 from epochline.declare.text_settings import TEXT_SETTINGS
 from epochline.errors import ConfigurationError, SealRefusedError
@@ -23,7 +22,7 @@ from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE, NewBench
-from tests.integration.in_process import InProcess, epoch_of, from_source
+from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser
 from tests.reading import range_batch
 
@@ -271,7 +270,7 @@ def test_a_login_for_which_no_foreign_key_is_enforced_is_refused_by_name(
     with pytest.raises(SealRefusedError, match="t_k_fkey"):
         it.commit_staged(planned, {"k": "a"}, {"k": "unknown"})
     it.sql("INSERT INTO known VALUES ('unknown')")
-    seal(it.ledger, it.kafka, it.stage(planned, {"k": "a"}, {"k": "unknown"}), epoch_of(planned).run)
+    it.seal_staged(planned, {"k": "a"}, {"k": "unknown"})
     refused(lambda: it.commit(planned))
     it.commit(planned)
     assert it.sql("SELECT k FROM t ORDER BY 1") == [("a",), ("unknown",)]

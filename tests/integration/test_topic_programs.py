@@ -127,7 +127,7 @@ class TestSinkComparison:
             world.produce(*self.tuples(epoch))
             planned, run = world.it.planned()
             if epoch > 1:
-                ticket = world.it.begun(planned, run)
+                ticket = world.it.attempt(planned, run)
                 with pytest.raises(RuntimeError, match=r"^compare test exception\.$"):
                     world.it.stage(planned, ticket)
                 assert two_step_run.rows == 11
