@@ -22,7 +22,7 @@ WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all test-long coverage reliability reliability-fresh semantics model requirements reference soak bench bench-quick lint format up down status lock
+.PHONY: help setup demo test test-fast test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -70,7 +70,7 @@ coverage: setup ## which lines and branches of the library the fast tests run
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
 	$(BIN)/pytest -m "fault and not long" --write-reliability docs/reliability.md $(FAST) $(REAL)
 
-reliability-fresh: setup ## name the lines of docs/reliability.md that are older than the code that they speak of
+stale: setup ## name each measured result that is older than its code, and the command that measures it again
 	@$(BIN)/python -m tests.crash.freshness
 
 semantics: setup ## kill four semantics over every kind of sink at each place, and write docs/semantics.md

@@ -25,7 +25,7 @@ from bench.epochs import Bench, timed
 from bench.plain_consumer import PlainConsumer
 from bench.recipe import Recipe
 from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, value
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline.local.home import project_root
 from epochline.local.stack import Stack
@@ -132,9 +132,8 @@ def measured(records: int, rounds: int) -> Mapping[str, Sequence[float]]:
 def rendered(times: Mapping[str, Sequence[float]], records: int, rounds: int) -> str:
     """The table, as ratios to the recipe."""
     lines = [
-        f"{records:,} records of about 115 bytes; medians of {rounds} rounds, each of which ran every contestant; one"
-        " round before them is not counted.",
-        f"Measured by `python -m bench.cold` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"{records:,} records of about 115 bytes; medians of {rounds} rounds.",
+        measured_by("bench.cold"),
         "",
         "| process | time, ratio to the recipe | seconds: median, least, most |",
         "|---|---:|---:|",

@@ -25,7 +25,7 @@ import psutil
 
 from bench.epochs import Bench, Epochs, ServerJob, in_spark
 from bench.memory import alone
-from bench.report import machine, write_section
+from bench.report import commit, machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -51,6 +51,7 @@ SIZES = (
 STORED = Path(__file__).with_name("footprint.json")
 """What was measured last."""
 
+SMALL_BYTES, SHOWN_RECORDS = 100, 1_000_000
 PARTITIONS = 4
 PARTS = ("the JVM", "Python workers", "the client")
 LARGEST = "the largest worker"
@@ -162,17 +163,14 @@ def measured(sizes: Sequence[tuple[str, int, int]]) -> list[dict[str, str | int]
 
 def kept(found: Sequence[Mapping[str, str | int]]) -> dict[str, Any]:
     """What is stored: the peaks, and where and when they were measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=STORED.parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
     return {
         "machine": machine(), "load": round(os.getloadavg()[0], 1), "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit, "peaks": list(found),
+        "commit": commit(), "peaks": list(found),
     }  # fmt: skip
 
 
 def rendered(stored: Mapping[str, Any]) -> str:
-    """The table of what is stored."""
+    """The table of what is stored. Of small records it shows the large epochs alone: their number changes nothing."""
     columns = (*PARTS, LARGEST)
     lines = [
         f"One epoch with a Spark of its own, two tasks at a time, {PARTITIONS} Kafka partitions; the most at any"
@@ -184,6 +182,8 @@ def rendered(stored: Mapping[str, Any]) -> str:
         "|---|---:|---:|" + "---:|" * (len(columns) + 1),
     ]
     for one in stored["peaks"]:
+        if one["bytes"] == SMALL_BYTES and one["records"] < SHOWN_RECORDS:
+            continue
         parts = " | ".join(f"{one[part] / 2**20:.0f}" for part in columns)
         whole = sum(one[part] for part in PARTS) / 2**20
         lines.append(f"| {one['where']} | {one['records']:,} | {one['bytes']:,} | {parts} | {whole:.0f} |")

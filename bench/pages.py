@@ -6,7 +6,6 @@ Airflow's own check of the user is left out. Every round makes every page at eve
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import closing
 
 import psycopg2
 
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
@@ -142,9 +141,8 @@ def rendered(times: Times, rounds: int) -> str:
     """The table, as ratios to the shortest history."""
     lengths = sorted({length for _, length in times})
     lines = [
-        f"Four partitions, one sink, an epoch a minute; {rounds} rounds, each of which made every page at every length;"
-        " one round before them is not counted.",
-        f"Measured by `python -m bench.pages` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"Four partitions, one sink, an epoch a minute; {rounds} rounds.",
+        measured_by("bench.pages"),
         "",
         f"| page | first byte after {lengths[-1]:,} epochs, ratio to {lengths[0]:,} | "
         + " | ".join(f"{length:,} epochs, ms: median, most" for length in lengths)

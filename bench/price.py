@@ -9,7 +9,6 @@ table with what was produced, and the topics by their ends.
 from __future__ import annotations
 
 import io
-import os
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark import cloudpickle
 
 from bench.epochs import Bench, Epochs, in_spark, rounds_of
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable
 from epochline.arrow.stage.encoding import CopyEncoder
@@ -216,9 +215,8 @@ def ratio(times: Times, form: str) -> float:
 def rendered(times: Times, per_record: float, records: int, rounds: int) -> str:
     """The table: each contestant beside the same sinks at least once, and beside the table alone."""
     lines = [
-        f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds, each of which ran every"
-        " contestant; one round before them is not counted.",
-        f"Measured by `python -m bench.price` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds.",
+        measured_by("bench.price"),
         "",
         "| contestant | time, ratio to at least once into the same sinks | time, ratio to the table alone"
         " | seconds: median, least, most |",

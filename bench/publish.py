@@ -16,7 +16,7 @@ from contextlib import closing
 import psycopg2
 from kafka import KafkaAdminClient, KafkaProducer
 
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic
@@ -106,9 +106,8 @@ def rendered(times: Mapping[str, list[float]], rows: int, rounds: int) -> str:
     """The table, as ratios to what the product sends by."""
     first = statistics.median(times[SENDERS[0]])
     lines = [
-        f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds, each of"
-        " which sent one epoch by every client.",
-        f"Measured by `python -m bench.publish` on {machine()}.",
+        f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds.",
+        measured_by("bench.publish"),
         "",
         f"| client | time, ratio to {SENDERS[0]} | seconds, median | slowest | rows per second |",
         "|---|---:|---:|---:|---:|",

@@ -14,7 +14,6 @@ that already runs. After each timed run the bench compares the table's count and
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from kafka import KafkaAdminClient
 from bench.plain_consumer import PlainConsumer
 from bench.processor import seconds_of
 from bench.recipe import Recipe, jars
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import commit, plan, stage
@@ -230,9 +229,8 @@ def rendered(contest: Contest, rounds: int) -> str:
         return statistics.median(of[name])
 
     lines = [
-        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds, each of which ran every"
-        " contestant; one round before them is not counted.",
-        f"Measured by `python -m bench.records` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"{contest.records:,} records of about 115 bytes per round; medians of {rounds} rounds.",
+        measured_by("bench.records"),
         "",
         "| contestant | records per second, ratio to the recipe | records per second | seconds: median, least, most"
         " | processor seconds per million records |",

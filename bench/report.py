@@ -1,4 +1,4 @@
-"""What every measurement writes down with its numbers: the machine, and where the page has its section."""
+"""What every measurement writes down with its numbers: machine, date, commit, and where the page has its section."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import argparse
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.chart import with_chart
+
+ROOT = Path(__file__).parents[1]
 
 
 def machine() -> str:
@@ -21,6 +25,20 @@ def machine() -> str:
         model = found[1] if found else model
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def commit() -> str:
+    """The commit that is checked out."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def measured_by(bench: str) -> str:
+    """The line under a table's heading: the program, the machine, its load, the date and the commit."""
+    load, date = os.getloadavg()[0], datetime.now(UTC)
+    return f"Measured by `python -m {bench}` on {machine()}; load average {load:.1f}; {date:%Y-%m-%d}, `{commit()}`."
 
 
 def write_section(page: Path | None, bench: str, table: str) -> None:

@@ -8,14 +8,13 @@ round the bench compares both tables with what was produced.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.epochs import WHOLE, Bench, Epochs, ServerJob
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -92,9 +91,8 @@ def ratio(times: Times, name: str) -> float:
 def rendered(times: Times, large: int, rounds: int) -> str:
     """The table."""
     lines = [
-        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, each of which ran both alone and then"
-        " at once; one round before them is not counted.",
-        f"Measured by `python -m bench.shares` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, alone and then at once.",
+        measured_by("bench.shares"),
         "",
         "| epoch | time at once, ratio to alone | alone, seconds: median, least, most"
         " | at once, seconds: median, least, most |",

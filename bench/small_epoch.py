@@ -11,7 +11,6 @@ with a pipeline that data would wake.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from kafka import KafkaAdminClient
 
 from bench.processor import seconds_of
 from bench.recipe import Recipe
-from bench.report import machine, write_section
+from bench.report import measured_by, write_section
 from epochline.config.discovery import find
 from epochline.local.airflow_api import FINISHED, AirflowApi
 from epochline.local.home import project_root
@@ -266,9 +265,8 @@ def rendered(found: Measured) -> str:
     """The tables."""
     first = statistics.median(found.times[EMPTY])
     lines = [
-        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds, each of which ran every"
-        " DAG; one round before them is not counted.",
-        f"Measured by `python -m bench.small_epoch` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds.",
+        measured_by("bench.small_epoch"),
         "",
         "| from the trigger to the end of the run | ratio to the empty DAG | seconds: median, least, most |",
         "|---|---:|---:|",

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg2
 from kafka import KafkaAdminClient, KafkaProducer
 
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
@@ -159,8 +159,8 @@ def rendered(held: Sequence[Held], rounds: int) -> str:
     """The table, as ratios to the smallest."""
     first = held[0]
     lines = [
-        f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds, each of which ran one epoch of every size.",
-        f"Measured by `python -m bench.state` on {machine()}.",
+        f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds.",
+        measured_by("bench.state"),
         "",
         "| keys held | " + " | ".join(f"{step}, ratio to {first.keys:,} keys" for step in STEPS) + " | whole epoch |",
         "|---:|" + "---:|" * (len(STEPS) + 1),

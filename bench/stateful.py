@@ -8,13 +8,12 @@ result; the stateless one writes a row per record. After each round the bench co
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
 from bench.epochs import WHOLE, Epochs, ServerJob, in_spark, rounds_of
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 
@@ -105,9 +104,8 @@ def ratio(times: Times, name: str, place: str) -> float:
 def rendered(times: Times, records: int, rounds: int) -> str:
     """The table, as ratios to the stateless pipeline in the same place."""
     lines = [
-        f"Epochs of {records:,} records with {KEYS} keys; medians of {rounds} rounds, each of which ran both"
-        " pipelines; one round before them is not counted.",
-        f"Measured by `python -m bench.stateful` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        f"Epochs of {records:,} records with {KEYS} keys; medians of {rounds} rounds.",
+        measured_by("bench.stateful"),
         "",
         "| pipeline | whole epoch, ratio to stateless | " + " | ".join(f"{step}, seconds" for step in STEPS) + " |",
         "|---|---:|" + "---:|" * len(STEPS),

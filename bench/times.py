@@ -1,4 +1,4 @@
-"""``python -m bench.times``: how long the commands take that a newcomer types, from a fresh clone, for the README.
+"""``python -m bench.times``: how long commands take from a fresh clone, for CONTRIBUTING.md.
 
 The commit that is checked out is cloned into an empty folder, its environment is made from the package cache, and each
 command is run there as a person would type it. A command that fails ends the measurement: no time is written.
@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.report import machine, write_section
+from bench.report import commit, machine, write_section
 
 ROOT = Path(__file__).parents[1]
 REPEATS = 7
@@ -27,7 +27,7 @@ MAKE = {
     "setup": "an environment from nothing, its packages in the cache",
     "demo": "a driver is killed on the way",
     "test-fast": "without a server",
-    "test": "what CI runs, `make lint` included",
+    "test": "each promise once, `make lint` included",
 }
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \| \d{4}-\d\d-\d\d, `\w+` \|$", re.MULTILINE)
 CALLS = {
@@ -83,13 +83,10 @@ def measure(targets: Sequence[str]) -> dict[str, tuple[float, str]]:
 
 
 def table(took: Mapping[str, tuple[float, str]], former: str = "") -> str:
-    """The section of the README. A command that was not run this time keeps its row of the former page."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    """The section of the page. A command that was not run this time keeps its row of the former page."""
     rows = {found[1]: found[0] for found in _ROW.finditer(former)}
     for command, (seconds, what) in took.items():
-        rows[command] = f"| `{command}` | {what} | {_written(seconds)} | {datetime.now(UTC):%Y-%m-%d}, `{commit}` |"
+        rows[command] = f"| `{command}` | {what} | {_written(seconds)} | {datetime.now(UTC):%Y-%m-%d}, `{commit()}` |"
     order = [f"make {target}" for target in MAKE] + [f"epochline {call}" for call in CALLS]
     return "\n".join(
         [

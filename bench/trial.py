@@ -14,7 +14,7 @@ from contextlib import closing
 import psycopg2
 import pyarrow as pa
 
-from bench.report import machine, run
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import SOURCE_SCHEMA
@@ -101,9 +101,8 @@ def table_of(times: dict[str, list[tuple[float, float]]], rows: int) -> str:
     medians = {rule: [statistics.median(column) for column in zip(*each, strict=True)] for rule, each in times.items()}
     base = medians[NO_RULE][0]
     lines = [
-        f"Epochs of {rows:,} rows into append tables of two columns; medians of {len(times[NO_RULE])} rounds, in each"
-        " of which every table took one epoch.",
-        f"Measured by `python -m bench.trial` on {machine()}.",
+        f"Epochs of {rows:,} rows into append tables of two columns; medians of {len(times[NO_RULE])} rounds.",
+        measured_by("bench.trial"),
         "",
         "| rule of the table | seal, ratio to no rule | seal, seconds | commit, seconds |",
         "|---|---:|---:|---:|",

@@ -15,7 +15,7 @@ from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
 from epochline.postgres.ledger.epoch_files import files_in
 from epochline.postgres.ledger.savepoint_file import read_description
-from epochline.protocol.offsets import chain_breaks
+from tests.chains import chain_breaks
 from tests.crash.line import Line
 from tests.crash.reliability import BAR_SECONDS
 from tests.crash.shown import files_left_over, rows_in_files, values_in_topic

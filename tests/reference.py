@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,8 @@ EXAMPLES = {
 )""",
     "Sources": """Sources(
     inputs={
-        "orders": Input(source=KafkaSource(topics="orders"), parse=Json(columns={"id": "bigint", "customer": "text"})),
-        "customers": Input(
-            source=KafkaSource(topics="customers", connection="crm_kafka"),
-            parse=Json(columns={"customer": "text", "name": "text"}),
-        ),
+        "orders": Input(source=KafkaSource(topics="orders"), parse=Json(columns={"id": "bigint"})),
+        "customers": Input(source=KafkaSource(topics="customers", connection="crm_kafka"), parse=Text()),
     },
     records_per_epoch=500_000,
 )""",
@@ -139,34 +137,73 @@ def fields(kind: type[DeclarationModel]) -> list[str]:
 def _lines() -> Iterator[str]:
     yield "# Reference of declarations"
     yield ""
-    yield "`make reference` writes this page from the code; do not edit it."
+    yield "This page lists what a declaration may contain: each class with its fields, and the column types."
+    yield "A field that shows neither *required* nor a default may be left out."
     yield "A duration is a `timedelta`, a number of seconds, or ISO 8601 text such as `PT10S`."
     yield "The [settings](settings.md) say which place decides a setting, and the [glossary](glossary.md) has the words."
+    yield "`make reference` writes the page from the code; do not edit it."
+    seen: dict[str, str] = {}
     for name, example in EXAMPLES.items():
         kind = getattr(epochline, name)
-        meanings = documented(kind)
         yield from ("", f"## {name}", "", _summary(kind), "")
+        if name == "Settings":
+            yield "[Each setting](settings.md#each-setting) is explained with its default:"
+            yield ", ".join(_signature(kind, field) for field in fields(kind)) + "."
+        else:
+            yield from _field_lines(kind, seen)
         if fields(kind):
-            yield from ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
-            for field in fields(kind):
-                cells = (f"`{field}`", f"`{_type(kind, field)}`", _default(kind, field), _markdown(meanings[field]))
-                yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
             yield ""
         yield from ("```python", example, "```")
+    yield from _column_types()
+
+
+def _field_lines(kind: type[DeclarationModel], seen: dict[str, str]) -> Iterator[str]:
+    """A line for each field. Neighbours share a meaning; what an earlier class explains at length is a link to it."""
+    meanings = documented(kind)
+    repeated: dict[str, list[str]] = {}
+    for meaning, group in groupby(fields(kind), key=meanings.__getitem__):
+        names = list(group)
+        line = f"- {', '.join(_signature(kind, field) for field in names)}: {_markdown(meaning)}"
+        if line in seen and len(meaning.split()) > 6:
+            repeated.setdefault(seen[line], []).extend(names)
+            continue
+        seen[line] = kind.__name__
+        yield line
+    for earlier, names in repeated.items():
+        yield f"- {', '.join(f'`{field}`' for field in names)}: as for [{earlier}](#{earlier.lower()})."
+
+
+def _signature(kind: type[DeclarationModel], field: str) -> str:
+    """The field as in a class: with its type, and its default unless that is empty."""
+    info = kind.model_fields[field]
+    spelled = f"{field}: {_type(kind, field)}"
+    if info.is_required():
+        return f"`{spelled}` *required*"
+    value = info.get_default(call_default_factory=True)
+    if value in (None, (), {}):
+        return f"`{spelled.removesuffix(' | None')}`"
+    shown = f"{type(value).__name__}()" if isinstance(value, DeclarationModel) else value
+    return f"`{spelled} = {shown!r}`" if isinstance(value, str) else f"`{spelled} = {shown}`"
+
+
+def _column_types() -> Iterator[str]:
     yield from ("", "## Column types", "")
     yield "A `parse` may return any of the named Arrow types for a column; integers and floats of any width count."
     yield "A value that the column cannot hold makes a bad record."
-    yield "COPY carries a column as binary or as text. One column of text takes the whole table along."
+    as_text = ", ".join(f"`{name}`" for name in SUPPORTED if parse_type(name).carrier == "text")
+    yield f"COPY carries a table as binary, or as text if it has a column of type {as_text}, or one that is listed below as a text."
     yield "`numeric(p,s)` of at most 38 digits is carried as binary."
-    yield from ("", "| Type | Aliases | COPY | `parse` may return |", "|---|---|---|---|")
+    yield from ("", "| Types (aliases) | `parse` may return |", "|---|---|")
+    rows: dict[str, list[str]] = {}
     for spelled in (*SUPPORTED, "numeric(12,2)"):
         aliases = ", ".join(f"`{alias}`" for alias, name in sorted(_ALIASES.items()) if name == spelled)
         taken = ", ".join(f"`{arrow}`" for arrow in _ARROW if _casts(arrow, spelled))
-        yield f"| `{spelled}` | {aliases} | {parse_type(spelled).carrier} | {taken} |"
-    yield from (
-        "",
-        "Times and timestamps may keep fewer digits of a second, as in `timestamp(3)`: a value with more is bad.",
-    )
+        named = f"`{spelled}` ({aliases})" if aliases else f"`{spelled}`"
+        rows.setdefault(taken, []).append(named)
+    for taken, types in rows.items():
+        yield f"| {', '.join(types)} | {taken} |"
+    yield ""
+    yield "Times and timestamps may keep fewer digits of a second, as in `timestamp(3)`: a value with more is bad."
     yield "Each type may be an array, as in `text[]`: `parse` may return Arrow lists, also lists of lists, or JSON arrays as"
     yield "text. A transform gets an array as the text of a JSON array, and a `time` as text."
     yield from ("", f"As texts: {', '.join(f'`{name}`' for name in BY_TEXT)}.", "")
@@ -189,20 +226,13 @@ def _type(kind: type[DeclarationModel], field: str) -> str:
         str(base.__annotations__[field]) for base in kind.__mro__ if field in vars(base).get("__annotations__", {})
     )
     spelled = {"Duration": "duration", "Pause": "duration", "Reference": "str", "DeclaredSink": "sink"}
+    spelled["AnySource"] = "KafkaSource | CustomSource | Sources"
     spelled["AnyWindows"] = "Windowed | WindowedQuery"
     spelled["Mode"] = "Literal['append', 'upsert', 'add', 'replace']"
+    spelled["Repeats"] = "Literal['refuse', 'skip']"
     spelled["OnCancel"] = "Literal['delete', 'retain']"
-    return re.sub(r"\w+", lambda word: spelled.get(word[0], word[0]), annotation)
-
-
-def _default(kind: type[DeclarationModel], field: str) -> str:
-    info = kind.model_fields[field]
-    if info.is_required():
-        return "required"
-    value = info.get_default(call_default_factory=True)
-    if isinstance(value, timedelta):
-        return f"`{value}`"
-    return f"`{value.__class__.__name__}()`" if isinstance(value, DeclarationModel) else f"`{value!r}`"
+    tagged = re.findall(r"Annotated\[(\w+), Tag", annotation)
+    return re.sub(r"\w+", lambda word: spelled.get(word[0], word[0]), " | ".join(tagged) or annotation)
 
 
 def _casts(arrow: pa.DataType, spelled: str) -> bool:

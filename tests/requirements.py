@@ -1,7 +1,7 @@
 """Which test fails if a requirement breaks: ``python -m tests.requirements``, or ``make requirements``.
 
 A test cites the ids of what it shows: at the start of a line or in brackets, in its docstring or in that of its class
-or module, or by its mark ``fault``. The table at the end of docs/requirements.md is made of that.
+or module, or by its mark ``fault``. docs/data/requirements.tsv, one line per requirement, is made of that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "requirements.md"
-BEGIN, END = "<!-- tests begin -->", "<!-- tests end -->"
+DATA = PAGE.parent / "data" / "requirements.tsv"
 LONG_SUITE = "(long suite)"
 """What the sentence of a requirement says that CI does not check."""
 
@@ -27,9 +27,10 @@ _LIST = rf"{_ID}(?:(?:[,;] (?:and )?| to | and |\u2013){_ID})*"
 _LEADING = re.compile(rf"^\s*({_LIST})[:.]", re.MULTILINE)
 _BRACKETED = re.compile(rf"\(({_LIST})\)")
 _RANGE = re.compile(r"([A-Z]{1,3}-?)(\d+)(?: to |\u2013)\1(\d+)")
-_DEFINED = re.compile(rf"^- \*\*({_ID})\*\* (.*)$", re.MULTILINE)
-_ROW = re.compile(rf"^\| ({_ID}) \| (.*) \|$", re.MULTILINE)
-_NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
+_DEFINED = re.compile(rf"^- (\*\*{_ID}\*\*(?:, \*\*{_ID}\*\*)*) (.*)$", re.MULTILINE)
+_HEADER = "id\tfails if it breaks\tfurther tests\tcommand"
+_COMMANDS = {"default": "make test", "slow": "make test-all", "long": "make test-long"}
+"""What runs the tests of a tier."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class CitingTest:
     """The first tier that runs it: ``default``, ``slow`` or ``long``."""
 
     def __str__(self) -> str:
-        return f"`{self.path}::{self.name}`"
+        return f"{self.path}::{self.name}"
 
 
 def expanded(text: str) -> frozenset[str]:
@@ -104,8 +105,8 @@ def all_tests() -> list[CitingTest]:
 
 
 def defined(page: str) -> dict[str, str]:
-    """The sentence of each requirement, in the order of the page."""
-    return dict(_DEFINED.findall(page))
+    """The sentence of each requirement, in the order of the page. Several may share one."""
+    return {id_: sentence for ids, sentence in _DEFINED.findall(page) for id_ in re.findall(_ID, ids)}
 
 
 def proofs(tests: Sequence[CitingTest]) -> Mapping[str, Sequence[CitingTest]]:
@@ -121,57 +122,45 @@ def proofs(tests: Sequence[CitingTest]) -> Mapping[str, Sequence[CitingTest]]:
     }
 
 
-def problems(page: str, tests: Sequence[CitingTest]) -> list[str]:
-    """What is wrong with the page: an id without a test that CI runs, or a row that is not true."""
+def problems(page: str, data: str, tests: Sequence[CitingTest]) -> list[str]:
+    """What is wrong with page and data: an id without a test that CI runs, or a line that is not true."""
     said, by_id = [], proofs(tests)
     requirements = defined(page)
-    known = {(test.path, test.name): test for test in tests}
-    rows = dict(_ROW.findall(page.partition(BEGIN)[2]))
+    known = {str(test): test for test in tests}
+    rows = {row[0]: row[1].split() for row in (line.split("\t") for line in data.splitlines()[1:])}
     for id_, sentence in requirements.items():
         some = by_id.get(id_, ())
         if not some:
             said.append(f"{id_}: no test cites it")
         elif all(test.tier != "default" for test in some) and LONG_SUITE not in sentence:
             said.append(f"{id_}: CI runs none of its tests, and its sentence does not say {LONG_SUITE}")
-        named = _NAMED.findall(rows.get(id_, ""))
+        named = rows.get(id_, [])
         if not named:
-            said.append(f"{id_}: the table names no test: run `make requirements`")
-        for path, name in named:
-            test = known.get((path, name))
+            said.append(f"{id_}: the data name no test: run `make requirements`")
+        for name in named:
+            test = known.get(name)
             if test is None or id_ not in test.cites:
-                said.append(f"{id_}: {path}::{name} does not exist or does not cite it: run `make requirements`")
-    return said + [f"{id_}: the table names it, and no sentence defines it" for id_ in rows if id_ not in requirements]
-
-
-def table(page: str, tests: Sequence[CitingTest]) -> str:
-    """The table of the page."""
-    by_id = proofs(tests)
-    lines = ["| | Fails if it breaks |", "|---|---|"]
-    for id_ in defined(page):
-        some = by_id.get(id_, ())
-        best = [test for test in some if test.tier == some[0].tier][:SHOWN]
-        more = f" and {len(some) - len(best)} more" if len(some) > len(best) else ""
-        tier = (
-            ""
-            if not some or some[0].tier == "default"
-            else f" (`make test-{'all' if some[0].tier == 'slow' else 'long'}`)"
-        )
-        lines.append(f"| {id_} | {', '.join(map(str, best))}{more}{tier} |")
-    return "\n".join(lines)
+                said.append(f"{id_}: {name} does not exist or does not cite it: run `make requirements`")
+    return said + [f"{id_}: the data name it, and no sentence defines it" for id_ in rows if id_ not in requirements]
 
 
 def written(page: str, tests: Sequence[CitingTest]) -> str:
-    """The page with its table made again."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{table(page, tests)}\n{END}{rest.partition(END)[2]}"
+    """The data: for each requirement of the page its closest tests, how many more there are, and what runs them."""
+    by_id = proofs(tests)
+    lines = [_HEADER]
+    for id_ in defined(page):
+        some = by_id.get(id_, ())
+        best = [test for test in some if test.tier == some[0].tier][:SHOWN]
+        command = _COMMANDS[some[0].tier] if some else ""
+        lines.append("\t".join((id_, " ".join(map(str, best)), str(len(some) - len(best)), command)))
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Write the table, and name what no test shows."""
-    tests = all_tests()
-    page = written(PAGE.read_text(), tests)
-    PAGE.write_text(page)
-    if found := problems(page, tests):
+    """Write the data, and name what no test shows."""
+    tests, page = all_tests(), PAGE.read_text()
+    DATA.write_text(written(page, tests))
+    if found := problems(page, DATA.read_text(), tests):
         raise SystemExit("\n".join(found))
 
 

@@ -3,8 +3,8 @@
 What a pipeline's author imports is here; nothing here imports Airflow, Spark or Kafka. Each name is imported when it is
 first asked for: a Spark worker or a command that declares nothing does not pay for the declarations.
 
-Ids in docstrings and comments, as ``INV-9``, ``C8`` or ``P13``, are those of ``docs/requirements.md``. ``ADR 0017``
-is ``docs/adr/0017-….md``. The words are those of ``docs/glossary.md``.
+``INV-9`` is an invariant of ``docs/requirements.md``, ``ADR 0017`` is ``docs/adr/0017-….md``. The words are those of
+``docs/glossary.md``.
 """
 
 from importlib import import_module
@@ -88,9 +88,8 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+    globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

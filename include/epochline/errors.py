@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class Failure(enum.StrEnum):
-    """What made an attempt fail, which decides what becomes of the pipeline once its epoch is aborted (K11, N1)."""
+    """What made an attempt fail, which decides what becomes of the pipeline once its epoch is aborted."""
 
     PASSING = "passing"
     """A time-out, a server, a process: the next run tries again, and `tolerable_failures` counts the epoch."""
@@ -20,6 +20,11 @@ class Failure(enum.StrEnum):
     """The user's code, or a trigger's, raises or refuses a record: after its last restart the pipeline stays down."""
     INCURABLE = "incurable"
     """The same rows are refused every time: the pipeline stays down at once."""
+
+
+def one_line(text: object) -> str:
+    """A text, such as an error's, without line breaks."""
+    return " ".join(str(text).split())
 
 
 class EpochlineError(Exception):
@@ -30,6 +35,12 @@ class EpochlineError(Exception):
     exit_code: ClassVar[int] = 1
     command: str | None = None
     """The command that goes on, without ``epochline``; None if no single command does."""
+
+    def __init_subclass__(cls, retryable: bool | None = None, failure: Failure | None = None) -> None:
+        if retryable is not None:
+            cls.retryable = retryable
+        if failure is not None:
+            cls.failure = failure
 
 
 class PipelineStandsError(EpochlineError):
@@ -73,10 +84,8 @@ class StackError(EpochlineError):
     """A part of the embedded stack could not be started, stopped or reached."""
 
 
-class AirflowUnavailableError(StackError):
+class AirflowUnavailableError(StackError, retryable=True):
     """Airflow's API does not answer, or its database is away, as while a server restarts: a retry helps."""
-
-    retryable = True
 
 
 class ConfigurationError(EpochlineError):
@@ -88,10 +97,7 @@ class SourceError(EpochlineError):
 
 
 class TopicMissingError(SourceError):
-    """Kafka has no topic of a declared name.
-
-    ``topics`` holds the names, ``cluster_id`` the cluster that was asked.
-    """
+    """Kafka lacks the declared ``topics``; ``cluster_id`` is the cluster that was asked."""
 
     def __init__(self, message: str, topics: Iterable[str] = (), cluster_id: str | None = None) -> None:
         super().__init__(message)
@@ -99,10 +105,8 @@ class TopicMissingError(SourceError):
         self.cluster_id = cluster_id
 
 
-class SourceUnavailableError(SourceError):
+class SourceUnavailableError(SourceError, retryable=True):
     """Kafka did not answer, or a partition has no leader: a retry helps."""
-
-    retryable = True
 
 
 class SourceAuthenticationError(SourceError):
@@ -129,22 +133,16 @@ class LedgerBehindError(LedgerError, PipelineStandsError):
     """Kafka or a sink shows an epoch that the ledger does not know: an older ledger was restored from a backup."""
 
 
-class LedgerUnavailableError(LedgerError):
+class LedgerUnavailableError(LedgerError, retryable=True):
     """The connection to PostgreSQL was lost or refused. The outcome of a lost commit is read from the ledger later."""
 
-    retryable = True
 
-
-class LockTimeoutError(LedgerError):
+class LockTimeoutError(LedgerError, retryable=True):
     """Another transaction held a row or table longer than the lock time-out."""
 
-    retryable = True
 
-
-class StatementTimeoutError(LedgerError):
+class StatementTimeoutError(LedgerError, retryable=True):
     """A statement was cancelled, by its time-out or by hand; its transaction was rolled back."""
-
-    retryable = True
 
 
 class TargetError(PipelineStandsError):
@@ -155,16 +153,12 @@ class SinkError(EpochlineError):
     """A sink refuses the rows of a committed epoch; the message names sink and epoch, and what to do."""
 
 
-class SinkUnavailableError(SinkError):
+class SinkUnavailableError(SinkError, retryable=True):
     """A sink is down, or another process publishes to it: a retry helps, and nothing is lost meanwhile."""
 
-    retryable = True
 
-
-class LookupUnavailableError(EpochlineError):
+class LookupUnavailableError(EpochlineError, retryable=True):
     """The store of a parse's look-ups cannot be reached: a retry helps, and no record is bad."""
-
-    retryable = True
 
 
 class SinkAheadError(SinkError, PipelineStandsError):
@@ -199,16 +193,12 @@ class EpochError(EpochlineError):
     """Base of the errors about one epoch."""
 
 
-class EpochBusyError(EpochError):
+class EpochBusyError(EpochError, retryable=True):
     """Another run holds the pipeline's unfinished epoch with a live lease."""
 
-    retryable = True
 
-
-class PlanChangedError(EpochError):
+class PlanChangedError(EpochError, retryable=True):
     """A head or the unfinished epoch changed between the look at Kafka and the plan: plan again."""
-
-    retryable = True
 
 
 class EpochFencedError(EpochError):
@@ -224,11 +214,11 @@ class EpochNotFoundError(EpochError):
 
 
 class RestartsExhaustedError(EpochError, PipelineStandsError):
-    """The restart strategy allows no further attempt (R1, R2)."""
+    """The restart strategy allows no further attempt."""
 
 
 class EpochTimeoutError(EpochError):
-    """The epoch was not staged and sealed in time; it is aborted and the next epoch takes its range (K10)."""
+    """The epoch was not staged and sealed in time; it is aborted and the next epoch takes its range."""
 
 
 class EpochAwaitsApprovalError(EpochError, PipelineStandsError):
@@ -239,33 +229,24 @@ class BeforeOriginError(EpochError, PipelineStandsError):
     """A backfill's interval lies before the pipeline's origin: only ``extend-back`` may commit it."""
 
 
-class SealRefusedError(EpochError):
+class SealRefusedError(EpochError, retryable=True):
     """Staging is incomplete or does not balance; the attempt failed (INV-9)."""
 
-    retryable = True
 
-
-class RowsRefusedError(SealRefusedError):
+class RowsRefusedError(SealRefusedError, retryable=False, failure=Failure.INCURABLE):
     """A target refuses these rows by a constraint, a type or a privilege, and would refuse them again."""
 
-    retryable = False
-    failure = Failure.INCURABLE
 
-
-class TargetCodeError(SealRefusedError):
+class TargetCodeError(SealRefusedError, failure=Failure.CODE):
     """A function of a target, such as a trigger, raised an error when the rows were applied."""
-
-    failure = Failure.CODE
 
 
 class RecordsRefusedError(SealRefusedError):
     """A target refuses parsed records; the next attempt moves them to the quarantine."""
 
 
-class OutboxTooLargeError(EpochError, PipelineStandsError):
+class OutboxTooLargeError(EpochError, PipelineStandsError, failure=Failure.INCURABLE):
     """An epoch has more rows for a topic than one Kafka transaction may take; the message names the limit to lower."""
-
-    failure = Failure.INCURABLE
 
 
 class HeadMovedError(EpochError, PipelineStandsError):
@@ -276,47 +257,32 @@ class StagingLostError(EpochError):
     """A sealed epoch's staging is missing or differs from its manifest (INV-6)."""
 
 
-class NonDeterministicPartError(EpochError):
+class NonDeterministicPartError(EpochError, retryable=True, failure=Failure.CODE):
     """A second try of a part gave other rows."""
 
-    retryable = True
-    failure = Failure.CODE
 
-
-class InputCutError(EpochError):
+class InputCutError(EpochError, retryable=True):
     """Spark's input of a task broke off, so that its part would be incomplete; nothing of the part was kept."""
 
-    retryable = True
 
-
-class BadRecordError(EpochError):
+class BadRecordError(EpochError, failure=Failure.CODE):
     """A record could not be parsed or does not fit the target, and the policy is ``fail``."""
 
-    failure = Failure.CODE
 
-
-class ColumnMismatchError(EpochlineError):
+class ColumnMismatchError(EpochlineError, failure=Failure.CODE):
     """A batch lacks a column, or a column's type cannot be cast to the declared one."""
 
-    failure = Failure.CODE
 
-
-class BatchContractError(EpochlineError):
+class BatchContractError(EpochlineError, failure=Failure.CODE):
     """A ``parse`` or ``select`` did not return one row per input row."""
 
-    failure = Failure.CODE
 
-
-class ValueDoesNotFitError(EpochlineError):
+class ValueDoesNotFitError(EpochlineError, failure=Failure.CODE):
     """A value that a function returned does not fit its column."""
 
-    failure = Failure.CODE
 
-
-class JobLostError(EpochError):
+class JobLostError(EpochError, retryable=True):
     """The Spark job ended without a reason in the ledger: its driver was killed, or never reached the ledger."""
-
-    retryable = True
 
 
 class EpochInterruptedError(EpochError):
@@ -324,12 +290,9 @@ class EpochInterruptedError(EpochError):
 
 
 def rebuilt(error_class: str | None, message: str, command: str | None = None) -> EpochlineError | None:
-    """The error that another process recorded; None if its class is not one of ours.
+    """The error that another process recorded, from its class's name, its message without the command, and the command.
 
-    Args:
-        error_class: the name of its class.
-        message: what it said, without the command.
-        command: the command that it named.
+    None if the class is not one of these.
     """
     kind = globals().get(error_class or "")
     if not (isinstance(kind, type) and issubclass(kind, EpochlineError)):

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from epochline.config.discovery import EXAMPLES, find, find_all, project_folder
+from epochline.config.discovery import EXAMPLES, find, project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack
@@ -26,6 +26,7 @@ from tests.airflow import rest
 from tests.checker import Query, assert_chain, assert_counts
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS, kill_airflow
 from tests.databases import query
+from tests.declared import find_all
 from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, produce
 from tests.waiting import wait_for
 

@@ -11,8 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from epochline.config.discovery import find_all
 from tests.airflow.interpreter import answer_without_airflow
+from tests.declared import find_all
 
 ROOT = Path(__file__).parents[2]
 # Files of pipelines; that of the operations is looked at in test_operations_dags.py.

@@ -11,6 +11,7 @@ import pytest
 from epochline.config import discovery
 from epochline.config.shipped_examples import switch_examples
 from tests.airflow.interpreter import answer_without_airflow
+from tests.declared import find_all
 from tests.declaring import DAG, declare
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def test_airflow_and_the_command_line_agree_about_the_examples_that_are_enabled(
     shutil.copytree(ROOT / "dags", tmp_path / "dags")
     monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
     monkeypatch.syspath_prepend(ROOT / "spark_jobs")
-    shipped = set(discovery.find_all(ROOT / "dags" / discovery.EXAMPLES))
+    shipped = set(find_all(ROOT / "dags" / discovery.EXAMPLES))
 
     switch_examples(sorted(path.stem for path in (ROOT / "dags" / discovery.EXAMPLES).glob("*.py")), on=False)
 

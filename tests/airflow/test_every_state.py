@@ -32,7 +32,7 @@ from tests.integration.kafka_topics import admin_of, delete_records, delete_topi
 from tests.ways import way_on
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-HEAD = "| State | `lag`, `list` | `lag --fail-above` | `status` | Pages | `trigger` | Its run |\n|---|---|---|---|---|---|---|\n"
+HEAD = "| State | `lag --fail-above` | `status` | Other word of the pages | `trigger` | Its run |\n|---|---|---|---|---|---|\n"
 ELSEWHERE = {
     FaultWord.TRUNCATED: "tests/integration/test_data_loss.py", FaultWord.PARTITION_GONE: "tests/unit/test_cli_lag.py",
     FaultWord.STANDS: "tests/unit/test_cli_lag.py",
@@ -328,7 +328,8 @@ class Seen:
 
     def row(self, word: str) -> str:
         tried = "" if self.trigger is None else self.trigger
-        return f"| {word} | {self.lag} | {self.code} | {'named' if self.status else ''} | {self.page} | {tried} | {self.run or ''} |\n"
+        page = "" if self.page == word else self.page
+        return f"| {word} | {self.code} | {'named' if self.status else ''} | {page} | {tried} | {self.run or ''} |\n"
 
 
 @pytest.fixture

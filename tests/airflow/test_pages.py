@@ -13,11 +13,11 @@ from sqlalchemy.engine import make_url
 
 from epochline.airflow.pages.app import HEADERS, create_app
 from epochline.airflow.pages.plugin import VIEWS
-from epochline.config.discovery import find_all
 from tests.airflow.conftest import Scheduler
 from tests.airflow.page_requests import ask, token_of
 from tests.conftest import AIRFLOW_DAGS
 from tests.databases import query
+from tests.declared import find_all
 
 PIPELINE, RUN = "shown_in_pages", "manual__2026-11-24T12:00:00.123456+00:00"
 VALUES = {

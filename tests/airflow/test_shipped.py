@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from epochline_examples.programs import PROGRAMS
+from epochline_examples.programs import PROGRAMS, Look, Send
 from epochline_examples.raw_value import produce as produce_raw_values
 from epochline_examples.redis_server import CITIES, redis_server
-from epochline_examples.steps import Look, Send
 from tests.airflow.conftest import SHIPPED, Scheduler, eventually
 from tests.airflow.shipped import make_ready, three_sinks
 from tests.integration.kafka_topics import produce
@@ -34,7 +33,7 @@ def first_input(program: str) -> list[bytes]:
 def expected_rows(program: str) -> tuple[tuple[str, ...], ...]:
     result = PROGRAMS[program].result
     assert isinstance(result, Look)
-    return result.expected
+    return result.rows
 
 
 SHOP = Shop(random.Random(7))

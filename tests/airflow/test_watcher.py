@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.triggers.base import TriggerEvent
@@ -92,8 +93,8 @@ class Servers:
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
     """Their first three looks fail."""
     one = Servers(fake_world(), failures=3)
-    monkeypatch.setattr(waking, "opened_offsets", one.offsets)
-    monkeypatch.setattr(waking, "ledger_at", lambda connection_id: one.world.ledger)
+    hosted = SimpleNamespace(kafka=one.offsets, ledger=lambda connection_id: one.world.ledger)
+    monkeypatch.setattr(waking, "adapters", lambda: hosted)
     monkeypatch.setattr(waking, "LOOK_SECONDS", 0.01)
     return one
 

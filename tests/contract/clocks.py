@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from epochline.testing import FakeLedger
 from tests.contract.worlds import World
+from tests.in_memory.ledger import FakeLedger
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from epochline.testing import FakeLedger
 from tests.contract.clocks import Clock, clock_of_fake, clock_of_postgres
 from tests.contract.worlds import World, fake_world, postgres_world
+from tests.in_memory.ledger import FakeLedger
 
 
 @pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])

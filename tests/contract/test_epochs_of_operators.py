@@ -12,10 +12,11 @@ from epochline.coordinator import Plan, PlanOutcome
 from epochline.declare.names import QUARANTINE
 from epochline.errors import ActionRefusedError, HeadMovedError, PipelinePausedError, SealRefusedError
 from epochline.operations import ACTIONS
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import EpochKind, EpochState
-from epochline.protocol.offsets import PartitionCounts, chain_breaks
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
+from tests.chains import chain_breaks
 from tests.contract.operators import ORDER, act, heads, make_again, ordered, origins, preview_of, refusal_of, written
 from tests.contract.worlds import World, bad_record, orders, quarantined, ranges
 from tests.driver import epoch_of

@@ -10,7 +10,7 @@ import pytest
 
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.errors import (
     ActionRefusedError,
     DataLossError,

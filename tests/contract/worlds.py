@@ -19,11 +19,13 @@ from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Epoch, Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka, FakeLedger
+from epochline.testing import FakeKafka
 from tests.driver import Driver
+from tests.in_memory.ledger import FakeLedger
 
 OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 """Kafka's timestamps of the oldest and the newest record of every range."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochline.failpoints import known_failpoints
-from epochline.failpoints.sites import USE_CASES, named_by_hand
+from epochline.failpoints.calls import USE_CASES, named_by_hand
 
 FOLDER = Path(__file__).parent
 LAST = "test_every_failpoint_fired"

@@ -1,34 +1,98 @@
-"""Which lines of docs/reliability.md are older than the code that they speak of: ``make reliability-fresh``.
+"""Which measured results are older than the code that they speak of: ``make stale``.
 
-A line is fresh if neither its test nor the folders of its fault (`tests.crash.matrix.SPEAKS_OF`) changed between the
-commit of its run and the commit that is checked out. Comments, docstrings and layout of Python files do not count.
+A result is a line of docs/data/reliability.tsv, or a table of a page. It is fresh if neither its program nor the code
+that decides it (`tests.crash.matrix.SPEAKS_OF`, `TABLES`) changed between the commit of its run and the commit that is
+checked out. Comments, docstrings and layout of Python files do not count.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from bench.chart import SECTION
 from tests.crash.matrix import speaks_of
-from tests.crash.reliability import ROOT, Result, parsed
+from tests.crash.reliability import ROOT, Result, data_of, parsed
+
+RUN = re.compile(r"(\d{4}-\d\d-\d\d), (?:commit )?`([0-9a-f]{7,}\+?)`")
+"""Date and commit of a run, as every measured table has them."""
 
 _NAMED = 3
-"""So many changed files are named per line."""
+"""At most this many changed files are named per result."""
+
+_CODE = ("include", "spark_jobs", "tests", "bench", "requirements.txt")
+_PROTOCOL = ("coordinator", "ports", "postgres", "protocol")
+_JOB = (*_PROTOCOL, "arrow", "kafka", "sources", "spark")
+_SINKS = (*_JOB, "sinks")
+_PERFORMANCE = {
+    "small_epoch": (*_JOB, "airflow", "local"),
+    "records": _JOB,
+    "cold": _JOB,
+    "state": _JOB,
+    "stateful": _JOB,
+    "publish": (*_PROTOCOL, "kafka", "sinks"),
+    "trial": _PROTOCOL,
+    "price": _SINKS,
+    "shares": (*_JOB, "local"),
+    "pages": ("airflow", "postgres"),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a page has a measured table, what decides its numbers, and what measures it again."""
+
+    page: str
+    section: str | None
+    """The mark around the table; None for a page that is measured as a whole."""
+    speaks_of: tuple[str, ...]
+    command: str
+
+
+def _rooms(*names: str) -> tuple[str, ...]:
+    return tuple(f"include/epochline/{name}/" for name in names)
+
+
+def _bench(name: str, page: str, speaks_of: tuple[str, ...]) -> Table:
+    command = f".venv/bin/python -m bench.{name} --report {page}"
+    return Table(page, f"bench.{name}", (*speaks_of, f"bench/{name}.py"), command)
+
+
+TABLES = (
+    *(_bench(name, "docs/performance.md", _rooms(*rooms)) for name, rooms in _PERFORMANCE.items()),
+    _bench("footprint", "docs/memory.md", _rooms(*_JOB)),
+    _bench("times", "CONTRIBUTING.md", ("include/epochline/", "requirements.txt")),
+    Table("docs/model.md", None, (*_rooms(*_PROTOCOL, "kafka", "sinks"), "tests/model/"), "make model"),
+    Table("docs/soak.md", None, (*_rooms(*_SINKS, "airflow", "local"), "tests/soak/"), "make soak"),
+    Table("docs/semantics.md", None, (*_rooms(*_SINKS), "tests/crash/test_semantics.py"), "make semantics"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result, the commit of its run, and the beginnings of the paths that it speaks of."""
+
+    name: str
+    commit: str
+    speaks_of: tuple[str, ...]
+    command: str = ""
+    """What measures it again; empty for a test of the fault matrix."""
 
 
 @dataclass(frozen=True)
 class Stale:
-    """A line of the page whose run does not count for the code of now."""
+    """A result whose run does not count for the code of now."""
 
-    result: Result
+    result: Measured
     why: str
 
     def __str__(self) -> str:
-        return f"{self.result.fault} {self.result.test}: {self.why}"
+        return f"{self.result.name}: {self.why}"
 
 
 @dataclass
@@ -69,7 +133,7 @@ class History:
         return self._meaning[blob]
 
     def _blobs(self, commit: str) -> dict[str, str] | None:
-        listed = self._git("ls-tree", "-r", commit, "--", "include", "spark_jobs", "tests")
+        listed = self._git("ls-tree", "-r", commit, "--", *_CODE)
         if listed is None:
             return None
         return {line.partition("\t")[2]: line.split()[2] for line in listed.splitlines()}
@@ -96,8 +160,36 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def stale(results: Iterable[Result], history: History) -> list[Stale]:
-    """The lines that are not of a run of the code of now, each with the reason."""
+def of_a_fault(result: Result) -> Measured:
+    """A line of the fault matrix."""
+    return Measured(f"{result.fault} {result.test}", result.commit, speaks_of(result.fault, result.test))
+
+
+def of_tables(root: Path) -> Iterator[Measured]:
+    """The measured tables of the pages, one result for each commit that a table names.
+
+    Raises:
+        ValueError: a table has no date and commit, or a page has a table that `TABLES` does not know.
+    """
+    known = {(table.page, table.section) for table in TABLES}
+    for page in sorted({table.page for table in TABLES if table.section}):
+        for section, _ in SECTION.findall((root / page).read_text()):
+            if (page, section) not in known:
+                raise ValueError(f"{page}: TABLES does not say which code {section} speaks of")
+    for table in TABLES:
+        text = (root / table.page).read_text()
+        if table.section is not None:
+            text = dict(SECTION.findall(text)).get(table.section, "")
+        commits = {commit for _, commit in RUN.findall(text)}
+        if not commits:
+            raise ValueError(f"{table.page}: {table.section or 'the page'} has no date and commit of its run")
+        name = f"{table.page} {table.section or ''}".strip()
+        for commit in sorted(commits):
+            yield Measured(name, commit, table.speaks_of, table.command)
+
+
+def stale(results: Iterable[Measured], history: History) -> list[Stale]:
+    """The results that are not of a run of the code of now, each with the reason."""
     found = []
     for result in results:
         if result.commit.endswith("+"):
@@ -107,27 +199,28 @@ def stale(results: Iterable[Result], history: History) -> list[Stale]:
         if changed is None:
             found.append(Stale(result, f"ran at {result.commit}, which this checkout does not have"))
             continue
-        folders = speaks_of(result.fault, result.test)
-        if files := sorted(path for path in changed if path.startswith(folders)):
+        if files := sorted(path for path in changed if path.startswith(result.speaks_of)):
             more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
             found.append(Stale(result, f"changed since {result.commit}: {', '.join(files[:_NAMED])}{more}"))
     return found
 
 
-def told(lines: int, found: Sequence[Stale]) -> str:
-    """What is said of a page with so many lines."""
+def told(results: int, found: Sequence[Stale]) -> str:
+    """What is said of so many results."""
     if not found:
-        return f"All {lines} lines are of the code that is checked out."
-    files = sorted({one.result.test.partition("::")[0] for one in found})
-    command = f".venv/bin/pytest -n 0 -m fault --write-reliability docs/reliability.md {' '.join(files)}"
-    return "\n".join(
-        [*map(str, found), "", f"{len(found)} of {lines} lines are older than the code. Make them again:", command]
-    )
+        return f"All {results} results are of the code that is checked out."
+    commands = list(dict.fromkeys(stale.result.command for stale in found if stale.result.command))
+    faults = [stale.result.name for stale in found if not stale.result.command]
+    if files := sorted({name.split(" ")[1].partition("::")[0] for name in faults}):
+        commands.append(f".venv/bin/pytest -n 0 -m fault --write-reliability docs/reliability.md {' '.join(files)}")
+    summary = f"{len(found)} of {results} results are older than the code. Measure them again:"
+    return "\n".join([*map(str, found), "", summary, *commands])
 
 
 def main() -> None:
-    """Name the lines that are not fresh; exit code 1 if there is one."""
-    results = parsed((ROOT / "docs" / "reliability.md").read_text())
+    """Name the results that are not fresh; exit code 1 if there is one."""
+    lines = parsed(data_of(ROOT / "docs" / "reliability.md").read_text())
+    results = [*map(of_a_fault, lines), *of_tables(ROOT)]
     found = stale(results, History(ROOT))
     print(told(len(results), found))
     raise SystemExit(1 if found else 0)

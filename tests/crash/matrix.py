@@ -55,25 +55,19 @@ FAULTS = {
 }
 
 PARTLY = {
-    "F3": "The cluster's workers are processes of one machine here; the loss of a whole machine is the same to"
-    " the driver: its sockets close.",
-    "F5": "Spark starts no speculative copy on the host of the original (tried, on `local-cluster`), so one machine sees"
-    " none; the two tries of one part are made with the real writer, one after the other and at once.",
-    "F15": "The server stands still for 3 s, longer than the pauses of the tests' clients and not the 30 s of a failover.",
-    "F16": "A full disk of Kafka's log is not made. Full disks of Spark's local folder and of Airflow's logs are not made: without the right to mount a small"
-    " file system, a limit on a process's file size hits its other files as well.",
-    "F19": "In plan, the broker is dead before it is asked. One broker: no second replica takes over; what is tested is"
-    " that it comes back.",
-    "F21": "Towards Kafka the network is never slow, and one way for a publisher alone.",
-    "F24": "The log cleaner runs when the broker decides; the gaps it leaves are made here by transaction markers and by"
-    " `cleanup.policy=compact` with a forced roll.",
-    "F25": "Needs a human: every run stops until an operator declares the loss. The time is counted from the"
-    " declaration.",
-    "F26": "Needs a human: every run stops until an operator brings the topic back or adopts the new one, so that there"
-    " is no recovery to measure.",
-    "F46": "Needs a human: every run stops until an operator adopts the logs. The time is counted from the adoption.",
-    "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
-    " protocol reads the clock of a client, which is what is tested.",
+    "F3": "The workers are processes of one machine.",
+    "F5": "Spark starts no speculative copy on the host of the original, so the test makes the two tries itself.",
+    "F15": "The server stands still for 3 s: longer than the pauses of the clients, shorter than a failover of 30 s.",
+    "F16": "Full disks of Kafka's log, of Spark's local folder and of Airflow's logs are not made.",
+    "F19": "In plan, the broker is dead before it is asked. There is one broker, so no replica takes over.",
+    "F21": "The network to Kafka is never slow; it is cut one way for a publisher alone.",
+    "F24": "The cleaner runs when the broker decides, so transaction markers and a forced roll under"
+    " `cleanup.policy=compact` make the gaps.",
+    "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
+    "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
+    "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
+    " which is what is tested.",
 }
 """Rows with a test that covers less than the fault's whole description."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochline import KafkaSource, PostgresTable, StateTable
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.coordinator import LEASE, Plan, renew
 from epochline.failpoints import named, watched
 from epochline.ports import OffsetSource
@@ -32,9 +32,9 @@ from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
-from epochline_examples.split_commit import Semantics, SplitLedger
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line
+from tests.crash.split_commit import Semantics, SplitLedger
 from tests.job import write_parts
 
 
@@ -45,7 +45,7 @@ class SharedTopic(Line):
         records: file with the pickled Arrow batch of each partition, by number.
         limit: most records in one epoch.
         kind: a name of `tests.crash.kinds.KINDS`.
-        semantics: how commits are split (`epochline_examples.split_commit`).
+        semantics: how commits are split (`tests.crash.split_commit`).
         options: of `Line`.
     """
 
@@ -262,5 +262,5 @@ def take_step(folder: str, made_of: dict[str, Any], step: str, run: str, trace: 
         named._armed = Tracer(trace)  # type: ignore[assignment]
     line = SharedTopic(**made_of)
     line.unwatched = line.ledger
-    line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
+    line.ledger, line.source = adapters().ledger(line.pipeline), adapters().offsets(line.pipeline)
     return getattr(line, f"step_{step}")(run)

@@ -1,16 +1,16 @@
 """A plugin of pytest: collects what tests of faults gave, and writes docs/reliability.md. No result is written by hand.
 
-`pytest --write-reliability docs/reliability.md …` writes the page. A test that did not run this time keeps the line of
-the run that it was in, with that run's date and commit, as long as the test exists.
+`pytest --write-reliability docs/reliability.md …` writes the page, and one line per test into docs/data/reliability.tsv.
+A test that did not run this time keeps the line of the run that it was in, with that run's date and commit, as long as
+the test exists.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -25,13 +25,9 @@ ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
 _PROPERTY = "recovery_seconds"
-_WRITTEN = ("docs/reliability.md", "docs/semantics.md")
-"""Pages that a run of tests writes: they do not make its working tree another one."""
-_LINE = re.compile(
-    r"^\| (?P<fault>F\d+) \| `(?P<test>[^`]+)`(?: \((?P<cases>\d+) cases\))? \| (?P<outcome>\w+) \|"
-    r" (?:(?P<recovery>[\d.]+) s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$",
-    re.MULTILINE,
-)
+_WRITTEN = ("docs/reliability.md", "docs/data/reliability.tsv", "docs/semantics.md", "docs/data/semantics.tsv")
+"""Files that a run of tests writes: they do not make its working tree another one."""
+_COLUMNS = ("fault", "test", "cases", "outcome", "recovery_seconds", "date", "commit")
 
 
 @dataclass(frozen=True)
@@ -47,11 +43,8 @@ class Result:
     commit: str = ""
 
     def line(self) -> str:
-        if not self.date:
-            return f"| {self.fault} | `{self.test}` | not run yet | - | - | - |"
-        cases = f" ({self.cases} cases)" if self.cases > 1 else ""
-        recovery = "-" if self.recovery is None else f"{self.recovery:.1f} s"
-        return f"| {self.fault} | `{self.test}`{cases} | {self.outcome} | {recovery} | {self.date} | `{self.commit}` |"
+        recovery = "" if self.recovery is None else f"{self.recovery:.1f}"
+        return "\t".join((self.fault, self.test, str(self.cases), self.outcome, recovery, self.date, self.commit))
 
     def and_case(self, outcome: str, recovery: float | None) -> Result:
         longest = max((seconds for seconds in (self.recovery, recovery) if seconds is not None), default=None)
@@ -59,14 +52,26 @@ class Result:
         return replace(self, cases=self.cases + 1, outcome=outcome, recovery=longest)
 
 
-def parsed(page: str) -> list[Result]:
-    """The results that a page shows."""
-    results = []
-    for found in _LINE.finditer(page):
-        recovery = float(found["recovery"]) if found["recovery"] else None
-        same = {name: found[name] for name in ("fault", "test", "outcome", "date", "commit")}
-        results.append(Result(**same, cases=int(found["cases"] or 1), recovery=recovery))
-    return results
+def data_of(page: Path) -> Path:
+    """The file with one line per test, beside a page."""
+    return page.parent / "data" / "reliability.tsv"
+
+
+def parsed(data: str) -> list[Result]:
+    """The results in a file of data."""
+    rows = (dict(zip(_COLUMNS, line.split("\t"), strict=True)) for line in data.splitlines()[1:])
+    return [
+        Result(
+            fault=row["fault"],
+            test=row["test"],
+            cases=int(row["cases"]),
+            outcome=row["outcome"],
+            recovery=float(row["recovery_seconds"]) if row["recovery_seconds"] else None,
+            date=row["date"],
+            commit=row["commit"],
+        )
+        for row in rows
+    ]
 
 
 @cache
@@ -114,33 +119,59 @@ class Reliability:
         if self.page is None:
             return
         date, commit = datetime.now(UTC).strftime("%Y-%m-%d"), commit_of_tree()
-        kept = parsed(self.page.read_text()) if self.page.exists() else []
+        data = data_of(self.page)
+        kept = parsed(data.read_text()) if data.exists() else []
         here = marked()
-        merged = {(fault, test): Result(fault, test) for fault, test in here}
+        merged = {(fault, test): Result(fault, test, outcome="not run yet") for fault, test in here}
         merged |= {(one.fault, one.test): one for one in kept if (one.fault, one.test) in here}
         merged |= {key: replace(one, date=date, commit=commit) for key, one in self.results.items()}
-        self.page.write_text(rendered(merged))
+        data.parent.mkdir(exist_ok=True)
+        data.write_text(written(merged.values()))
+        self.page.write_text(rendered(merged.values()))
 
 
-def rendered(results: Mapping[tuple[str, str], Result]) -> str:
+def written(results: Iterable[Result]) -> str:
+    """The file of data: one line per fault and test."""
+    ordered = sorted(results, key=lambda result: (int(result.fault[1:]), result.test))
+    return "\n".join(["\t".join(_COLUMNS), *(result.line() for result in ordered)]) + "\n"
+
+
+def rendered(results: Iterable[Result]) -> str:
     """The page."""
-    lines = [_HEAD, "| | Test | Outcome | Recovery | Run on | Commit |", "|---|---|---|---|---|---|"]
-    lines += [results[key].line() for key in sorted(results, key=lambda key: (int(key[0][1:]), key[1]))]
-    lines += ["", "## The faults", "", "| | Fault | What is not made here |", "|---|---|---|"]
-    lines += [f"| {fault} | {what} | {PARTLY.get(fault, '')} |" for fault, what in FAULTS.items()]
+    by_fault: dict[str, list[Result]] = {fault: [] for fault in FAULTS}
+    for result in results:
+        by_fault[result.fault].append(result)
+    dates = sorted(result.date for some in by_fault.values() for result in some)
+    lines = [_HEAD, f"Oldest run: {dates[0]}. Newest run: {dates[-1]}.", ""]
+    lines += ["| | Fault | Longest recovery, seconds |", "|---|---|---:|"]
+    for fault, what in FAULTS.items():
+        longest = max((result.recovery for result in by_fault[fault] if result.recovery is not None), default=None)
+        recovery = "" if longest is None else f"{longest:.1f}"
+        lines.append(f"| {fault} | {what} | {recovery} |")
+    lines += ["", "## What is not made here", ""]
+    lines += [f"- **{fault}** {what}" for fault, what in PARTLY.items()]
     return "\n".join(lines) + "\n"
 
 
 _HEAD = """\
 # Reliability
 
-Written by `make reliability`; do not edit. Under `tests/crash` and `tests/airflow` every fault is made with real processes
-and real servers. After it, without a human, the tests compare the target with what was produced (each record once), the
-chain of offsets, the counts per epoch in target, manifest and parts, and look for anything left over: staging tables,
-open transactions, unfinished epochs. Tests under other folders show one rule each, with real PostgreSQL; those of
-`tests/contract` also with the fakes that they check against it. *Recovery* is the longest time of a test's cases from the
-last fault until everything produced was committed and all of this held, retries included; the bar is 180 s. It is empty
-where nothing has to recover. Times are of the machine that ran it. A `+` behind a commit: the working tree differed from it.
+This page lists every fault that a test makes on purpose, and the longest time until the pipeline was whole again.
+`make reliability` writes it; do not edit it.
+[The data](data/reliability.tsv) have each test with its outcome, recovery, date and commit.
+
+The tests under `tests/crash` and `tests/airflow` make a fault with real processes and servers, and nobody repairs
+anything by hand. Then they check that
+
+- each record that was produced is in the target once;
+- the ranges of offsets follow one another without a gap;
+- target, manifest and parts have the same counts per epoch;
+- no staging table, open transaction or unfinished epoch is left.
+
+Tests under other folders show one rule each, with a real PostgreSQL.
+
+*Recovery* is the time from the last fault until everything was committed and checked, retries included.
+It must be below 180 seconds, and is empty where nothing has to recover.
 """
 
 

@@ -1,73 +1,112 @@
-"""docs/semantics.md: written by tests/crash/test_semantics.py, one section for each semantics, and read back."""
+"""docs/semantics.md and its data: written by tests/crash/test_semantics.py, one semantics at a time, and read back."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 
-from epochline_examples.split_commit import SEMANTICS, Semantics
 from tests.crash.reliability import ROOT, commit_of_tree
+from tests.crash.split_commit import SEMANTICS, Semantics
 
 PAGE = ROOT / "docs" / "semantics.md"
+DATA = ROOT / "docs" / "data" / "semantics.tsv"
 SINKS = ("append", "upsert", "add", "topic", "files")
 
 Outcomes = Mapping[str, str]
 """By sink: ``exact``, ``lost``, ``doubled``, or both."""
 
+_COLUMNS = ("semantics", "first place", "last place", "places", *SINKS, "date", "commit")
 _HEAD = """\
 # Four semantics, killed everywhere
 
-Written by `make semantics`; do not edit. One epoch of 40 records goes into every kind of sink: a table of mode append, of
-mode upsert and of mode add, a topic, and files. The process that commits and publishes it is killed with SIGKILL at each
-place between two calls on a server, and started again. Then each sink is compared with what was produced. The places
-begin where the commit writes its first row: before it, a rollback takes everything back under any of them.
+This page says what weaker semantics than exactly once lose or double in each kind of sink.
+`make semantics` writes it; do not edit it.
 
-Only *exactly once* is a mode of the product. The others are `include/epochline_examples/split_commit.py`, a program that
-splits the product's one transaction and uses the product's own sinks. A sink that recognises a repeat stays exact under at
-least once: an upsert by its key, files by the name of their folder. [Reliability](reliability.md) has the kills of all
-other tasks.
+One epoch of 40 records goes into every kind of sink: tables of mode append, upsert and add, a topic, and files.
+SIGKILL ends the process that commits and publishes the epoch, at each place between two calls on a server, and the
+process is started again. Then each sink is compared with what was produced.
+The places begin where the commit writes its first row. Before that, a rollback takes everything back.
+
+Only *exactly once* is a mode of the product. `tests/crash/split_commit.py` makes the others: it splits
+the product's one transaction and uses the product's own sinks.
+A sink that recognises a repeat stays exact under at least once: an upsert by its key, files by the name of their folder.
+[Reliability](reliability.md) has the kills of all other tasks.
+
+## What can happen
 """
 
 
-def section(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> str:
-    """The section of one semantics: the places in order, those that follow each other with one outcome in one line."""
-    lines = [f"## {title(semantics)}", ""]
-    lines += [f"Run on {datetime.now(UTC):%Y-%m-%d}, commit `{commit_of_tree()}`.", ""]
-    lines += [_row("killed at", *SINKS), _row(*["---"] * (len(SINKS) + 1)).replace(" ", "")]
-    for outcomes, group in groupby(killed, key=lambda one: tuple(one[1][sink] for sink in SINKS)):
+@dataclass(frozen=True)
+class Places:
+    """Places that follow each other and have one outcome."""
+
+    semantics: str
+    first: str
+    last: str
+    count: int
+    outcomes: Outcomes
+    date: str
+    commit: str
+
+    def line(self) -> str:
+        outcomes = [self.outcomes[sink] for sink in SINKS]
+        cells = (self.semantics, self.first, self.last, str(self.count), *outcomes, self.date, self.commit)
+        return "\t".join(cells)
+
+
+def grouped(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> list[Places]:
+    """What the kills of one semantics gave, in the order of the places."""
+    run = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit_of_tree()}
+    found = []
+    for outcomes, group in groupby(killed, key=lambda kill: tuple(kill[1][sink] for sink in SINKS)):
         places = [place for place, _ in group]
-        span = f"{places[0]}" if len(places) == 1 else f"{places[0]} … {places[-1]} ({len(places)} places)"
-        lines.append(_row(span, *outcomes))
+        by_sink = dict(zip(SINKS, outcomes, strict=True))
+        found.append(Places(semantics, places[0], places[-1], len(places), by_sink, **run))
+    return found
+
+
+def parsed(data: str) -> list[Places]:
+    """The places in a file of data."""
+    rows = (dict(zip(_COLUMNS, line.split("\t"), strict=True)) for line in data.splitlines()[1:])
+    return [
+        Places(
+            semantics=row["semantics"],
+            first=row["first place"],
+            last=row["last place"],
+            count=int(row["places"]),
+            outcomes={sink: row[sink] for sink in SINKS},
+            date=row["date"],
+            commit=row["commit"],
+        )
+        for row in rows
+    ]
+
+
+def written(places: Sequence[Places]) -> str:
+    """The file of data."""
+    return "\n".join(["\t".join(_COLUMNS), *(some.line() for some in places)]) + "\n"
+
+
+def rendered(places: Sequence[Places]) -> str:
+    """The page: what can happen to each sink under each semantics, wherever the process is killed."""
+    lines = [_HEAD, f"| | {' | '.join(SINKS)} | killed at | run |", f"|---|{'---|' * len(SINKS)}---:|---|"]
+    for semantics in SEMANTICS:
+        some = [place for place in places if place.semantics == semantics]
+        if some:
+            possible = outcomes_of(some)
+            cells = [", ".join(sorted(possible[sink], key=("exact", "lost", "doubled").index)) for sink in SINKS]
+            count = sum(place.count for place in some)
+            run = f"{some[0].date}, `{some[0].commit}`"
+            lines.append(f"| {title(semantics)} | {' | '.join(cells)} | {count} places | {run} |")
+    lines += ["", "[The data](data/semantics.tsv) have the outcome at each place."]
     return "\n".join(lines) + "\n"
 
 
-def written(page: str, semantics: Semantics, text: str) -> str:
-    """The page with another section for one semantics."""
-    sections = {one: text if one == semantics else section_of(page, one) for one in SEMANTICS}
-    summary = [_row("", *SINKS), _row(*["---"] * (len(SINKS) + 1)).replace(" ", "")]
-    summary += [
-        _row(title(one), *(", ".join(sorted(found, key=("exact", "lost", "doubled").index)) for found in held.values()))
-        for one, body in sections.items()
-        if (held := outcomes_of(body))
-    ]
-    table = "\n".join(["## What can happen", "", *summary]) + "\n"
-    return "\n".join([_HEAD, table, *filter(None, sections.values())])
-
-
-def section_of(page: str, semantics: Semantics) -> str:
-    """The section of one semantics; empty if the page has none."""
-    found = re.search(rf"^## {title(semantics)}\n.*?(?=\n## |\Z)", page, re.MULTILINE | re.DOTALL)
-    return "" if found is None else f"{found[0].rstrip()}\n"
-
-
-def outcomes_of(section: str) -> dict[str, set[str]]:
-    """By sink, every outcome that a section has; empty without a section."""
-    rows = [line.strip("| ").split(" | ")[1:] for line in section.splitlines() if line.startswith("| ")][1:]
-    columns = zip(SINKS, zip(*rows, strict=True), strict=True) if rows else ()
-    return {sink: set(found) for sink, found in columns}
+def outcomes_of(places: Sequence[Places]) -> dict[str, set[str]]:
+    """By sink, every outcome of some places; empty without places."""
+    return {sink: {place.outcomes[sink] for place in places} for sink in SINKS} if places else {}
 
 
 def title(semantics: Semantics) -> str:
@@ -75,16 +114,18 @@ def title(semantics: Semantics) -> str:
     return semantics.replace("_", " ").capitalize()
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
+def read() -> list[Places]:
+    """The data as they are in this checkout."""
+    return parsed(DATA.read_text()) if DATA.exists() else []
 
 
-def read() -> str:
-    """The page as it is in this checkout."""
-    return PAGE.read_text() if PAGE.exists() else ""
-
-
-def write(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> Path:
-    """Write the section of one semantics, and the summary."""
-    PAGE.write_text(written(read(), semantics, section(semantics, killed)))
-    return PAGE
+def write(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> None:
+    """Write the data of one semantics, and the page."""
+    kept = read()
+    by_semantics = {
+        name: grouped(name, killed) if name == semantics else [place for place in kept if place.semantics == name]
+        for name in SEMANTICS
+    }
+    places = [place for some in by_semantics.values() for place in some]
+    DATA.write_text(written(places))
+    PAGE.write_text(rendered(places))

@@ -94,7 +94,7 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
 
 
 PLACES = {
-    "plan": ("intent.epochs.insert", "intent.commit.2"),
+    "plan": ("intent.epochs.insert", "intent.commit"),
     "recover a left epoch": ("recover.commit.2",),
     "recover a sealed epoch": ("recover.commit.2",),
     "pre-commit again": ("begin.commit", "discard.attempts.drop_staging"),

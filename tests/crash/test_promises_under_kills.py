@@ -50,7 +50,7 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
 ) -> None:
     """G8: the result is that of a run that nothing happened to."""
     for step, failpoint, again in (
-        ("plan", "intent.commit.2", True),
+        ("plan", "intent.commit", True),
         ("pre_commit", "write.copy", False),
         ("pre_commit", "seal.commit", True),
         ("commit", "commit.commit", True),

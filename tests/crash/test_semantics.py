@@ -12,11 +12,11 @@ import pytest
 from epochline.declare.external import Files
 from epochline.failpoints import known_failpoints
 from epochline.failpoints.named import KILLED
-from epochline_examples.split_commit import SEMANTICS, Semantics
 from tests.crash.cases import NewCase
 from tests.crash.scenarios import ONE, sealed
-from tests.crash.semantics_page import SINKS, Outcomes, outcomes_of, read, section_of, title, write, written
+from tests.crash.semantics_page import DATA, PAGE, SINKS, Outcomes, outcomes_of, read, rendered, title, write, written
 from tests.crash.shown import rows_in_files, values_in_topic
+from tests.crash.split_commit import SEMANTICS, Semantics
 from tests.crash.steps import Case
 
 WRITE = "EPOCHLINE_WRITE_SEMANTICS"
@@ -96,8 +96,11 @@ def test_each_semantics_loses_doubles_or_keeps_what_its_name_says_wherever_it_is
 
 def test_the_page_shows_what_these_tests_demand_and_is_what_they_write() -> None:
     """G4: a person reads of each semantics and sink what can happen."""
-    page = read()
+    places = read()
 
     for semantics in SEMANTICS:
-        assert outcomes_of(section_of(page, semantics)) == POSSIBLE[semantics], title(semantics)
-        assert written(page, semantics, section_of(page, semantics)) == page
+        of_one = [place for place in places if place.semantics == semantics]
+        assert outcomes_of(of_one) == POSSIBLE[semantics], title(semantics)
+        assert all(place.date and place.commit for place in of_one)
+    assert written(places) == DATA.read_text()
+    assert rendered(places) == PAGE.read_text()

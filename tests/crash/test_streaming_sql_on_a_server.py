@@ -10,8 +10,7 @@ import pytest
 
 from epochline.config.discovery import find
 from epochline.coordinator import seal
-from epochline_examples.programs import PROGRAMS
-from epochline_examples.steps import Send
+from epochline_examples.programs import PROGRAMS, Send
 from tests.crash.conftest import NewLine
 from tests.crash.spark_job import SERVER, job, log_of
 from tests.processes.client import ROOT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from psycopg2.extensions import parse_dsn
 
-from epochline.cli.demo.verdict import verdict
+from epochline.cli.demo.show import verdict
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.credentials import JOB
 from epochline.local.home import project_root

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
 from epochline.kafka.source import KafkaOffsets
@@ -63,7 +63,7 @@ def fed(people_topic: str, call: Call, tmp_path: Path) -> str:
 def planned(fed: str) -> Epoch:
     """An epoch that a run of Airflow left behind with one attempt begun."""
     declared = discovery.find("people")
-    epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
+    epoch = plan(adapters().ledger(declared), adapters().offsets(declared), declared, RUN).epoch
     assert epoch is not None
-    begin(ledger_of(declared), "people", epoch.epoch_id, RUN, lease=LEASE)
+    begin(adapters().ledger(declared), "people", epoch.epoch_id, RUN, lease=LEASE)
     return epoch

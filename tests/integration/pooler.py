@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg2
@@ -14,6 +13,7 @@ from psycopg2.extensions import parse_dsn
 
 from epochline.local.demote import server_account
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 SERVERS = 3
 """Sessions of the server that all clients share."""
@@ -43,15 +43,15 @@ def pooled(dsn: str, folder: Path) -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         through = f"postgresql://{parts['user']}:{parts['password']}@127.0.0.1:{port}/{parts['dbname']}"
-        until = time.monotonic() + 60
-        while True:
-            try:
+
+        def answers() -> bool:
+            assert server.poll() is None, (folder / "pgbouncer.log").read_text()
+            with suppress(psycopg2.OperationalError):
                 psycopg2.connect(through).close()
-                break
-            except psycopg2.OperationalError:
-                assert time.monotonic() < until, (folder / "pgbouncer.log").read_text()
-                assert server.poll() is None, "PgBouncer ended"
-                time.sleep(0.05)
+                return True
+            return False
+
+        wait_for("PgBouncer answers", answers)
         yield through
     finally:
         server.terminate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import admin_of, markers_written
 from tests.processes.client import Forked, fork_server
+from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
 
@@ -77,12 +77,8 @@ def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
         consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
         found: list[Seen] = []
         left = set(partitions)
-        begun = time.monotonic()
         while left:
-            message = consumer.poll(0.1)
-            if message is None:
-                assert time.monotonic() < begun + 60, "the broker is silent"
-                continue
+            message = wait_for(f"the broker sends records of {topic}", lambda: consumer.poll(0.1))
             error, partition, offset = message.error(), message.partition(), message.offset()
             assert error is None or error.code() == KafkaError._PARTITION_EOF, error
             assert partition is not None

@@ -12,9 +12,8 @@ import redis
 from epochline import KafkaSource
 from epochline.config.discovery import find
 from epochline.errors import ConfigurationError, LookupUnavailableError
-from epochline_examples.programs import PROGRAMS
+from epochline_examples.programs import PROGRAMS, Look
 from epochline_examples.redis_server import CITIES, HASH, redis_server
-from epochline_examples.steps import Look
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, produce
@@ -54,10 +53,11 @@ def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(program: InProcess
 
     program.epoch()
 
-    look = PROGRAMS["city_lookup"].result
+    shipped = PROGRAMS["city_lookup"]
+    look = shipped.result
     assert isinstance(look, Look)
-    assert [line for (line,) in look.expected] == LINES
-    assert tuple(program.sql(look.query.replace("city_of_id", "city_of_id WHERE line IS NOT NULL"))) == look.expected
+    assert [line for (line,) in look.rows] == LINES
+    assert tuple(program.sql(shipped.query.replace("city_of_id", "city_of_id WHERE line IS NOT NULL"))) == look.rows
     assert program.sql("SELECT id FROM examples.city_of_id WHERE line IS NULL") == [("10",)]
     reason = "is not a number of up to 18 digits"
     assert program.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY 1') == [(10, reason), (11, reason)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from psycopg2.extensions import parse_dsn
 
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator import PlanRequest, plan
 from epochline.errors import EpochlineError
@@ -168,7 +168,7 @@ def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.pipeline") == [(0,)]
     declared = discovery.find("people")
     with pytest.raises(EpochlineError) as refused:
-        plan(ledger_of(declared), offsets_of(declared), declared, RUN, PlanRequest(writers=writers))
+        plan(adapters().ledger(declared), adapters().offsets(declared), declared, RUN, PlanRequest(writers=writers))
     said = getattr(refused.value, "said", str(refused.value))
     assert (code, err) == (refused.value.exit_code, f"error: {' '.join(said.split())}\n")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator import plan
 from epochline.errors import TargetError
@@ -49,7 +49,7 @@ def test_a_run_that_wrote_no_epoch_is_named_with_its_reason_also_where_no_airflo
     query(postgres_dsn, "DROP TABLE people")
     declared = discovery.find("people")
     with pytest.raises(TargetError):
-        plan(ledger_of(declared), offsets_of(declared), declared, RUN)
+        plan(adapters().ledger(declared), adapters().offsets(declared), declared, RUN)
 
     code, out, err = call("logs", "people")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from epochline import cli
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
@@ -106,8 +106,8 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     call: Call, planned: Epoch, postgres_dsn: str
 ) -> None:
     declared = discovery.find("people")
-    mirror(ledger_of(declared), offsets_of(declared), declared)
-    assert offsets_of(declared).mirrored(declared.consumer_group)
+    mirror(adapters().ledger(declared), adapters().offsets(declared), declared)
+    assert adapters().offsets(declared).mirrored(declared.consumer_group)
     reason = ("--reason", "nobody reads it", "--yes")
     unfinished = call("drop", "people", *reason)
     call("abort", "people", 1, *reason)
@@ -118,7 +118,7 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     assert "epoch 1 of people is PLANNED" in unfinished[2]
     assert code == 0
     assert "consumer group epochline.people is gone" in out
-    assert offsets_of(declared).mirrored(declared.consumer_group) == {}
+    assert adapters().offsets(declared).mirrored(declared.consumer_group) == {}
     assert "was dropped by" in call("plan", "people")[2]
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.target") == [(0,)]

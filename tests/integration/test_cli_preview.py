@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.connections import offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from tests.commands import Call
 from tests.databases import query
@@ -53,7 +53,7 @@ def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
     call: Call, fed: str, kafka_bootstrap: str, postgres_dsn: str
 ) -> None:
     declared = discovery.find("people")
-    InProcess(postgres_dsn, declared, offsets_of(declared), from_kafka(kafka_bootstrap)).epoch()
+    InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap)).epoch()
     call("pause", "people", "--reason", "the parse is being mended", "--yes")
 
     code, out, _ = call("preview", "people", "--records", 4, "--json")

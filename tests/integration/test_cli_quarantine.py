@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.connections import offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from tests.commands import Call
 from tests.databases import query
@@ -23,7 +23,7 @@ def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn:
     file.write_text(file.read_text().replace("name=", 'bad_records="quarantine",\n    name='))
     call("migrate")
     declared = discovery.find("people")
-    line = InProcess(postgres_dsn, declared, offsets_of(declared), from_kafka(kafka_bootstrap))
+    line = InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap))
     produce(kafka_bootstrap, people_topic, [b'{"id": 1}', b'{"id": "x"}'], partition=0)
     produce(
         kafka_bootstrap, people_topic, [b"\xffno\nJSON" + bytes(range(40))], partition=0, key=b"k\x00",

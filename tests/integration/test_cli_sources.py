@@ -55,7 +55,7 @@ def one_epoch(dsn: str) -> None:
     declared = discovery.find("numbers")
     assert isinstance(declared.source, CustomSource)
     read = from_source(declared.source)
-    process = InProcess(dsn, declared, connections.offsets_of(declared), read, run_prefix=f"run-{next(_runs)}")
+    process = InProcess(dsn, declared, connections.adapters().offsets(declared), read, run_prefix=f"run-{next(_runs)}")
     process.epoch(settings=resolve_settings(declared, file=file_settings()))
 
 
@@ -85,7 +85,7 @@ def test_a_job_of_the_pipeline_is_given_no_connection_of_kafka(call: Call, postg
         pipeline="numbers", epoch_id=1, attempt=1, attempt_id=1, application_name="epochline:1", tables=()
     )  # fmt: skip
 
-    assert connections.job_credentials(declared, ticket).kafka == {}
+    assert connections.adapters().job_credentials(declared, ticket).kafka == {}
 
 
 def test_an_audit_reads_the_source_again_and_names_the_record_whose_row_is_missing(

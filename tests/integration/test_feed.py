@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from confluent_kafka import Producer
 from kafka.partitioner import murmur2
 from typer.testing import CliRunner, Result
 
-from epochline.cli import feed as feed_cli
-from epochline.cli import stack as stack_cli
+from epochline.cli import app
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
 from epochline.kafka.feed import FeedReport, feed
 from epochline.kafka.feed_lines import Partitioner, json_record
@@ -70,9 +68,6 @@ def fed(servers: str, topic_name: str, file: Path) -> Fed:
 @pytest.fixture
 def cli(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home))
-    app = typer.Typer()
-    feed_cli.register(app)
-    stack_cli.register(app)
     return lambda *arguments, **options: CliRunner().invoke(app, [str(a) for a in arguments], **options)
 
 

@@ -45,10 +45,11 @@ from epochline.errors import (
 from epochline.ports import Ledger, Transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
-from epochline.protocol.offsets import PlannedRange, chain_breaks
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
+from tests.chains import chain_breaks
 from tests.contract.worlds import PostgresWriter, orders, rows_of, seen_in
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from epochline import Pipeline
-from epochline.cli.connections import ledger_of, offsets_of
+from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
 from epochline.kafka.source import KafkaOffsets
@@ -74,12 +74,12 @@ class Shop:
         produce(self.kafka, "shop", [b'{"id": %d}' % number for number in range(records)], partition=0)
 
     def migrate(self) -> None:
-        with ledger_of(self.declared).transaction() as tx:
+        with adapters().ledger(self.declared).transaction() as tx:
             tx.targets.create(self.declared)
 
     def commit(self) -> None:
         if self.line is None:
-            self.line = InProcess(self.dsn, self.declared, offsets_of(self.declared), from_kafka(self.kafka))
+            self.line = InProcess(self.dsn, self.declared, adapters().offsets(self.declared), from_kafka(self.kafka))
         self.line.epoch()
 
 
@@ -96,7 +96,7 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
         query(shop.dsn, "INSERT INTO shop_seen VALUES (1, 7)")
     if action == "accept-ledger":
         shop.produce(5)
-        source = offsets_of(shop.declared)
+        source = adapters().offsets(shop.declared)
         [log] = source.look(shop.declared.source).partitions
         head = Head(tp=log.tp, origin=0, next_offset=15, epoch_id=2)
         source.mirror(shop.declared.consumer_group, [head], 1, 2, str(uuid.uuid4()))  # as the newer ledger did
@@ -107,8 +107,8 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
         shop.commit()
     if shop.line is not None:
         return
-    ledger = ledger_of(shop.declared)
-    epoch = plan(ledger, offsets_of(shop.declared), shop.declared, RUN).epoch
+    ledger = adapters().ledger(shop.declared)
+    epoch = plan(ledger, adapters().offsets(shop.declared), shop.declared, RUN).epoch
     if epoch is not None:
         begin(ledger, "shop", epoch.epoch_id, RUN, lease=LEASE)
     if action not in ("abort", "janitor", "extend-back"):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from zipfile import ZipFile
@@ -73,7 +72,7 @@ def test_no_column_of_the_sql_examples_needs_quotes(name: str, postgres_dsn: str
 def test_a_program_whose_result_is_another_says_so(home: str, capsys: pytest.CaptureFixture[str]) -> None:
     _Run(PROGRAMS[SHORTEST])._prepare()
 
-    assert not _Run(replace(PROGRAMS[SHORTEST], files=("nowhere.zip",)))._verdict()
+    assert not _Run(PROGRAMS[SHORTEST].model_copy(update={"files": ("nowhere.zip",)}))._verdict()
 
     said = capsys.readouterr().out
     assert "WRONG" in said

@@ -44,13 +44,13 @@ def test_planning_the_mirror_and_the_audit_go_through_one_connection(
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(held))
     world = postgres_world(postgres_dsn)
     world.pipeline = orders(source=KafkaSource(topics=topic))
-    world.source = connections.offsets_of(world.pipeline)  # type: ignore[assignment]
+    world.source = connections.adapters().offsets(world.pipeline)  # type: ignore[assignment]
 
     planned = world.to_committed()
 
     assert [str(one) for one in planned.ranges] == [f"{topic}-0[0, 3)"]
     assert {key: one.offset for key, one in world.kafka.mirrored("epochline.orders").items()} == {(topic, 0): 3}
-    with RecordReader(connections.kafka_settings()).session() as session:
+    with RecordReader(connections.adapters().kafka_settings()).session() as session:
         [read] = session.read(topic, 0, OffsetRange(start=0, until=3))
     assert read["offset"] == [0, 1, 2]
     assert PASSWORD not in caplog.text

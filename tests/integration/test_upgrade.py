@@ -17,7 +17,7 @@ from epochline.errors import LedgerError
 from epochline.postgres.ledger import migrate
 from epochline.postgres.ledger.migrate import head_revision, upgrade
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from epochline.protocol.offsets import chain_breaks
+from tests.chains import chain_breaks
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
 from tests.databases import query, sqlalchemy_url

@@ -1,13 +1,20 @@
-"""``python -m tests.model --report docs/model.md``: search every world, take every guard away, and write what was found."""
+"""``python -m tests.model --report docs/model.md``: search every world, take every guard away, and write what was found.
+
+The page has the totals and the guards. docs/data/model.json has each world, and the shortest way to a broken invariant
+without each guard.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tests.crash.reliability import commit_of_tree
 from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
@@ -19,7 +26,9 @@ from tests.model.worlds import WORLDS
 def main() -> int:
     """Exit code 1: an invariant is broken, or a missing guard goes unnoticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
-    parser.add_argument("--report", type=Path, help="the page to write where everything is as it should be")
+    parser.add_argument(
+        "--report", type=Path, help="the page to write if everything is as it should be; its data go beside it"
+    )
     options = parser.parse_args()
     worlds, mutants = [], []
     for world in WORLDS:
@@ -35,57 +44,92 @@ def main() -> int:
     for way in wrong:
         print("\n".join(way))
     if options.report and not wrong and not unnoticed:
-        options.report.write_text(page(worlds, mutants))
+        searched = data(worlds, mutants)
+        data_of(options.report).write_text(json.dumps(searched, indent=1) + "\n")
+        options.report.write_text(page(searched))
     return 1 if wrong or unnoticed else 0
 
 
-def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
+def data_of(page: Path) -> Path:
+    """The file with what was searched and found, beside a page."""
+    return page.parent / "data" / "model.json"
+
+
+def data(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> dict[str, Any]:
+    """What was searched and found, as it is stored."""
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit_of_tree(),
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
+        "worlds": [
+            {
+                "world": found.world.name,
+                "runs": found.world.runs,
+                "records per partition": list(found.world.records),
+                "produced on the way": found.world.produced,
+                "faults, at most": found.world.most_faults,
+                "of which kinds": kinds(found.world),
+                "states": found.states,
+                "transitions": found.transitions,
+                "contents of the ledger's tables": found.tables,
+                "seconds": round(found.seconds, 1),
+            }
+            for found in worlds
+        ],
+        "without a guard": [
+            {
+                "guard": mutant.name,
+                "where": mutant.where,
+                "taken away": " ".join(mutant.old.split()),
+                "and the constraints of the chain": mutant.unconstrained,
+                "shortest way": list(found.counterexample or ()),
+            }
+            for mutant, found in mutants
+        ],
+    }
+
+
+_HEAD = """\
+# The model
+
+This page says what a search over all states of the protocol found. `make model` writes it; do not edit it.
+
+The search covers, within the bounds below, everything that two Airflow runs of one pipeline, their processes, an
+operator, a janitor and a bad network can do, in any order.
+Each step is a step of the product's own use cases, transition table and planning code.
+In every state the search checks the invariants of [the guarantee](guarantee.md). From every state, later runs must be
+able to commit everything without a person ([I7](requirements.md#after-a-fault)).
+
+In some worlds every run also publishes, through the product's own sink and sender, to a model of Kafka's transactions.
+A `read_committed` consumer must see each committed epoch whole, in order and once.
+"""
+
+_BOUNDS = """\
+The bounds: two partitions of one topic, one or two runs, one attempt per try, and a number of faults in any
+combination. [The data](data/model.json) have each world with its bounds and its states.
+
+## Without a guard
+
+A guard is a piece of the product's text that an invariant depends on. The search takes away one guard at a time, and
+must find the shortest way to a broken invariant.
+A test on real servers (`tests/model/test_guards_on_postgres.py`, `tests/integration/test_topic_guards.py`) must fail
+without the guard, too.
+"""
+
+
+def page(searched: Mapping[str, Any]) -> str:
     """The page of the documentation."""
+    states = sum(world["states"] for world in searched["worlds"])
+    ways = [mutant["shortest way"] for mutant in searched["without a guard"]]
     lines = [
-        "# The model",
+        _HEAD,
+        f"Run on {searched['date']}, commit `{searched['commit']}`, {searched['machine']}:"
+        f" {states:,} states in {len(searched['worlds'])} worlds, no invariant broken.",
         "",
-        "Written by `make model`; never by hand.",
-        "",
-        "A breadth-first search, within the bounds below, over what two Airflow runs of one pipeline, their processes, an"
-        " operator, a janitor and a bad network can do in any order. Each step is a step of the product's own use cases, transition"
-        " table and planning code; in every state the invariants of [the guarantee](guarantee.md) are checked, and from"
-        " every state later runs must be able to commit everything without a human (I7).",
-        "",
-        "In worlds with a topic every run publishes, through the product's own sink and sender, to a model of Kafka's"
-        " transactions: producer epochs that fence, commits whose answer is lost, and what a read_committed consumer"
-        " sees. It must see each committed epoch whole, in order, at most once, and in the end exactly once; a receipt"
-        " must not say more than that.",
-        "",
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit_of_tree()}, {os.cpu_count()} cores, Python"
-        f" {platform.python_version()}: {sum(one.states for one in worlds)} states, no invariant broken.",
-        "",
-        "Bounds: two partitions of one topic, one or two runs, an attempt for each try, and the faults of a world in any"
-        " combination up to their number. A run that is not started again cannot act twice, so the number of attempts is"
-        " bounded by the number of faults.",
-        "",
-        "| world | runs | records per partition | produced on the way | faults, at most | of which kinds | states |"
-        " transitions | contents of the ledger's tables | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        _BOUNDS,
+        f"Without each of {len(ways)} guards the search found a broken invariant, after at most"
+        f" {max(len(way) - 1 for way in ways)} steps. The data have each guard, and the way step by step.",
     ]
-    lines += [
-        f"| {one.world.name} | {one.world.runs} | {', '.join(map(str, one.world.records))} | {one.world.produced} |"
-        f" {one.world.most_faults} | {kinds(one.world)} | {one.states} | {one.transitions} | {one.tables} |"
-        f" {one.seconds:.1f} |"
-        for one in worlds
-    ]
-    lines += [
-        "",
-        "## Without a guard",
-        "",
-        "Each guard is taken away from the product's own text, one at a time. The model must find the shortest way to a"
-        " broken invariant; a test on real servers (`tests/model/test_guards_on_postgres.py`,"
-        " `tests/integration/test_topic_guards.py`) must fail without it, too.",
-    ]
-    for mutant, found in mutants:
-        lines += ["", f"### {mutant.name[0].upper()}{mutant.name[1:]}", ""]
-        lines += [f"In `{mutant.where}`, `{' '.join(mutant.old.split())}` is taken away"
-                  f"{', and the constraints of the chain with it' if mutant.unconstrained else ''}.", ""]  # fmt: skip
-        lines += ["```text", *(found.counterexample or ()), "```"]
     return "\n".join([*lines, ""])
 
 

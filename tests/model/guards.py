@@ -198,18 +198,18 @@ MUTANTS = (
 TOPIC_MUTANTS = (
     Mutant(
         name="nobody is fenced",
-        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
+        where="epochline.sinks.topic:TopicSink.commit", world="one run that publishes, and a retry", breaks="INV-5",
         old="            sender.fence()\n", new="",
     ),
     Mutant(
         name="the marker is asked before the fence",
-        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
+        where="epochline.sinks.topic:TopicSink.commit", world="one run that publishes, and a retry", breaks="INV-5",
         old="            sender.fence()\n            if self._is_there(committable):\n",
         new="            there = self._is_there(committable)\n            sender.fence()\n            if there:\n",
     ),
     Mutant(
         name="the marker is not asked",
-        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
+        where="epochline.sinks.topic:TopicSink.commit", world="one run that publishes, and a retry", breaks="INV-5",
         old="if self._is_there(committable):", new="if False:",
     ),
     Mutant(

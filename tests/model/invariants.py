@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from epochline.protocol.epoch import NEXT, UNFINISHED, EpochState
-from epochline.protocol.offsets import chain_breaks
-from epochline.testing.rows import Rows
+from tests.chains import chain_breaks
+from tests.in_memory.rows import Rows
 from tests.model.tables import NAME, STATE, Reads, Violation
 
 

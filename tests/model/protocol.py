@@ -40,8 +40,8 @@ from epochline.coordinator import abort, begin, commit, plan, publish, seal
 from epochline.coordinator.intent import Plan, PlanOutcome, PlanRequest
 from epochline.operations.janitor import Tidied, tidy
 from epochline.protocol.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
-from epochline.testing import FakeLedger
-from epochline.testing.rows import Rows
+from tests.in_memory.ledger import FakeLedger
+from tests.in_memory.rows import Rows
 from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows
 from tests.model.replay import Lock, Session, Stand, Step, take_step

@@ -27,7 +27,7 @@ from epochline.errors import EpochlineError, LedgerUnavailableError
 from epochline.ports import Transaction
 from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
-from epochline.testing.rows import Rows
+from tests.in_memory.rows import Rows
 from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
 from tests.model.topic import Broker, KafkaWithTopic, topic_sink

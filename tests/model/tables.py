@@ -1,6 +1,6 @@
 """The ledger's tables in the model: the fake that the contract suite holds against PostgreSQL, and its guards.
 
-`epochline.testing.FakeLedger` keeps the same promises as PostgreSQL (tests/contract runs over both). What a statement
+`tests.in_memory.ledger.FakeLedger` keeps the same promises as PostgreSQL (tests/contract runs over both). What a statement
 of the product guards is asked from the statement's text, so that a mutant of the statement is a mutant of the model.
 """
 
@@ -18,19 +18,20 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import LedgerError, LockTimeoutError
 from epochline.ports import Applied, DueReceipt, Manifest, PartSum, PipelineRow
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch, Run
-from epochline.protocol.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.testing import FakeKafka, FakeTransaction
-from epochline.testing.attempts import FakeAttempts
-from epochline.testing.chain import FakeChain
-from epochline.testing.epochs import FakeEpochs
-from epochline.testing.receipts import FakeReceipts
-from epochline.testing.rows import Rows
-from epochline.testing.side import Side
-from epochline.testing.targets import FakeTargets
+from epochline.testing import FakeKafka
+from tests.in_memory.attempts import FakeAttempts
+from tests.in_memory.chain import FakeChain
+from tests.in_memory.epochs import FakeEpochs
+from tests.in_memory.ledger import FakeTransaction
+from tests.in_memory.receipts import FakeReceipts
+from tests.in_memory.rows import Rows, Side
+from tests.in_memory.targets import FakeTargets
 from tests.model.guards import Guards
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

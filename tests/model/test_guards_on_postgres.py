@@ -14,7 +14,7 @@ from epochline.coordinator.commit import commit_in
 from epochline.errors import HeadMovedError, LedgerError, SealRefusedError
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epochs import PostgresEpochs
-from epochline.protocol.offsets import chain_breaks
+from tests.chains import chain_breaks
 from tests.contract.worlds import World, orders, postgres_world, ranges, rows_of
 from tests.databases import query
 from tests.model.guards import MUTANTS, Mutant

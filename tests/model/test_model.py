@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.model.__main__ import data_of, page
 from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
 from tests.model.protocol import World
 from tests.model.search import search, search_without
@@ -47,3 +50,15 @@ def test_the_chain_s_constraints_stand_behind_the_compare_and_swap() -> None:
 
     assert found.counterexample is not None
     assert "PostgreSQL refused" in found.counterexample[-1]
+
+
+def test_the_page_is_made_of_the_data() -> None:
+    """docs/model.md is what the last search wrote; each guard of today has its shortest way in the data."""
+    file = Path(__file__).parents[2] / "docs" / "model.md"
+    searched = json.loads(data_of(file).read_text())
+
+    assert page(searched) == file.read_text()
+    assert {entry["guard"] for entry in searched["without a guard"]} == {
+        mutant.name for mutant in (*MUTANTS, *TOPIC_MUTANTS)
+    }
+    assert all(entry["shortest way"] for entry in searched["without a guard"])

@@ -27,7 +27,7 @@ from epochline.protocol.sink import Sink
 from epochline.sinks import topic as outlet
 from epochline.sinks.topic import TopicSink
 from epochline.testing import FakeKafka
-from epochline.testing.rows import Rows
+from tests.in_memory.rows import Rows
 from tests.model.tables import Violation
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from multiprocessing import Pipe
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.processes.server import Event, Request
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
@@ -156,12 +156,11 @@ class ForkServer:
             self._forked[event.number].hear(event)
 
     def hear_until(self, happened: Callable[[], bool], what: str, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        self.hear()
-        while not happened():
-            left = deadline - time.monotonic()
-            assert left > 0, f"within {seconds:.0f} s it did not happen that {what}"
-            self.hear(left)
+        def heard() -> bool:
+            self.hear(0 if happened() else 0.2)
+            return happened()
+
+        wait_for(what, heard, seconds, every=0)
 
     def end(self) -> None:
         """Kill what is left; the next process starts another server."""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.crash.reliability import commit_of_tree
-from tests.soak.report import enough, page, table
+from tests.soak.report import enough, page, summary, tables
 from tests.soak.soak import Soak
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="how long faults are made (default 10)")
     parser.add_argument("--seed", type=int, help="of the schedule of faults; printed; by default a new one")
     parser.add_argument("--without-airflow", action="store_true", help="plain tasks only: starts in seconds")
-    parser.add_argument("--report", type=Path, help="write the result to this Markdown page")
+    parser.add_argument("--report", type=Path, help="write the result to this Markdown page, and its tables beside it")
     options = parser.parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     print(f"seed {seed}, {options.minutes:g} minutes", flush=True)
@@ -34,12 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
         result = soak.run()
     finally:
         soak.down()
-    print(table(result), flush=True)
+    print(tables(result), summary(result), sep="\n", flush=True)
     if missed := enough(result):
         print(*(f"NOT PROVEN: {one}" for one in missed), f"logs are kept in {home}", sep="\n", flush=True)
         return 1
     if options.report:
         options.report.write_text(page(result, commit_of_tree()))
+        (options.report.parent / "data" / "soak.txt").write_text(tables(result))
     shutil.rmtree(home, ignore_errors=True)
     print("EXACT", flush=True)
     return 0

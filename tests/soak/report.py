@@ -41,7 +41,7 @@ def _table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
     return [f"| {header} |", ruler, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
 
-def table(result: Result) -> str:
+def tables(result: Result) -> str:
     """The result as Markdown tables."""
     planned = Counter(fault.kind for fault in result.planned)
     hits = Counter(hit.kind for hit in result.hits)
@@ -54,54 +54,68 @@ def table(result: Result) -> str:
         faults.append((kind, planned[kind], planned[kind] - hits[kind], hits[kind], live[kind], median, longest))
     compared = "records in the log | duplicates | missing | never produced"
     of_pipelines = [(name, count, result.records[name]) for name, count in result.epochs.items()]
-    lines = [
-        *_table(
-            "fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest",
-            faults,
-        ),
-        *_table("phase | faults that hit it", sorted(phases.items())),
-        *_table("pipeline | epochs with records | records", of_pipelines),
-        *_table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
-        *_table(
-            f"topic | {compared} | keys out of order | seen by read_uncommitted alone", map(astuple, result.topics)
-        ),
-    ]
+    return "\n".join(
+        [
+            *_table(
+                "fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest",
+                faults,
+            ),
+            *_table("phase | faults that hit it", sorted(phases.items())),
+            *_table("pipeline | epochs with records | records", of_pipelines),
+            *_table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
+            *_table(
+                f"topic | {compared} | keys out of order | seen by read_uncommitted alone", map(astuple, result.topics)
+            ),
+        ]
+    )
+
+
+def summary(result: Result) -> str:
+    """The result in sentences."""
+    live = sum(hit.live for hit in result.hits)
     drained = "never" if result.drained_after is None else f"{result.drained_after:.1f} s after the last fault"
-    lines += [
-        f"{sum(live.values())} of {sum(hits.values())} faults that struck hit an epoch at work. The time to the next commit"
-        " is that of the last fault before it."
-        f" {sum(result.epochs.values())} epochs were committed, {result.aborted} aborts and {result.fenced} fenced"
-        f" attempts of {result.attempts} were survived.",
-        f"{result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong. All was committed and published, and"
-        f" no staging, session or epoch left over, {drained}, without anybody's help.",
-    ]
-    return "\n".join(lines)
+    longest = max((max(times) for times in result.recovery.values()), default=0.0)
+    records = max(result.records.values(), default=0)
+    return "\n".join(
+        [
+            f"- {len(result.hits)} faults struck, and {live} of them hit an epoch at work.",
+            f"- {sum(result.epochs.values())} epochs were committed. {result.aborted} aborts and {result.fenced} fenced"
+            f" attempts of {result.attempts} did them no harm.",
+            f"- The next commit came at most {longest:.1f} s after the last fault before it.",
+            f"- {result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong.",
+            f"- {sum(one.exact for one in result.tables)} of {len(result.tables)} tables and"
+            f" {sum(one.exact for one in result.topics)} of {len(result.topics)} topics hold each of {records}"
+            " records once.",
+            f"- All was committed and published, and nothing left over, {drained}. Nobody helped.",
+        ]
+    )
 
 
 def page(result: Result, commit: str) -> str:
     """The page of the documentation."""
     airflow = "" if result.airflow else " --without-airflow"
-    return "\n".join(
-        [
-            "# A soak",
-            "",
-            "Written by `make soak`; never by hand.",
-            "",
-            f"`python -m tests.soak --minutes {result.seconds / 60:g} --seed {result.seed}{airflow}` on"
-            f" {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores, {platform.system()},"
-            f" Python {platform.python_version()}.",
-            "",
-            "A random nemesis broke a running stack: PostgreSQL, Kafka, Airflow with Spark, and two pipelines whose tasks"
-            " are plain processes that use the same use cases, ledger and staging writer (a Kafka consumer in Spark's"
-            " place), because a soak wants more epochs than Spark can start in ten minutes on this machine."
-            " Airflow's processes are started again when they end, as systemd or Compose would: its scheduler gives up"
-            " when it cannot reach its database.",
-            "A reader held both tables, outbox, parts and manifests of every pipeline against the ledger in one snapshot, all"
-            " the time; a read_committed and a read_uncommitted consumer were attached to the topics that the pipelines"
-            " publish to. At the end"
-            " every record of the log was looked for in every table, and in what the read_committed consumer had seen.",
-            "",
-            table(result),
-            "",
-        ]
-    )
+    return f"""\
+# A soak
+
+This page says what came of a running stack that was broken at random. `make soak` writes it; do not edit it.
+
+The stack is PostgreSQL, Kafka, Airflow with Spark, and two further pipelines. Their tasks are plain processes
+with the same use cases, ledger and staging writer, and a Kafka consumer in Spark's place: Spark cannot start enough
+epochs in ten minutes on this machine.
+Airflow's processes are started again when they end, as systemd or Compose would do it.
+
+During the soak a reader compares both tables, the outbox, the parts and the manifests of every pipeline with the
+ledger, in one snapshot at a time. A `read_committed` and a `read_uncommitted` consumer read the topics that the
+pipelines publish to.
+At the end every record of the log is looked for in every table, and in what the `read_committed` consumer saw.
+
+## What came of it
+
+Run on {datetime.now(UTC):%Y-%m-%d}, commit `{commit}`, {os.cpu_count()} cores, {platform.system()}, \
+Python {platform.python_version()}:
+`python -m tests.soak --minutes {result.seconds / 60:g} --seed {result.seed}{airflow}`.
+
+{summary(result)}
+
+[The data](data/soak.txt) have each kind of fault, phase, table and topic.
+"""

@@ -35,7 +35,7 @@ from tests.soak.tasks import Servers
 from tests.soak.topics import TopicWatch
 from tests.soak.watch import LEFT_OVER, Exactness, Watch, compare, log_of
 from tests.soak.worker import Seat, work
-from tests.waiting import wait_for
+from tests.waiting import idle_seconds, wait_for
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -198,9 +198,12 @@ class Soak:
         return hits
 
     def _drain(self) -> float | None:
-        """Seconds until all that was produced is committed and shown, and nothing is left over, without help; or None."""
-        begun = time.monotonic()
-        while time.monotonic() - begun < DRAIN_SECONDS:
+        """Seconds until all that was produced is committed and shown, and nothing is left over, without help.
+
+        None if the machine stands idle for DRAIN_SECONDS before that.
+        """
+        begun, idle = time.monotonic(), idle_seconds()
+        while idle_seconds() - idle < DRAIN_SECONDS:
             if all(self._lag(name) == 0 for name in self._pipelines):
                 self._left = [left for (left,) in self._ask(LEFT_OVER)]
                 if not self._left:

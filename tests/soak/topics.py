@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.soak.pipelines import PARTITIONS, key_of
 from tests.soak.watch import Exactness
+from tests.waiting import idle_seconds
 
 _END_SECONDS = 60.0
 
@@ -55,8 +55,8 @@ class _Reader(threading.Thread):
             while not self._stopping.is_set():
                 self._take(consumer.poll(0.2), set())
             self._assign(consumer)  # Asked again, Kafka says where the end is now.
-            left, deadline = set(self._next), time.monotonic() + _END_SECONDS
-            while left and time.monotonic() < deadline:
+            left, idle = set(self._next), idle_seconds()
+            while left and idle_seconds() - idle < _END_SECONDS:
                 self._take(consumer.poll(0.2), left)
             self.wrong += [f"{topic}-{partition} was not read to its end" for topic, partition in sorted(left)]
         except Exception as error:

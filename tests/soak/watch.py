@@ -13,7 +13,7 @@ import psycopg2
 from psycopg2 import sql
 
 from epochline.declare.names import QUARANTINE
-from epochline.protocol.offsets import chain_breaks
+from tests.chains import chain_breaks
 from tests.databases import query
 from tests.integration.kafka_topics import read_topic
 from tests.soak.pipelines import declared, topic_of

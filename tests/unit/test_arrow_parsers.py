@@ -121,6 +121,8 @@ def held(numeral: str, kind: str) -> Any:
 @example("1" * 31 + "e9", "numeric(12,2)")
 @example("1e-1000000000", "numeric(60,4)")
 @example("1e-999999999", "numeric(60,4)")
+@example("0e-0999999999", "numeric(12,2)")
+@example("1e0000000001", "numeric(12,2)")
 @example("1.8e308", "double precision")
 @example("1" + "0" * 309, "real")
 @example("-1e-400", "double precision")

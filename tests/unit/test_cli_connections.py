@@ -32,7 +32,7 @@ OTHER = {
 def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", held)
 
-    assert parse_dsn(connections.postgres_dsn("other")) == {
+    assert parse_dsn(connections.adapters().postgres_dsn("other")) == {
         "host": "db.example", "port": "6432", "dbname": "target", "user": "me", "password": SECRET,
         "sslmode": "require",
     }  # fmt: skip
@@ -50,14 +50,14 @@ def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held: str, mo
 def test_brokers_come_from_the_extra(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", held)
 
-    assert connections.kafka_settings() == {"bootstrap.servers": "k1:9092,k2:9092"}
+    assert connections.adapters().kafka_settings() == {"bootstrap.servers": "k1:9092,k2:9092"}
 
 
 def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", '{"password": "hidden-pw", "port": "x"}')
 
     with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_EPOCHLINE_POSTGRES cannot be understood") as raised:
-        connections.postgres_dsn()
+        connections.adapters().postgres_dsn()
 
     assert "hidden-pw" not in str(raised.value)
     assert raised.value.__cause__ is None
@@ -71,19 +71,21 @@ def test_a_registry_is_an_http_connection(monkeypatch: pytest.MonkeyPatch) -> No
         parse=Avro(columns={"a": "text"}, registry="theirs"),
     )  # fmt: skip
 
-    assert connections.registries_of(pipeline) == {"theirs": {"url": "https://r:8081", "login": "me", "password": "pw"}}
+    assert connections.adapters().registries_of(pipeline) == {
+        "theirs": {"url": "https://r:8081", "login": "me", "password": "pw"}
+    }
     monkeypatch.delenv("AIRFLOW_CONN_THEIRS")
     with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_THEIRS"):
-        connections.registries_of(pipeline)
+        connections.adapters().registries_of(pipeline)
 
 
 def test_without_a_connection_and_a_stack_the_error_says_what_to_run_or_to_set() -> None:
     with pytest.raises(ConfigurationError, match="epochline up"):
-        connections.postgres_dsn()
+        connections.adapters().postgres_dsn()
     with pytest.raises(ConfigurationError, match="epochline up"):
-        connections.kafka_settings()
+        connections.adapters().kafka_settings()
     with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_MINE"):
-        connections.postgres_dsn("mine")
+        connections.adapters().postgres_dsn("mine")
 
 
 def test_without_a_connection_the_running_stack_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,8 +96,8 @@ def test_without_a_connection_the_running_stack_is_reached(monkeypatch: pytest.M
     running = SimpleNamespace(home="here", kafka=kafka, postgres=postgres)
     monkeypatch.setattr("epochline.local.stack.Stack", lambda: running)
 
-    assert connections.kafka_settings() == {"bootstrap.servers": "127.0.0.1:1"}
-    assert parse_dsn(connections.postgres_dsn("epochline_reader")) == {
+    assert connections.adapters().kafka_settings() == {"bootstrap.servers": "127.0.0.1:1"}
+    assert parse_dsn(connections.adapters().postgres_dsn("epochline_reader")) == {
         "host": "h", "port": "5", "dbname": "epochline", "user": VIEWER, "password": SECRET,
     }  # fmt: skip
 

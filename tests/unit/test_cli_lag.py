@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from epochline import cli
-from epochline.cli import connections, database
+from epochline.cli import database
 from epochline.cli.standing import UNKNOWN
 from epochline.declare.source import KafkaSource
 from epochline.errors import (
@@ -28,6 +28,7 @@ from epochline.errors import (
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.planning import SourceView
+from epochline.sinks.adapters import Adapters
 from tests.unit.partitions import tp, view
 from tests.ways import way_on
 
@@ -117,8 +118,8 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Servers:
     (tmp_path / "declared.py").write_text(DECLARED.format(names=NAMES))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     made = Servers()
-    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
-    monkeypatch.setattr(connections, "opened_offsets", partial(made.open, "kafka"))
+    monkeypatch.setattr(Adapters, "postgres_dsn", lambda adapters, connection: "postgresql://")
+    monkeypatch.setattr(Adapters, "kafka", lambda adapters, connection: made.open("kafka", connection))
     monkeypatch.setattr(database, "session", partial(made.open, "ledger"))
     monkeypatch.setattr(database, "ask", made.ask)
     return made

@@ -13,7 +13,7 @@ from epochline.cli.commands import COMMANDS
 from epochline.errors import DeclarationError, StackError
 from tests.commands import Call, caller
 
-NAMES = [name for commands in COMMANDS.values() for name in commands]
+NAMES = list(COMMANDS)
 
 
 @pytest.fixture

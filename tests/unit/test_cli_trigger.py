@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from epochline.cli import connections
 from epochline.cli import trigger as module
 from epochline.local.airflow_api import DagState
+from epochline.sinks.adapters import Adapters
 from tests.commands import Call, caller
 
 EPOCH = {
@@ -72,7 +72,7 @@ def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
         return answers[query]
 
     monkeypatch.setattr(module, "stack_api", lambda: api)
-    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
+    monkeypatch.setattr(Adapters, "postgres_dsn", lambda adapters, connection: "postgresql://")
     monkeypatch.setattr(module, "_ask", ask)
 
     code, out, _ = call()
@@ -92,7 +92,7 @@ def test_ctrl_c_says_that_the_run_goes_on_and_how_to_follow_it(call: Call, monke
             raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "stack_api", Interrupted)
-    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
+    monkeypatch.setattr(Adapters, "postgres_dsn", lambda adapters, connection: "postgresql://")
     monkeypatch.setattr(module, "_ask", lambda ledger, pipeline, query: {"epoch_id": 6, "paused_at": None})
 
     code, out, err = call()

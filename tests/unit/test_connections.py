@@ -32,7 +32,7 @@ def credentials(writer: str | None = None) -> JobCredentials:
         name="p", source=KafkaSource(topics="t", connection="brokers"), parse=Text(), postgres_connection="db",
         sinks=PostgresTable(table="t", columns={"value": "text"}), writer_connection=writer,
     )  # fmt: skip
-    return Adapters(CONNECTIONS, "tests").job_credentials(pipeline, TICKET)
+    return Adapters(look_up=CONNECTIONS.look_up, application_name="tests").job_credentials(pipeline, TICKET)
 
 
 def test_a_dsn_is_read_back_by_libpq() -> None:

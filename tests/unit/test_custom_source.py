@@ -18,7 +18,8 @@ from epochline.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition, unbalanced
+from epochline.protocol.balances import PartitionCounts, unbalanced
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.counter import Counter
 from epochline.sources.reading import SourceReading, open_source

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from epochline.config.discovery import find_all
-from epochline_examples.programs import PROGRAMS
-from epochline_examples.steps import Call, Program, Read, Send
+from epochline_examples.programs import PROGRAMS, Call, Program, Read, Send
+from tests.declared import find_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +22,7 @@ def test_a_program_names_what_is_declared(program: Program) -> None:
     assert {program.topic, *sent_to} - {None} == {
         topic for one in pipeline.kafka_sources.values() for topic in one.topics
     }
-    read = {step.topic for step in (*program.steps, program.result) if isinstance(step, Read)}
+    read = {step.topic for step in program.steps if isinstance(step, Read)}
     assert read <= {sink.topic for sink in pipeline.topics}
     run = {step.command.split()[1] for step in program.steps if isinstance(step, Call) and step.command[:4] == "run "}
     assert program.pipeline in run

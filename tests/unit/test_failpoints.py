@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from epochline import ports
 from epochline.cli import connections
 from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
-from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, sites, watched, watched_source
-from epochline.failpoints.sites import port_method, sites_of, use_cases
-from epochline.testing import FakeKafka, FakeLedger
+from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
+from epochline.failpoints.calls import BY_HAND, USE_CASES, calls_of, named_by_hand, port_method, use_cases
+from epochline.testing import FakeKafka
 from tests.contract.worlds import orders, run
+from tests.in_memory.ledger import FakeLedger
 
 PORTS = ("Ledger", "Transaction", "OffsetSource")
 # What the job and its writers reach PostgreSQL and Spark by, and the sender Kafka.
@@ -28,7 +29,7 @@ IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save", "begin_tra
 CASES = [pytest.param(path, id=path.stem) for path in use_cases()]
 JOB = [
     pytest.param(path, id=path.stem)
-    for place in sites.BY_HAND
+    for place in BY_HAND
     for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
 ]
 
@@ -65,7 +66,7 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path: Path) -> None:
         if ast.unparse(call.func).startswith("self._tx."):
             assert port_method(call), f"{path.name}:{call.lineno}: no call that the watched ports know"
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sink":
-            assert call.func.attr in sites.SINK, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
+            assert port_method(call), f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
 
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or node.id not in ("ledger", "tx", "source"):
@@ -136,8 +137,8 @@ def test_the_job_passes_a_failpoint_before_every_io_call(path: Path) -> None:
 
 
 def test_every_failpoint_has_a_name_of_its_own() -> None:
-    by_hand = list(sites.named_by_hand())
-    by_port = [name for path in use_cases() for site in sites_of(path).values() for name in site.names]
+    by_hand = list(named_by_hand())
+    by_port = [name for path in use_cases() for names in calls_of(path).values() for name in names]
 
     assert len(set(by_hand)) == len(by_hand)
     assert len(set(by_port)) == len(by_port)
@@ -150,9 +151,18 @@ def test_every_failpoint_has_a_name_of_its_own() -> None:
     }  # fmt: skip
 
 
-def test_the_sides_and_methods_are_those_of_the_ports() -> None:
-    assert set(sites.SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
-    assert set(sites.SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
+def test_the_name_of_a_local_variable_makes_no_failpoint() -> None:
+    """A failpoint is named by port and method: no crash point goes away where a variable is renamed."""
+    begun = USE_CASES / "begin.py"
+    renamed = re.sub(r"\b(tx|ledger|sink|source)\b(?=[.,)]| as | =)", r"any_\1", begun.read_text())
+
+    methods = [
+        [port_method(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        for text in (begun.read_text(), renamed)
+    ]
+
+    assert "any_tx.epochs" in renamed
+    assert methods[0] == methods[1]
 
 
 # Off.
@@ -181,9 +191,9 @@ def test_an_install_that_forbids_failpoints_refuses_one_that_is_named(
     with pytest.raises(ConfigurationError, match="Unset EPOCHLINE_FAILPOINT"):
         failpoint("write.copy")
     with pytest.raises(ConfigurationError, match="forbids"):
-        connections.ledger_of(orders())
+        connections.adapters().ledger(orders())
     with pytest.raises(ConfigurationError, match="forbids"):
-        connections.offsets_of(orders())
+        connections.adapters().offsets(orders())
 
 
 def test_the_image_forbids_failpoints() -> None:
@@ -253,7 +263,7 @@ def test_raise_and_the_nth_time_and_several_at_once() -> None:
 )
 def test_each_call_of_a_use_case_is_a_place_of_its_own(name: str, said: str) -> None:
     """Two calls of one method in one module have two names; the run without an epoch ends before the second call."""
-    assert name in {site.name for site in sites_of(sites.USE_CASES / "begin.py").values()}
+    assert name in {names[0] for names in calls_of(USE_CASES / "begin.py").values()}
     arm({"EPOCHLINE_FAILPOINT": f"{name}:raise"})
 
     with pytest.raises(Exception, match=said):

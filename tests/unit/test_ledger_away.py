@@ -11,7 +11,7 @@ import pytest
 from epochline.coordinator import commit
 from epochline.errors import LedgerUnavailableError
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.testing.kafka import FakeKafka
+from epochline.testing import FakeKafka
 
 
 def test_a_commit_asks_twice_and_does_not_try_to_write_down_that_nobody_answered() -> None:

@@ -12,15 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epochline.postgres.ledger.parts import counts_of, message_of
-from epochline.protocol.offsets import (
-    NOTHING_SEEN,
-    OffsetRange,
-    PartitionCounts,
-    PlannedRange,
-    add_up,
-    chain_breaks,
-    unbalanced,
-)
+from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts, add_up, unbalanced
+from epochline.protocol.offsets import OffsetRange, PlannedRange
+from tests.chains import chain_breaks
 from tests.unit.partitions import tp
 
 offsets = st.integers(min_value=0, max_value=2**62)

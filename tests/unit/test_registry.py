@@ -24,7 +24,7 @@ from epochline.config.registry import (
     split_header,
     with_header,
 )
-from epochline.declare.avro_types import proposed
+from epochline.declare.avro import proposed
 from epochline.declare.columns import SUPPORTED
 from epochline.errors import (
     ConfigurationError,

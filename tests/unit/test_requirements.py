@@ -1,10 +1,10 @@
-"""Every requirement has a test that CI runs, and the page names it."""
+"""Every requirement has a test that CI runs, and docs/data/requirements.tsv names it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.requirements import PAGE, CitingTest, all_tests, citing_tests, problems, written
+from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, defined, problems, written
 
 MODULE = '''
 """Some tests (X1)."""
@@ -23,11 +23,12 @@ class TestFour:
 
     def test_four(self): """Nothing."""
 '''
-LINES = "- **A1** It works.\n- **A2** It works too.\n\n<!-- tests begin -->\n<!-- tests end -->\n"
+LINES = "- **A1** It works.\n- **A2** It works too.\n"
+HEADER = written("", [])
 
 
-def test_every_requirement_has_a_test_that_ci_runs_and_the_page_names_it() -> None:
-    assert problems(PAGE.read_text(), all_tests()) == []
+def test_every_requirement_has_a_test_that_ci_runs_and_the_data_name_it() -> None:
+    assert problems(PAGE.read_text(), DATA.read_text(), all_tests()) == []
 
 
 def test_ids_are_found_in_docstrings_and_marks() -> None:
@@ -39,6 +40,14 @@ def test_ids_are_found_in_docstrings_and_marks() -> None:
     assert four.cites == {"X1": 2, "A1": 1}
 
 
+def test_several_requirements_may_share_a_sentence() -> None:
+    assert defined("- **A1**, **B2** It works.\n- **C3** As A1.\n") == {
+        "A1": "It works.",
+        "B2": "It works.",
+        "C3": "As A1.",
+    }
+
+
 def test_a_module_can_be_slow_as_a_whole() -> None:
     (one,) = citing_tests("pytestmark = [pytest.mark.long]\ndef test_one(): pass\n", "tests/test_some.py")
 
@@ -46,33 +55,33 @@ def test_a_module_can_be_slow_as_a_whole() -> None:
 
 
 def test_of_several_tests_the_one_that_cites_the_id_itself_is_named_first() -> None:
-    page = written(LINES, list(citing_tests(MODULE, "tests/test_some.py")))
+    data = written(LINES, list(citing_tests(MODULE, "tests/test_some.py")))
 
-    assert "| A1 | `tests/test_some.py::test_one`, `tests/test_some.py::test_four` |" in page
-    assert "| A2 | `tests/test_some.py::test_two` (`make test-all`) |" in page
+    assert "A1\ttests/test_some.py::test_one tests/test_some.py::test_four\t0\tmake test\n" in data
+    assert "A2\ttests/test_some.py::test_two\t0\tmake test-all\n" in data
 
 
 @pytest.mark.parametrize(
-    ("tests", "page", "said"),
+    ("tests", "row", "said"),
     [
-        ([], LINES, "A1: no test cites it"),
-        ([CitingTest("t.py", "test_two", {"A1": 0, "A2": 0}, "slow")], LINES, "A2: CI runs none of its tests"),
-        ([CitingTest("t.py", "test_one", {"A1": 0, "A2": 0}, "default")], LINES, "A1: the table names no test"),
+        ([], "", "A1: no test cites it"),
+        ([CitingTest("t.py", "test_two", {"A1": 0, "A2": 0}, "slow")], "", "A2: CI runs none of its tests"),
+        ([CitingTest("t.py", "test_one", {"A1": 0, "A2": 0}, "default")], "", "A1: the data name no test"),
         (
             [CitingTest("t.py", "test_one", {"A1": 0}, "default")],
-            LINES.replace("begin -->\n", "begin -->\n| A1 | `t.py::test_gone` |\n"),
+            "A1\tt.py::test_gone\t0\tmake test\n",
             "A1: t.py::test_gone does not exist or does not cite it",
         ),
-        ([], LINES.replace("begin -->\n", "begin -->\n| A9 | `t.py::test_one` |\n"), "A9: the table names it"),
+        ([], "A9\tt.py::test_one\t0\tmake test\n", "A9: the data name it"),
     ],
     ids=["no test", "slow alone", "not named", "gone", "not defined"],
 )
-def test_what_is_wrong_with_the_page_is_named(tests: list[CitingTest], page: str, said: str) -> None:
-    assert any(one.startswith(said) for one in problems(page, tests))
+def test_what_is_wrong_with_the_page_or_its_data_is_named(tests: list[CitingTest], row: str, said: str) -> None:
+    assert any(one.startswith(said) for one in problems(LINES, HEADER + row, tests))
 
 
 def test_what_ci_does_not_run_may_say_so() -> None:
     tests = [CitingTest("t.py", "test_one", {"A1": 0, "A2": 0}, "long")]
     page = LINES.replace("works", "works (long suite)")
 
-    assert problems(written(page, tests), tests) == []
+    assert problems(page, written(page, tests), tests) == []

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Pipeline, Settings
-from epochline.config.discovery import find_all
 from epochline.config.resolve import recorded_restart, resolve_settings, run_settings
 from epochline.config.settings_file import file_settings, settings_file
-from epochline.declare.profiles import Kept, profile, profiles
 from epochline.declare.restart import WITHOUT_END
-from epochline.declare.settings import PerRun
+from epochline.declare.settings import Kept, PerRun, profile, profiles
 from epochline.errors import ConfigurationError, DeclarationError
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
 from tests.contract.worlds import orders
+from tests.declared import find_all
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
 

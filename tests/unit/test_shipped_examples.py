@@ -13,6 +13,7 @@ from epochline.config import discovery
 from epochline.config.shipped_examples import enabled_examples, example_files, switch_examples
 from epochline.declare.names import split_table
 from tests.commands import Call, caller
+from tests.declared import find_all
 from tests.declaring import declare
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +48,7 @@ def test_no_example_is_enabled_in_a_fresh_checkout(project: Path) -> None:
 
 
 def test_the_tables_of_examples_are_in_a_schema_of_their_own() -> None:
-    declared = discovery.find_all(ROOT / "dags" / "examples").values()
+    declared = find_all(ROOT / "dags" / "examples").values()
 
     tables = [sink.table for one in declared for sink in (*one.targets, *one.states)]
 
@@ -85,7 +86,7 @@ def test_an_example_whose_table_a_pipeline_of_the_project_names_is_refused_with_
 
 def test_the_tables_of_the_tutorial_are_in_no_example() -> None:
     """The tutorial's append pipeline once wrote into the upsert table of an example, until a key repeated."""
-    examples = discovery.find_all(ROOT / "dags" / "examples").values()
+    examples = find_all(ROOT / "dags" / "examples").values()
     tables = {split_table(sink.table) for one in examples for sink in (*one.targets, *one.states)}
 
     named = re.findall(r'PostgresTable\(\s*table="(\w+)"', (ROOT / "docs" / "tutorial.md").read_text())

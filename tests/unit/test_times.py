@@ -1,4 +1,4 @@
-"""The table of times that a script writes into the README."""
+"""The table of times that a script writes into CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_every_target_whose_time_is_taken_is_one_of_make() -> None:
     assert set(MAKE) <= set(targets)
 
 
-def test_the_readme_has_the_time_of_every_command_whose_time_is_taken() -> None:
-    rows = re.findall(ROW, (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_has_the_time_of_every_command_whose_time_is_taken() -> None:
+    rows = re.findall(ROW, (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 
     assert rows == [*(f"make {target}" for target in MAKE), *(f"epochline {call}" for call in CALLS)]
 

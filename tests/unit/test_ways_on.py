@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 import epochline
 from epochline import errors
-from epochline.cli.commands import COMMANDS, registered_by
+from epochline.cli.commands import COMMANDS, load
 from epochline.cli.failures import told
 from epochline.errors import (
     PipelinePausedError,
@@ -29,7 +29,6 @@ from tests.ways import way_on
 LIBRARY = Path(epochline.__file__).parent
 FILLED = "1"
 """Stands for every value that a message inserts: it is a name, a number, an offset and a topic."""
-MODULE_OF = {name: module for module, commands in COMMANDS.items() for name in commands}
 
 
 def kinds(base: type[PipelineStandsError] = PipelineStandsError) -> set[str]:
@@ -48,6 +47,10 @@ def raised() -> Iterator[tuple[str, str, Sequence[str]]]:
                 yield where, node.func.id, texts(node.args[1], module) if len(node.args) == 2 else ()
 
 
+def _function(module: ast.Module, name: str) -> ast.FunctionDef | None:
+    return next((one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+
 def texts(node: ast.expr, module: ast.Module) -> list[str]:
     """What an expression may be, with every inserted value filled in. A function is called."""
     match node:
@@ -61,6 +64,9 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
             return texts(one, module) + texts(other, module)
         case ast.Call(func=ast.Name(id="way_out_of_pause")):
             return [way_out_of_pause(FILLED, None)]
+        case ast.Call(func=ast.Name(id=name)) if found := _function(module, name):
+            returned = [one.value for one in ast.walk(found) if isinstance(one, ast.Return) and one.value is not None]
+            return [text for value in returned for text in texts(value, module)]
         case ast.Name(id=name):
             assigned = [one for one in ast.walk(module) if isinstance(one, ast.Assign)]
             values = [one.value for one in assigned for to in one.targets if isinstance(to, ast.Name) and to.id == name]
@@ -72,7 +78,7 @@ def parsed(command: str) -> None:
     """Parse a command as the command line does, without running it; ``…`` stands for a reason and for nothing else."""
     assert "…" not in command.replace("--reason …", "")
     name, *arguments = shlex.split(command)
-    found = registered_by(MODULE_OF[name])[name]
+    found = load(name)
     context = found.make_context(name, list(arguments))
     if isinstance(found, TyperGroup):
         inner, command_of_group, rest = found.resolve_command(context, arguments)
@@ -99,7 +105,7 @@ def advised() -> Iterator[tuple[str, str]]:
             # Elsewhere, a text that begins so is what PostgreSQL calls a session.
             alone = re.fullmatch(r"epochline (([a-z-]+).*)", text) if path.parent.name == "cli" else None
             for command in re.findall(r"`epochline ([^`]+)`", text) + (
-                [alone[1]] if alone and alone[2] in MODULE_OF else []
+                [alone[1]] if alone and alone[2] in COMMANDS else []
             ):
                 whole = re.fullmatch(r"\{(.*)\}", command)
                 if whole is None:
@@ -194,7 +200,7 @@ def test_every_command_is_printed_between_backticks_or_alone() -> None:
         for line, text in printed(ast.parse(path.read_text())):
             inside = re.sub(r"`[^`]*`", "", text)
             names = re.findall(r"(?<![\w./:$-])epochline ([a-z-]+)", inside)
-            if not text.startswith("epochline ") and set(names) & MODULE_OF.keys():
+            if not text.startswith("epochline ") and set(names) & COMMANDS.keys():
                 found.append(f"{path.relative_to(LIBRARY)}:{line}: {text}")
     assert found == []
 

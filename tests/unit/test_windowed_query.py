@@ -16,7 +16,7 @@ import pytest
 from epochline import EventTime, Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Session, Sliding, Tumbling
 from epochline import WindowedQuery as Query
 from epochline.config.discovery import find
-from epochline.declare.sql_functions import AGGREGATES, ROW_WISE_BY_SUBJECT
+from epochline.declare.sql_dialect import AGGREGATES, ROW_WISE_BY_SUBJECT
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
 from epochline.protocol.changes import Effect, changes

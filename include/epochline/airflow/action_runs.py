@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from epochline.airflow.connections import ledger_of, offsets_of, run_of, writers_of
+from epochline.airflow.connections import adapters, run_of, writers_of
 from epochline.airflow.settings import ACTION
 from epochline.declare.pipeline import Pipeline
 
@@ -51,7 +51,9 @@ def subject_of(pipeline: Pipeline) -> Subject:
     """A declared pipeline with the ledger and the Kafka behind its connections."""
     from epochline.operations import Subject
 
-    return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
+    return Subject(
+        name=pipeline.name, ledger=adapters().ledger(pipeline), declared=pipeline, source=adapters().offsets(pipeline)
+    )
 
 
 def actor_of(context: Mapping[str, Any], in_conf: object = None) -> str:

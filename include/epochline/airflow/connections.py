@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
-from epochline.config.connections import SPARK_CONNECT, Connection, Connections, spark_writers
+from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.protocol.epoch import Interval, Run
@@ -108,15 +108,14 @@ def _look_up(connection_id: str) -> Connection:
     )
 
 
-_CONNECTIONS = Connections(_look_up)
-_ADAPTERS = Adapters(_CONNECTIONS, "epochline")
+def adapters() -> Adapters:
+    """What reaches the servers of Airflow's connections."""
+    return Adapters(look_up=_look_up, application_name="epochline")
 
-postgres_dsn = _CONNECTIONS.postgres_dsn
-ledger_of = _ADAPTERS.ledger_of
-ledger_at = _ADAPTERS.ledger_at
-offsets_of = _ADAPTERS.offsets_of
-opened_offsets = _ADAPTERS.opened_offsets
-job_credentials = _ADAPTERS.job_credentials
+
+def postgres_dsn(connection_id: str) -> str:
+    """The libpq URL of an Airflow connection, for a DAG file's own tasks. It holds the password."""
+    return adapters().postgres_dsn(connection_id)
 
 
 def spark_server(connection_id: str) -> str | None:

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.action_runs import SAID, actor_of, dag_of_action, subject_of
 from epochline.airflow.acts import ACTS
-from epochline.airflow.connections import epochline_errors, ledger_at, opened_offsets, postgres_dsn, run_of
+from epochline.airflow.connections import adapters, epochline_errors, run_of
 from epochline.airflow.dag_file import airflow_dags_folder
 from epochline.airflow.reading import snapshot
 from epochline.airflow.settings import ACTION, commit_patience
@@ -155,7 +155,7 @@ class JanitorOperator(BaseOperator):
             for error in declared.broken:
                 self.log.error("broken declaration: %s", " ".join(str(error).split()))
             for connection in sorted({one.postgres_connection for one in declared.pipelines.values()}):
-                tidied = tidy(ledger_at(connection), run_of(context))
+                tidied = tidy(adapters().ledger(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
 
@@ -169,7 +169,7 @@ def _refuse_a_stale_preview(
         StalePreviewError: the ledger, or for a loss Kafka, is in another state than when the page was read.
     """
     given = parameters.model_dump(mode="json", exclude_defaults=True)
-    with snapshot(postgres_dsn(declared.postgres_connection)) as ledger:
+    with snapshot(adapters().postgres_dsn(declared.postgres_connection)) as ledger:
         act = ACTS.get(action.name)
         state = None if act is None else act.foresee(ledger, declared.name, given).state
     lost = previewed.after.get("lost", expected.get("lost"))
@@ -193,8 +193,8 @@ class LogEndsOperator(BaseOperator):
         failed: list[EpochlineError] = []
         for (kafka, postgres), pipelines in by_servers.items():
             try:
-                with opened_offsets(kafka) as source:
-                    partitions = refresh_log_ends(ledger_at(postgres), source, pipelines, kafka)
+                with adapters().kafka(kafka) as source:
+                    partitions = refresh_log_ends(adapters().ledger(postgres), source, pipelines, kafka)
                 self.log.info("%s, %s: %d partitions of %d pipelines", kafka, postgres, partitions, len(pipelines))
             except EpochlineError as error:
                 self.log.warning("%s, %s: %s", kafka, postgres, error)

@@ -12,15 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.action_runs import planned_by_action
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import (
-    epochline_errors,
-    interval_of,
-    is_scheduled,
-    ledger_of,
-    offsets_of,
-    run_of,
-    writers_of,
-)
+from epochline.airflow.connections import adapters, epochline_errors, interval_of, is_scheduled, run_of, writers_of
 from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log, show_outcome
 from epochline.airflow.outcome import EpochOutcome, no_epoch, not_planned
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
@@ -65,8 +57,8 @@ class PlanEpochOperator(BaseOperator):
             self.log.info(note)
         with epochline_errors(), shown_where_not_planned(context, self.pipeline):
             planned = planned_by_action(context, self.pipeline) or plan(
-                ledger_of(self.pipeline),
-                offsets_of(self.pipeline),
+                adapters().ledger(self.pipeline),
+                adapters().offsets(self.pipeline),
                 self.pipeline,
                 run_of(context),
                 PlanRequest(
@@ -109,7 +101,7 @@ def patience_with_sealed(pipeline: Pipeline) -> timedelta:
     """The longest commit of today's declaration, and of that with which the unfinished epoch was planned."""
     declared = [pipeline]
     # A ledger that does not answer fails the task itself, with the reason.
-    with suppress(Exception), ledger_of(pipeline).transaction() as tx:
+    with suppress(Exception), adapters().ledger(pipeline).transaction() as tx:
         unfinished = tx.epochs.unfinished(pipeline.name)
         if unfinished is not None:
             declared.append(tx.epochs.declaration(unfinished))
@@ -135,7 +127,7 @@ def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[No
     except EpochlineError as error:
         show_outcome(context, not_planned(error))
         with suppress(Exception):  # The ledger's own connection may be the fault.
-            keep_plan_error(ledger_of(pipeline), pipeline.name, run_of(context), error)
+            keep_plan_error(adapters().ledger(pipeline), pipeline.name, run_of(context), error)
         if isinstance(error, PipelinePausedError):
             raise AirflowSkipException(str(error)) from error
         raise
@@ -164,9 +156,9 @@ class CommitEpochOperator(BaseOperator):
         from epochline.coordinator import commit
 
         with epochline_errors():
-            ledger, name = ledger_of(self.pipeline), self.pipeline.name
+            ledger, name = adapters().ledger(self.pipeline), self.pipeline.name
             ranges = begin_log(ledger, name, self.epoch_id, "commits it")
-            result = commit(ledger, offsets_of(self.pipeline), name, int(self.epoch_id))
+            result = commit(ledger, adapters().offsets(self.pipeline), name, int(self.epoch_id))
         outcome = EpochOutcome.of(result.epoch, ranges)
         show_outcome(context, outcome)
         announce_to_airflow(ledger, self.pipeline, context)
@@ -198,7 +190,7 @@ class AbortEpochOperator(BaseOperator):
 
         if not self.epoch_id:
             raise AirflowSkipException(f"{self.pipeline.name}: this run has no epoch; there is nothing to abort.")
-        run, name, ledger = run_of(context), self.pipeline.name, ledger_of(self.pipeline)
+        run, name, ledger = run_of(context), self.pipeline.name, adapters().ledger(self.pipeline)
         with epochline_errors():
             ranges = begin_log(ledger, name, self.epoch_id, "aborts it, unless it is committed or sealed")
             outcome = abort(ledger, name, int(self.epoch_id), run, reason=f"teardown of {run}")

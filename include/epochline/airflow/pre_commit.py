@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
-from epochline.airflow.connections import (
-    epochline_errors,
-    job_credentials,
-    ledger_of,
-    offsets_of,
-    run_of,
-    spark_server,
-)
+from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.server_job import ServerJob, how_it_ended
 from epochline.airflow.settings import settings_of_run
@@ -71,10 +64,10 @@ class PreCommitOperator(SparkSubmitOperator):
         with epochline_errors():
             try:
                 self._refuse_early_return()
-                ledger = ledger_of(self.pipeline)
+                ledger = adapters().ledger(self.pipeline)
                 begin_log(ledger, name, self.epoch_id, "stages it with Spark and seals it")
                 counts = stage(
-                    ledger, offsets_of(self.pipeline), name, int(self.epoch_id), run_of(context),
+                    ledger, adapters().offsets(self.pipeline), name, int(self.epoch_id), run_of(context),
                     submit=partial(self._submit, context, ledger), stop=self.on_kill,
                 )  # fmt: skip
             except AirflowTaskTimeout as timeout:
@@ -157,7 +150,7 @@ class PreCommitOperator(SparkSubmitOperator):
                 return
         from epochline.airflow.handover import credentials_file, environment_of_job
 
-        found = job_credentials(self.pipeline, ticket)
+        found = adapters().job_credentials(self.pipeline, ticket)
         held: dict[str, Any] = {
             "postgres": {"dsn": found.dsn}, "kafka": found.kafka or None, "kafkas": found.kafkas,
             "registries": found.registries,

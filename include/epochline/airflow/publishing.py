@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import epochline_errors, ledger_of
+from epochline.airflow.connections import adapters, epochline_errors
 from epochline.declare.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class PublishOperator(BaseOperator):
         name = self.pipeline.name
         self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
         with epochline_errors():
-            ledger = ledger_of(self.pipeline)
+            ledger = adapters().ledger(self.pipeline)
             published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
             announced = announce_to_airflow(ledger, self.pipeline, context)
             failed = self._failed_before(context)

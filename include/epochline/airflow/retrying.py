@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
-from epochline.airflow.connections import ledger_of
+from epochline.airflow.connections import adapters
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerUnavailableError
 
@@ -30,7 +30,7 @@ class RetryByLedger(RetryPolicy):
         if try_number > max_tries or not epoch_id:
             return RetryDecision.default()
         try:
-            pause, said = pause_before_retry(ledger_of(self.pipeline), self.pipeline.name, int(epoch_id))
+            pause, said = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
         except LedgerUnavailableError:
             return RetryDecision.default()
         return RetryDecision.retry(pause, said)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from epochline.airflow.connections import ledger_at, opened_offsets
+from epochline.airflow.connections import adapters
 from epochline.declare.inputs import require_kafka
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
@@ -175,8 +175,8 @@ class _Connected:
         try:
             if self._clients is None:
                 # Looked up each time, so that a changed address or password is taken.
-                source = self._opened.enter_context(opened_offsets(self._kafka_connection))
-                self._clients = (ledger_at(self._postgres_connection), source, Lookout())
+                source = self._opened.enter_context(adapters().kafka(self._kafka_connection))
+                self._clients = (adapters().ledger(self._postgres_connection), source, Lookout())
             ledger, source, lookout = self._clients
             return look(ledger, source, [one.watched() for one in running], lookout)
         except BaseException:

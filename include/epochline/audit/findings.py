@@ -1,11 +1,11 @@
-"""Findings of an audit, and their receiver. No finding shows a value of a record (SEC-5)."""
+"""Findings of an audit, and their receiver. No finding shows a value of a record."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.balances import PartitionCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class SinkResult:
     judged: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class EpochResult:
     """One committed epoch, audited."""
 
@@ -70,15 +70,17 @@ class EpochResult:
     kind: str
     generation: int
     superseded: bool
-    partitions: tuple[PartitionResult, ...]
-    sinks: tuple[SinkResult, ...]
-    notes: tuple[str, ...]
-    differences: int
+    sinks: list[SinkResult]
+    partitions: list[PartitionResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    differences: int = 0
 
     @property
     def judged(self) -> bool:
         """Whether every comparison of the epoch was possible."""
-        return all(sink.judged for sink in self.sinks) and not any(one.not_judged for one in self.partitions)
+        return all(sink.judged for sink in self.sinks) and not any(
+            partition.not_judged for partition in self.partitions
+        )
 
 
 @dataclass(slots=True, kw_only=True)

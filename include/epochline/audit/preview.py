@@ -1,12 +1,15 @@
-"""Reads records that no epoch has read yet, and parses them in this process. Nothing is written anywhere."""
+"""Parses records that no epoch has read yet in this process, and finds functions that break their contract."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
 
 from epochline.arrow.cast.source import record_batch
 from epochline.arrow.stage.preview import ParsedRecords, RecordParser
 from epochline.declare.pipeline import Pipeline
+from epochline.errors import EpochlineError
 from epochline.kafka.topic_logs import TopicLogs
 from epochline.protocol.offsets import PlannedRange
 from epochline.sources.reading import SourceReader
@@ -21,7 +24,7 @@ def preview_ranges(
 
     Args:
         pipeline: the declaration.
-        source: its source, as `epochline.sinks.adapters.Adapters.records_of` gives it.
+        source: its source, as `epochline.sinks.adapters.Adapters.records` gives it.
         ranges: what to read.
 
     Raises:
@@ -31,7 +34,32 @@ def preview_ranges(
     """
     parser = RecordParser(pipeline)
     with source.session() as session:
-        for one in ranges:
-            for columns in session.read(one.tp.topic, one.tp.partition, one.range):
-                parser.add(record_batch(one.tp.topic, one.tp.partition, columns))
+        for planned in ranges:
+            topic, partition = planned.tp.topic, planned.tp.partition
+            for columns in session.read(topic, partition, planned.range):
+                parser.add(record_batch(topic, partition, columns))
     return parser.result
+
+
+def breaches(pipeline: Pipeline) -> Iterator[str]:
+    """How a parse or a select of the user breaks its contract: what every attempt would fail of.
+
+    Its functions can be imported. A batch without records shows a breach, or a batch with one. A function that raises
+    an error on a made-up record proves nothing.
+    """
+    if len(pipeline.inputs) > 1:
+        return
+    for values in ([], [b""]):
+        columns = {
+            "topic": pa.array(["" for _ in values], pa.string()),
+            "partition": pa.array([0 for _ in values], pa.int32()),
+            "offset": pa.array([0 for _ in values], pa.int64()),
+            "value": pa.array(values, pa.binary()),
+        }
+        try:
+            RecordParser(pipeline).add(pa.record_batch(columns))
+        except EpochlineError as error:
+            yield f"{error}. Every attempt would fail of it"
+            return
+        except Exception:  # noqa: S112 - as the docstring says
+            continue

@@ -18,8 +18,9 @@ from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
+from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.log_ends import HeldLog
-from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
 
@@ -63,38 +64,32 @@ class RangeReader:
         self.broken: dict[int, str] = {}
         """By epoch, the reason why its rows are unknown: its parse fails now."""
 
-    def read(self, epoch: RecordedEpoch, one: RecordedRange, log: HeldLog | None) -> ReadAgain:
+    def read(self, epoch_id: int, planned: RecordedRange, log: HeldLog | None) -> ReadAgain:
         """Read what the source still has of a range; missing offsets are left out of every comparison."""
-        held, not_judged = _held(one, log)
-        if held is not None and one.replaced_from is not None and one.replaced_from < held.until:
-            held, not_judged = _before_the_cut(held, one.replaced_from, not_judged)
+        held, not_judged = _held(planned, log)
+        if held is not None and planned.replaced_from is not None and planned.replaced_from < held.until:
+            held, not_judged = _before_the_cut(held, planned.replaced_from, not_judged)
         found: PartitionCounts | None = None
         if held is not None:
             try:
-                found = self._records(epoch.epoch_id, one, held)
+                found = self._records(epoch_id, planned, held)
             except RecordsGoneError as error:
                 held = None
                 not_judged.append(f"not retained: offsets were deleted while the audit read ({error})")
-        for gap in _gaps(one.range, held):
-            self._expected.leave_out(one.topic, one.partition, gap.start, gap.until)
-        whole = held == one.range
-        gone = one.counts.received - found.received if found is not None and whole else 0
-        if log is None or not log.compacted:
-            gone = 0
-        if gone > 0:
+        for gap in _gaps(planned.range, held):
+            self._expected.leave_out(planned.topic, planned.partition, gap.start, gap.until)
+        whole, gone = held == planned.range, 0
+        if found is not None and whole and log is not None and log.compacted:
+            gone = max(planned.counts.received - found.received, 0)
+        if gone:
             not_judged.append(f"{gone} records have been compacted away: rows without a record are not judged")
-        return ReadAgain(
-            found=found,
-            whole=whole and gone <= 0,
-            parsed=self._flow is not None and epoch.epoch_id not in self.broken,
-            gone=max(gone, 0),
-            not_judged=tuple(not_judged),
-        )
+        parsed = self._flow is not None and epoch_id not in self.broken
+        return ReadAgain(found=found, whole=whole and not gone, parsed=parsed, gone=gone, not_judged=tuple(not_judged))
 
-    def _records(self, epoch_id: int, one: RecordedRange, held: OffsetRange) -> PartitionCounts:
+    def _records(self, epoch_id: int, planned: RecordedRange, held: OffsetRange) -> PartitionCounts:
         seen = NOTHING_SEEN
-        for columns in self._session.read(one.topic, one.partition, held):
-            batch = record_batch(one.topic, one.partition, columns)
+        for columns in self._session.read(planned.topic, planned.partition, held):
+            batch = record_batch(planned.topic, planned.partition, columns)
             seen += self._expect(epoch_id, batch) or _only_counted(batch)
         return seen
 
@@ -116,12 +111,11 @@ class RangeReader:
             if not batch.num_rows:
                 return aside
         try:
-            flow = self._flow
-            if flow.transformed:
+            if self._flow.transformed:
                 rows: Mapping[str, pa.RecordBatch] = {}
-                _, quarantine, counts = flow.parse_only(batch)
+                _, quarantine, counts = self._flow.parse_only(batch)
             else:
-                processed = flow.process(batch)
+                processed = self._flow.process(batch)
                 rows, quarantine, counts = processed.rows, processed.quarantine, processed.counts
         except Exception as error:  # a pipeline's own function may raise anything
             self.broken[epoch_id] = f"today's parse fails: {type(error).__name__}"
@@ -151,24 +145,25 @@ def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlo
         return None, str(error)
 
 
-def _held(one: RecordedRange, log: HeldLog | None) -> tuple[OffsetRange | None, list[str]]:
+def _held(planned: RecordedRange, log: HeldLog | None) -> tuple[OffsetRange | None, list[str]]:
     """The part of a range that the source has now, and a note about the rest."""
+    offsets, topic = planned.range, planned.topic
     if log is None:
-        return None, [f"not retained: offsets {one.range}, the source has no {one.topic}-{one.partition}"]
-    if log.identity != one.topic_id:
-        return None, [f"not judged: {one.topic} was deleted and made again (its topic id was {one.topic_id})"]
-    start, until = max(one.range.start, log.start), min(one.range.until, log.end)
+        return None, [f"not retained: offsets {offsets}, the source has no {topic}-{planned.partition}"]
+    if log.identity != planned.topic_id:
+        return None, [f"not judged: {topic} was deleted and made again (its topic id was {planned.topic_id})"]
+    start, until = max(offsets.start, log.start), min(offsets.until, log.end)
     if start >= until:
-        return None, [f"not retained: offsets {one.range}"]
+        return None, [f"not retained: offsets {offsets}"]
     held = OffsetRange(start=start, until=until)
-    return held, [f"not retained: offsets {gap}" for gap in _gaps(one.range, held)]
+    return held, [f"not retained: offsets {gap}" for gap in _gaps(offsets, held)]
 
 
 def _before_the_cut(held: OffsetRange, cut: int, not_judged: list[str]) -> tuple[OffsetRange | None, list[str]]:
     """The part of a range whose records are still those that the epoch read, before the topic was adopted again."""
     other = OffsetRange(start=max(held.start, cut), until=held.until)
-    said = [*not_judged, f"not judged: offsets {other}: the log was truncated, and another generation adopted it"]
-    return (OffsetRange(start=held.start, until=cut) if held.start < cut else None), said
+    notes = [*not_judged, f"not judged: offsets {other}: the log was truncated, and another generation adopted it"]
+    return (OffsetRange(start=held.start, until=cut) if held.start < cut else None), notes
 
 
 def _gaps(whole: OffsetRange, held: OffsetRange | None) -> list[OffsetRange]:

@@ -14,12 +14,13 @@ from epochline.declare.state import StateStanding
 from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.state_triggers import state_content
-from epochline.protocol.offsets import OffsetRange, PartitionCounts
+from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
+from epochline.protocol.offsets import OffsetRange
 
-_AT_ONCE = 1_000_000
 SetAside = frozenset[tuple[str, int, int]]
 """Places of records: topic, partition, offset."""
 
+_AT_ONCE = 1_000_000
 _FEW = 100  # a record may have many megabytes
 
 
@@ -48,9 +49,6 @@ class RecordedRange:
     replaced_from: int | None = None
     """The offset from which a truncated log may hold other records than the epoch read; None if it was not adopted."""
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}{self.range}"
-
 
 class Recorded:
     """The ledger's records of one pipeline."""
@@ -64,15 +62,9 @@ class Recorded:
         rows = execute(self._connection, "audited_epochs", pipeline=self._pipeline, first=first, last=last)
         return [
             RecordedEpoch(
-                epoch_id=row.epoch_id,
-                kind=row.kind,
-                generation=row.generation,
-                superseded=row.superseded,
-                declaration_hash=row.declaration_hash,
-                offsets=row.offsets,
-                targets={sink: dict(columns) for sink, columns in (row.targets or {}).items()},
+                **row | {"targets": {sink: dict(columns) for sink, columns in (row["targets"] or {}).items()}}
             )
-            for row in rows
+            for row in map(dict, rows.mappings())
         ]
 
     def declaration(self, epoch: RecordedEpoch) -> Pipeline:
@@ -91,13 +83,12 @@ class Recorded:
                 topic_id=row.topic_id,
                 partition=row.partition,
                 range=OffsetRange(start=row.start_offset, until=row.until_offset),
-                counts=PartitionCounts(
+                counts=replace(
+                    NOTHING_SEEN,
                     received=row.records_read or 0,
                     passed=row.records_passed or 0,
                     skipped=row.records_skipped or 0,
                     quarantined=row.records_quarantined or 0,
-                    first_offset=None,
-                    last_offset=None,
                     digest=int(row.source_digest or 0),
                 ),
                 replaced_from=row.replaced_from,
@@ -157,8 +148,8 @@ def together(epochs: Sequence[RecordedEpoch]) -> Iterator[list[RecordedEpoch]]:
     """
     group: list[RecordedEpoch] = []
     for epoch in epochs:
-        same = group and _kind(group[0]) == _kind(epoch)
-        if group and not (same and sum(one.offsets for one in group) + epoch.offsets <= _AT_ONCE):
+        offsets = sum(earlier.offsets for earlier in group) + epoch.offsets
+        if group and (_kind(group[0]) != _kind(epoch) or offsets > _AT_ONCE):
             yield group
             group = []
         group.append(epoch)

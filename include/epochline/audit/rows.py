@@ -200,9 +200,7 @@ class ExpectedRows:
         """Differences between the quarantine and the records that these epochs should have set aside."""
         with self._connection.begin():
             rows = execute(self._connection, "quarantine_differences", pipeline=pipeline, epochs=list(epochs))
-            return [
-                RowDifference(row.epoch_id, row.topic, row.partition, row.offset, None, row.kind, ()) for row in rows
-            ]
+            return [RowDifference(row=None, columns=(), **row) for row in rows.mappings()]
 
 
 def count_by_epoch(connection: Connection, sink: str, epochs: Sequence[int]) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import psycopg2
@@ -28,8 +28,8 @@ from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.identity import missing_rows
 from epochline.postgres.targets.rules import with_rules
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.log_ends import HeldLog
-from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading
@@ -49,12 +49,13 @@ def audit(
     """Compare committed epochs with the records that the source has now. Changes nothing but temporary tables.
 
     It can run next to a live pipeline: it ignores epochs that commit after its start, and compares each target in one
-    snapshot. It uses the current version of a declaration's functions. If neither ``first`` nor ``last`` is given,
-    every row of a target must name a committed epoch.
+    snapshot. It uses the current version of a declaration's functions. Values are compared in append targets with
+    lineage whose rows no transform made. If neither ``first`` nor ``last`` is given, an epoch that a row of an append
+    target with lineage names must be committed; rows that name none are counted in the notes.
 
     Args:
         dsn: libpq URL of the target database.
-        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records_of` gives it.
+        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch; None: the oldest.
@@ -97,35 +98,16 @@ def _session(dsn: str) -> Iterator[Connection]:
         make_url(dsn).set(drivername="postgresql+psycopg2"),
         poolclass=NullPool,
         isolation_level="REPEATABLE READ",
-        connect_args={
-            "application_name": "epochline audit",
-            "connect_timeout": 10,
-            **UTF8,
-        },
+        connect_args={"application_name": "epochline audit", "connect_timeout": 10, **UTF8},
     )
     event.listen(engine, "begin", _OneSession().begin)
     try:
         with engine.connect() as connection:
             yield connection
-    except DBAPIError as error:
-        raise explained(error.orig) from error
-    except psycopg2.Error as error:
-        raise explained(error) from error
+    except (DBAPIError, psycopg2.Error) as error:
+        raise explained(error.orig if isinstance(error, DBAPIError) else error) from error
     finally:
         engine.dispose()
-
-
-@dataclass(slots=True)
-class _Epoch:
-    """Findings so far about an epoch under audit."""
-
-    recorded: RecordedEpoch
-    partitions: list[PartitionResult] = field(default_factory=list)
-    sinks: list[SinkResult] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    broken: str | None = None
-    """Reason why the rows of this epoch alone cannot be compared."""
-    differences: int = 0
 
 
 class _Audit:
@@ -140,6 +122,8 @@ class _Audit:
         self._summary = Summary()
         self._thinned: set[tuple[int | None, str | None, int | None]] = set()
         """Epoch, topic and partition of the ranges that lost records to compaction."""
+        self._broken: dict[int, str] = {}
+        """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.begin():
@@ -167,25 +151,29 @@ class _Audit:
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
-        logs = self._source.held(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
-        states = {epoch.epoch_id: _Epoch(epoch, sinks=list(sinks)) for epoch in group}
+        logs = self._source.held(sorted({planned.topic for of_epoch in ranges.values() for planned in of_epoch}))
+        results = {epoch.epoch_id: _begun(epoch, sinks) for epoch in group}
         flow, why_not = flow_of(declared, tables)
-        compared = [one.sink for one in sinks if one.said is None and flow is not None]
+        compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         skipped = {sink.table: sink.key for sink in declared.targets if sink.repeats == "skip"}
         with ExpectedRows(self._connection, columns, skipped) as expected:
             reader = RangeReader(session, flow, expected, set_aside)
-            for epoch_id, state in states.items():
-                for one in ranges[epoch_id]:
-                    state.partitions.append(self._read(state, one, reader, logs.get((one.topic, one.partition))))
-                if state.recorded.kind == "requeue":
-                    for rows in self._recorded.claimed(state.recorded):
-                        reader.claims(state.recorded, rows)
-                state.broken = why_not or reader.broken.get(epoch_id)
-            self._compare(states, compared, expected)
-        self._count_rows(states, declared)
-        for state in states.values():
-            self._finish(state)
+            for epoch in group:
+                result = results[epoch.epoch_id]
+                for planned in ranges[epoch.epoch_id]:
+                    log = logs.get((planned.topic, planned.partition))
+                    result.partitions.append(self._read(result, planned, reader, log))
+                if epoch.kind == "requeue":
+                    for rows in self._recorded.claimed(epoch):
+                        reader.claims(epoch, rows)
+                broken = why_not or reader.broken.get(epoch.epoch_id)
+                if broken is not None:
+                    self._broken[epoch.epoch_id] = broken
+            self._compare(results, compared, expected)
+        self._count_rows(results, group, declared)
+        for epoch in group:
+            self._finish(results[epoch.epoch_id], epoch)
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
         """Staging tables of the epoch, with the current rules of the targets."""
@@ -195,127 +183,106 @@ class _Audit:
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
-        said, judged = None, True
+        why, judged = None, True
         if declared.is_transformed:
-            said = "a transform made the rows"
+            why = "a transform made the rows"
         elif sink.mode != "append":
-            said = f"mode {sink.mode} keeps no row per record"
+            why = f"mode {sink.mode} keeps no row per record"
         elif not sink.lineage:
-            said = "declared with lineage=False"
+            why = "declared with lineage=False"
+        elif (target := find_target(self._connection, sink.table)) is None:
+            why, judged = "the table is gone", False
         else:
-            target = find_target(self._connection, sink.table)
             wanted = {**epoch.targets.get(sink.table, {}), **sink.added_columns}
-            if target is None:
-                said, judged = "the table is gone", False
-            else:
-                now = {name: column.kind for name, column in target.columns.items()}
-                altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
-                if altered:
-                    said, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
-        return SinkResult(sink=sink.table, said=said and f"values not compared: {said}", judged=judged)
+            now = {name: column.kind for name, column in target.columns.items()}
+            altered = sorted(name for name, kind in wanted.items() if now.get(name) != kind)
+            if altered:
+                why, judged = f"since the epoch the table's columns changed: {', '.join(altered)}", False
+        return SinkResult(sink=sink.table, said=why and f"values not compared: {why}", judged=judged)
 
-    def _read(self, state: _Epoch, one: RecordedRange, reader: RangeReader, log: HeldLog | None) -> PartitionResult:
+    def _read(
+        self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
+    ) -> PartitionResult:
         """Read what the source has of one range and compare its counts."""
-        again = reader.read(state.recorded, one, log)
-        self._reporter.advance(len(one.range))
+        again = reader.read(result.epoch_id, planned, log)
+        self._reporter.advance(len(planned.range))
         if again.found is not None:
             self._summary.records += again.found.received
             if again.whole:
-                self._compare_counts(state, one, again.found, parsed=again.parsed)
+                self._compare_counts(result, planned, again.found, parsed=again.parsed)
         if again.gone:
-            self._thinned.add((state.recorded.epoch_id, one.topic, one.partition))
+            self._thinned.add((result.epoch_id, planned.topic, planned.partition))
         return PartitionResult(
-            topic=one.topic,
-            partition=one.partition,
-            start=one.range.start,
-            until=one.range.until,
-            ledger=one.counts,
-            found=again.found,
-            not_judged=again.not_judged,
-        )
+            topic=planned.topic, partition=planned.partition, start=planned.range.start, until=planned.range.until,
+            ledger=planned.counts, found=again.found, not_judged=again.not_judged,
+        )  # fmt: skip
 
-    def _compare_counts(self, state: _Epoch, one: RecordedRange, seen: PartitionCounts, *, parsed: bool) -> None:
-        ledger = one.counts
-        pairs = [("records read", ledger.received, seen.received)]
+    def _compare_counts(
+        self, result: EpochResult, planned: RecordedRange, seen: PartitionCounts, *, parsed: bool
+    ) -> None:
+        ledger = planned.counts
+        counted = {"records read": "received"}
         if parsed:
-            pairs += [
-                ("passed", ledger.passed, seen.passed),
-                ("skipped", ledger.skipped, seen.skipped),
-                ("quarantined", ledger.quarantined, seen.quarantined),
-            ]
-        wrong = [f"{what} {was} in the ledger, {now} now" for what, was, now in pairs if was != now]
+            counted |= {name: name for name in ("passed", "skipped", "quarantined")}
+        counts = [(what, getattr(ledger, name), getattr(seen, name)) for what, name in counted.items()]
+        wrong = [f"{what} {was} in the ledger, {now} now" for what, was, now in counts if was != now]
         if wrong:
-            self._differs(state, where="ledger", kind="count", at=one, said=f"{one.range}: {'; '.join(wrong)}")
+            self._differs(result, "ledger", "count", f"{planned.range}: {'; '.join(wrong)}", planned)
         if ledger.digest != seen.digest:
-            said = f"{one.range}: source digest {ledger.digest} in the ledger, {seen.digest} now"
-            self._differs(state, where="ledger", kind="digest", at=one, said=said)
+            what = f"{planned.range}: source digest {ledger.digest} in the ledger, {seen.digest} now"
+            self._differs(result, "ledger", "digest", what, planned)
 
-    def _differs(self, state: _Epoch, *, where: str, kind: str, at: RecordedRange | None, said: str) -> None:
-        state.differences += 1
+    def _differs(self, result: EpochResult, where: str, kind: str, what: str, at: RecordedRange | None = None) -> None:
+        result.differences += 1
+        topic, partition = (at.topic, at.partition) if at else (None, None)
         self._tell(
-            Difference(
-                epoch_id=state.recorded.epoch_id,
-                where=where,
-                kind=kind,
-                topic=at.topic if at else None,
-                partition=at.partition if at else None,
-                said=said,
-            )
+            Difference(epoch_id=result.epoch_id, where=where, kind=kind, topic=topic, partition=partition, said=what)
         )
 
-    def _compare(self, states: Mapping[int, _Epoch], compared: Sequence[str], expected: ExpectedRows) -> None:
-        epochs = [epoch_id for epoch_id, state in states.items() if state.broken is None]
+    def _compare(self, results: Mapping[int, EpochResult], compared: Sequence[str], expected: ExpectedRows) -> None:
+        epochs = [epoch_id for epoch_id in results if epoch_id not in self._broken]
         if not epochs:
             return
         for sink in compared:
-            for found in expected.differences(sink, epochs):
-                self._row_differs(states, sink, found)
-        requeues = all(states[epoch_id].recorded.kind == "requeue" for epoch_id in epochs)
-        if not requeues:
-            for found in expected.quarantine_differences(self._pipeline, epochs):
-                self._row_differs(states, "quarantine", found)
+            for difference in expected.differences(sink, epochs):
+                self._row_differs(results, sink, difference)
+        if any(results[epoch_id].kind != "requeue" for epoch_id in epochs):
+            for difference in expected.quarantine_differences(self._pipeline, epochs):
+                self._row_differs(results, "quarantine", difference)
 
-    def _row_differs(self, states: Mapping[int, _Epoch], where: str, found: RowDifference) -> None:
-        if found.kind == "extra" and (found.epoch_id, found.topic, found.partition) in self._thinned:
+    def _row_differs(self, results: Mapping[int, EpochResult], where: str, row: RowDifference) -> None:
+        if row.kind == "extra" and (row.epoch_id, row.topic, row.partition) in self._thinned:
             return
-        if found.epoch_id is not None:
-            states[found.epoch_id].differences += 1
-        self._tell(
-            Difference(
-                epoch_id=found.epoch_id,
-                where=where,
-                kind=found.kind,
-                topic=found.topic,
-                partition=found.partition,
-                offset=found.offset,
-                row=found.row,
-                said=", ".join(found.columns) or None,
-            )
-        )
+        if row.epoch_id is not None:
+            results[row.epoch_id].differences += 1
+        fields = row._asdict()
+        self._tell(Difference(where=where, said=", ".join(fields.pop("columns")) or None, **fields))
 
     def _tell(self, difference: Difference) -> None:
         self._summary.differences += 1
         self._reporter.difference(difference)
 
-    def _count_rows(self, states: Mapping[int, _Epoch], declared: Pipeline) -> None:
+    def _count_rows(
+        self, results: Mapping[int, EpochResult], group: Sequence[RecordedEpoch], declared: Pipeline
+    ) -> None:
         """Compare the numbers of sealed rows with those in targets whose values are not compared."""
         for at, sink in enumerate(declared.targets):
+            sinks = {epoch.epoch_id: results[epoch.epoch_id].sinks[at] for epoch in group}
             uncompared = [
-                epoch_id
-                for epoch_id, state in states.items()
-                if state.sinks[at].judged and (state.sinks[at].said or state.broken)
+                epoch
+                for epoch in group
+                if sinks[epoch.epoch_id].judged and (sinks[epoch.epoch_id].said or epoch.epoch_id in self._broken)
             ]
             if not uncompared or sink.mode != "append" or "_epoch" not in sink.carried_lineage:
                 continue
             with self._connection.begin():
                 gone = find_target(self._connection, sink.table) is None
-                sealed = {one: self._recorded.sealed_rows(states[one].recorded) for one in uncompared}
-            found = {} if gone else count_by_epoch(self._connection, sink.table, uncompared)
-            for one in uncompared:
-                was, now = sealed[one].get(sink.table, 0), found.get(one, 0)
+                sealed = {epoch.epoch_id: self._recorded.sealed_rows(epoch) for epoch in uncompared}
+            counts = {} if gone else count_by_epoch(self._connection, sink.table, list(sealed))
+            for epoch_id, rows in sealed.items():
+                was, now = rows.get(sink.table, 0), counts.get(epoch_id, 0)
                 if was != now:
-                    said = f"{was} rows were sealed, {now} are there"
-                    self._differs(states[one], where=sink.table, kind="count", at=None, said=said)
+                    self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
 
     def _find_lost(self, newest: RecordedEpoch) -> None:
         """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
@@ -338,14 +305,14 @@ class _Audit:
             ]  # fmt: skip
         for sink in sinks:
             without = 0
-            for found in strays(self._connection, sink, self._pipeline):
-                if found.epoch_id is None:
+            for row in strays(self._connection, sink, self._pipeline):
+                if row.epoch_id is None:
                     without += 1
                 else:
-                    self._row_differs({}, sink, found._replace(epoch_id=None))
+                    self._row_differs({}, sink, row._replace(epoch_id=None))
             if without:
-                said = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
-                self._summary.notes += (said,)
+                note = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
+                self._summary.notes += (note,)
 
     def _compare_states(self, newest: RecordedEpoch) -> None:
         """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
@@ -353,34 +320,28 @@ class _Audit:
             declared = self._recorded.declaration(newest)
             standings = {state.table: self._recorded.state(state.table) for state in declared.states}
         for table, standing in standings.items():
-            said = "the table is gone" if standing.now is None else standing.difference
-            if said is not None:
-                epoch_id = standing.left_by
-                self._tell(
-                    Difference(epoch_id=epoch_id, where=table, kind="changed", topic=None, partition=None, said=said)
-                )
+            what = "the table is gone" if standing.now is None else standing.difference
+            if what is not None:
+                self._tell(Difference(epoch_id=standing.left_by, where=table, kind="changed", said=what))
 
-    def _finish(self, state: _Epoch) -> None:
-        epoch = state.recorded
+    def _finish(self, result: EpochResult, epoch: RecordedEpoch) -> None:
         if epoch.kind == "requeue":
             with self._connection.begin():
-                state.notes.append(f"{self._recorded.claims(epoch)} records by claims, no range")
-        if state.broken is not None:
-            state.sinks = [
-                replace(sink, said=f"values not compared: {state.broken}", judged=False) if sink.said is None else sink
-                for sink in state.sinks
+                result.notes.append(f"{self._recorded.claims(epoch)} records by claims, no range")
+        broken = self._broken.get(epoch.epoch_id)
+        if broken is not None:
+            result.sinks = [
+                replace(sink, said=f"values not compared: {broken}", judged=False) if sink.said is None else sink
+                for sink in result.sinks
             ]
-            state.notes.append(f"quarantine not compared: {state.broken}")
-        result = EpochResult(
-            epoch_id=epoch.epoch_id,
-            kind=epoch.kind,
-            generation=epoch.generation,
-            superseded=epoch.superseded,
-            partitions=tuple(state.partitions),
-            sinks=tuple(state.sinks),
-            notes=tuple(state.notes),
-            differences=state.differences,
-        )
+            result.notes.append(f"quarantine not compared: {broken}")
         self._summary.epochs += 1
         self._summary.not_judged += not result.judged
         self._reporter.epoch(result)
+
+
+def _begun(epoch: RecordedEpoch, sinks: Sequence[SinkResult]) -> EpochResult:
+    return EpochResult(
+        epoch_id=epoch.epoch_id, kind=epoch.kind, generation=epoch.generation, superseded=epoch.superseded,
+        sinks=list(sinks),
+    )  # fmt: skip

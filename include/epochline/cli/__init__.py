@@ -7,13 +7,15 @@ error of epochline. 130: interrupted.
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epochline.cli.commands import Commands
-from epochline.errors import EpochlineError
+from epochline.errors import EpochlineError, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +62,6 @@ def _about(
 
 def main() -> None:
     """Run the command line. An expected error prints one paragraph and never a traceback."""
-    from epochline.cli.log_file import keep_off_the_terminal
-
     keep_off_the_terminal()
     try:
         app()
@@ -78,13 +78,13 @@ def main() -> None:
             _say("interrupted")
         raise
     except Exception as error:
-        from epochline.cli.environment import explained
+        from epochline.cli.failures import explained
 
         if (known := explained(error)) is not None:
             _say(f"error: {known} The traceback is in {_keep_traceback()}.")
             sys.exit(1)
         _say(
-            f"error: epochline failed unexpectedly ({type(error).__name__}: {' '.join(str(error).split())})."
+            f"error: epochline failed unexpectedly ({type(error).__name__}: {one_line(error)})."
             f" The traceback is in {_keep_traceback()}; please report it."
         )
         sys.exit(INTERNAL_ERROR)
@@ -92,6 +92,37 @@ def main() -> None:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+class LogFile(logging.Handler):
+    """Warnings and errors: Epochline's own go to standard error, others to ``cli.log`` of the stack's logs.
+
+    Where no stack was made, those of others are dropped: what a client could not do is raised as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Open the file for this line alone: a command rarely writes one, and several may run at a time."""
+        if record.name.partition(".")[0] == "epochline":
+            _say(record.getMessage())
+            return
+        from epochline.local.home import Home
+
+        with suppress(OSError):
+            logs = Home().logs
+            if logs.is_dir():
+                with (logs / "cli.log").open("a") as file:
+                    file.write(f"{self.format(record)}\n")
+
+
+def keep_off_the_terminal() -> None:
+    """Give the root logger this handler. Without one, Python prints warnings to standard error. Repeatable."""
+    root = logging.getLogger()
+    if not any(isinstance(handler, LogFile) for handler in root.handlers):
+        root.addHandler(LogFile())
 
 
 def _keep_traceback() -> Path:

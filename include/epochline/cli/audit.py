@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.database import ask, session
+from epochline.cli.ledger import connection_of
+from epochline.cli.options import Name
+from epochline.config.registry import Registries
+from epochline.declare.inputs import require_one
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
 
@@ -24,13 +28,8 @@ NOT_JUDGED = 3
 _EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("audit")(audit)
-
-
 def audit(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     epochs: Annotated[
         str | None, typer.Option(help="Epoch ids: 7, 3..9, 3.. or ..9, both ends included; all if not given.")
     ] = None,
@@ -44,24 +43,22 @@ def audit(
     Exit code 0: all that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use; 3: no
     difference, but not everything could be checked.
     """
-    from epochline.audit import audit as run
-    from epochline.cli.connections import postgres_dsn, records_of, registries_of
-    from epochline.cli.database import ask, session
-    from epochline.cli.ledger import connection_of
-    from epochline.config.registry import Registries
-    from epochline.declare.inputs import require_one
-    from epochline.declare.pipeline import Pipeline
+    from epochline.audit import audit as run  # It loads Arrow.
 
     first, last = _bounds(epochs)
-    dsn = postgres_dsn(connection_of(pipeline))
+    dsn = connections.adapters().postgres_dsn(connection_of(pipeline))
     with session(dsn) as opened:
-        known = ask(opened, "newest_stored_declaration", pipeline=pipeline)
-    if not known:
+        stored = ask(opened, "newest_stored_declaration", pipeline=pipeline)
+    if not stored:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
-    declared = Pipeline.from_stored(known[0]["body"])
-    Registries(registries_of(declared)).install()
-    source = records_of(require_one(pipeline, declared.source, "an audit"))
-    with _reporter(as_json) as reporter:
+    declared = Pipeline.from_stored(stored[0]["body"])
+    Registries(connections.adapters().registries_of(declared)).install()
+    source = connections.adapters().records(require_one(pipeline, declared.source, "an audit"))
+    # The bar goes to standard error, and only to a terminal. Results go to standard output.
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+        reporter = _Lines(bar, as_json=as_json)
         summary = run(dsn, source, pipeline, reporter, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
@@ -81,20 +78,6 @@ def _bounds(epochs: str | None) -> tuple[int | None, int | None]:
     return int(match[1]) if match[1] else 0, int(match[2]) if match[2] else None
 
 
-@contextmanager
-def _reporter(as_json: bool) -> Iterator[_Lines]:
-    # The bar goes to standard error, and only to a terminal. Results go to standard output.
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not Console(stderr=True).is_terminal,
-    ) as bar:
-        yield _Lines(bar, as_json=as_json)
-
-
 class _Lines:
     """Prints each finding at once, because an audit keeps none (`epochline.audit.Reporter`)."""
 
@@ -110,18 +93,18 @@ class _Lines:
         if self._task is not None:
             self._bar.advance(self._task, offsets)
 
-    def difference(self, found: Difference) -> None:
-        self._say(str(found), {"difference": asdict(found)})
+    def difference(self, difference: Difference) -> None:
+        self._say(str(difference), {"difference": asdict(difference)})
 
     def epoch(self, result: EpochResult) -> None:
         kind = "" if result.kind == "regular" else f" ({result.kind})"
         lines = [f"epoch {result.epoch_id}{kind}: {_verdict(result)}"]
         if result.superseded:
             lines.append(f"  generation {result.generation}: superseded, its rows stay")
-        for one in result.partitions:
-            read = counted(one.found.received, "record") if one.found else "not read"
-            lines.append(f"  {one.topic}-{one.partition} [{one.start}, {one.until}): {read}")
-            lines += [f"    {said}" for said in one.not_judged]
+        for part in result.partitions:
+            read = counted(part.found.received, "record") if part.found else "not read"
+            lines.append(f"  {part.topic}-{part.partition} [{part.start}, {part.until}): {read}")
+            lines += [f"    {reason}" for reason in part.not_judged]
         lines += [f"  {sink.sink}: {sink.said or 'rows compared'}" for sink in result.sinks]
         lines += [f"  {note}" for note in result.notes]
         self._say("\n".join(lines), {"epoch": asdict(result) | {"verdict": _verdict(result)}})

@@ -10,7 +10,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection, Connections
+from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 from epochline.sinks.adapters import Adapters
@@ -114,17 +114,6 @@ def spark_master(connection_id: str) -> str:
     return f"{found.host}:{found.port}" if found.port else found.host
 
 
-_CONNECTIONS = Connections(_look_up)
-_ADAPTERS = Adapters(_CONNECTIONS, "epochline cli")
-
-postgres_dsn = _CONNECTIONS.postgres_dsn
-kafka_settings = _CONNECTIONS.kafka_settings
-registries_of = _CONNECTIONS.registries_of
-ledger_of = _ADAPTERS.ledger_of
-ledger_at = _ADAPTERS.ledger_at
-offsets_of = _ADAPTERS.offsets_of
-records_of = _ADAPTERS.records_of
-opened_offsets = _ADAPTERS.opened_offsets
-job_credentials = _ADAPTERS.job_credentials
-offsets_by = _ADAPTERS.offsets_by
-offsets_of_one = _ADAPTERS.offsets_of_one
+def adapters() -> Adapters:
+    """What reaches the servers of these connections."""
+    return Adapters(look_up=_look_up, application_name="epochline cli")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
 from epochline.cli import printing
+from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
+from epochline.config.discovery import declared_in, look, project_folder
+from epochline.config.shared_tables import without_shared_tables
+from epochline.config.shipped_examples import enabled_examples, example_files, switch_examples
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError, LedgerUnavailableError, StackError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from epochline.declare.pipeline import Pipeline
+from epochline_examples.programs import PROGRAMS
 
 REFUSED = 1
 _Names = Annotated[
@@ -26,14 +28,10 @@ def list_examples() -> None:
 
     `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
     """
-    from epochline.config.discovery import declared_in
-    from epochline.config.shipped_examples import enabled_examples, example_files
-    from epochline_examples.programs import PROGRAMS
-
     files, enabled = example_files(), enabled_examples()
     file_of = {name: stem for stem, path in files.items() for name in declared_in([path]).pipelines}
     rows: list[tuple[str | None, str | None, str]] = [
-        (one.name, file_of.get(one.pipeline), one.shows) for one in PROGRAMS.values()
+        (program.name, file_of.get(program.pipeline), program.shows) for program in PROGRAMS.values()
     ]
     with_program = {stem for _, stem, _ in rows}
     rows += [(None, stem, _shows(path.read_text())) for stem, path in files.items() if stem not in with_program]
@@ -50,9 +48,6 @@ def enable(names: _Names = None) -> None:
     0: enabled, and the tables exist or the message says which command makes them; 1: enabled, but a table was refused,
     or another pipeline names it; 2: wrong use.
     """
-    from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
-    from epochline.config.shipped_examples import switch_examples
-
     chosen = _chosen(names)
     switch_examples(chosen, on=True)
     printing.say(f"enabled: {', '.join(chosen)}")
@@ -81,8 +76,6 @@ def disable(names: _Names = None) -> None:
 
     Adds their lines to dags/.airflowignore. Exit code 0: disabled; 2: wrong use.
     """
-    from epochline.config.shipped_examples import switch_examples
-
     chosen = _chosen(names)
     switch_examples(chosen, on=False)
     printing.say(f"disabled: {', '.join(chosen)}")
@@ -90,23 +83,17 @@ def disable(names: _Names = None) -> None:
 
 
 def _chosen(names: list[str] | None) -> list[str]:
-    from epochline.config.shipped_examples import example_files
-
-    known = example_files()
-    unknown = sorted(set(names or ()) - set(known))
+    shipped = example_files()
+    unknown = sorted(set(names or ()) - set(shipped))
     if unknown:
         raise typer.BadParameter(
-            f"there is no example {', '.join(unknown)}; there are: {', '.join(known) or 'none'}", param_hint="NAME"
+            f"there is no example {', '.join(unknown)}; there are: {', '.join(shipped) or 'none'}", param_hint="NAME"
         )
-    return sorted(set(names or known))
+    return sorted(set(names or shipped))
 
 
 def _pipelines(names: list[str]) -> tuple[Mapping[str, Pipeline], list[DeclarationError]]:
     """The pipelines of examples, without those whose tables another pipeline of the project names, and why."""
-    from epochline.config.discovery import declared_in, look, project_folder
-    from epochline.config.shared_tables import without_shared_tables
-    from epochline.config.shipped_examples import example_files
-
     alone, shared = without_shared_tables(look(project_folder() / "dags"))
     declared = declared_in([example_files()[name] for name in names]).pipelines
     mine = [error for error in shared if any(repr(name) in str(error) for name in declared)]

@@ -6,21 +6,23 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
-from epochline.cli.local_spark import spark_log, start_spark
 from epochline.config.connections import spark_writers
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochError, EpochlineError, RecordsRefusedError
+from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
@@ -57,8 +59,8 @@ class Execution:
         self._planned_by = planned_by
         self.found: PlanOutcome | None = None
         """What the last plan found."""
-        self._ledger = connections.ledger_of(pipeline)
-        self._offsets = connections.offsets_of(pipeline)
+        self._ledger = connections.adapters().ledger(pipeline)
+        self._offsets = connections.adapters().offsets(pipeline)
         self._started = datetime.now(UTC)
         self._epochs = 0
         self._interrupted = False
@@ -135,19 +137,11 @@ class Execution:
         if self._planned_by is not None:
             planned = self._planned_by(run, writers)
         else:
-            planned = plan(
-                self._ledger,
-                self._offsets,
-                self._pipeline,
-                run,
-                PlanRequest(
-                    record_limit=limit,
-                    note=self._note,
-                    writers=writers,
-                    interval=self._interval,
-                    settings=resolve_settings(self._pipeline, file=file_settings()),
-                ),
+            settings = resolve_settings(self._pipeline, file=file_settings())
+            request = PlanRequest(
+                record_limit=limit, note=self._note, writers=writers, interval=self._interval, settings=settings
             )
+            planned = plan(self._ledger, self._offsets, self._pipeline, run, request)
         for text in planned.notes:
             printing.progress(text)
         self.found = planned.outcome
@@ -157,7 +151,7 @@ class Execution:
         return planned.epoch
 
     def _say_which_run_is_waited_for(self, run: Run) -> None:
-        with database.session(connections.postgres_dsn(self._pipeline.postgres_connection)) as opened:
+        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as opened:
             for one in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
                 if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
                     printing.progress(
@@ -184,10 +178,11 @@ class Execution:
     def _run_job(self, ticket: StagingTicket) -> None:
         from epochline.spark.job import run as run_job
 
-        credentials = connections.job_credentials(self._pipeline, ticket)
-        spark = self._session()
+        credentials = connections.adapters().job_credentials(self._pipeline, ticket)
+        if self._spark is None:
+            self._spark = start_spark(self._exit, self._pipeline, self._master)
         try:
-            run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+            run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
             self._stop_jobs()
             if self._interrupted:
@@ -199,11 +194,6 @@ class Execution:
 
             name, said = class_and_message(error)
             raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {spark_log()}") from error
-
-    def _session(self) -> Any:
-        if self._spark is None:
-            self._spark = start_spark(self._exit, self._pipeline, self._master)
-        return self._spark
 
     def _stop_jobs(self) -> None:
         # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.
@@ -227,3 +217,39 @@ class Execution:
 
 def _reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
+
+
+def start_spark(block: ExitStack, pipeline: Pipeline, master: str) -> Any:
+    """A session of Spark that ends with the block.
+
+    Raises:
+        StackError: Spark does not start; the message names its log.
+    """
+    from epochline.cli.failures import not_started
+    from epochline.local.class_archive import class_options
+    from epochline.local.spark_home import spark_home
+    from epochline.spark.session import session
+
+    log = spark_log()
+    printing.progress(f"starting Spark on {master}; its log is {log}")
+    started = session(
+        f"epochline {pipeline.name}", master, home=spark_home(), driver_options=class_options(), log=log,
+        conf=pipeline.spark_conf,
+    )  # fmt: skip
+    try:
+        return block.enter_context(started)
+    except Exception as error:
+        raise StackError(not_started(error, log)) from error
+
+
+@cache
+def spark_log() -> Path:
+    """The file for Spark's own output of this process. No other account can read it, or create it beforehand."""
+    from epochline.local.home import Home
+
+    home = Home()
+    if home.logs.is_dir():
+        return home.logs / "spark-cli.log"
+    handle, name = tempfile.mkstemp(prefix="epochline-spark-", suffix=".log")
+    os.close(handle)
+    return Path(name)

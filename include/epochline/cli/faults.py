@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from epochline.errors import (
-    DataLossError,
-    KafkaBehindError,
-    LedgerBehindError,
-    PipelineStandsError,
-    TopicMissingError,
+from epochline.cli import database
+from epochline.cli.database import Session
+from epochline.coordinator.checks import check_same_cluster
+from epochline.coordinator.evidence import (
+    check_group_is_there,
+    check_kafka_is_not_older,
+    mirrored_evidence,
+    mirrored_offsets,
+    refuse_unknown,
 )
+from epochline.coordinator.observe import former_leaders_ends
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError, PipelineStandsError, TopicMissingError
+from epochline.ports import OffsetSource, PipelineRow
+from epochline.protocol.data_loss import check_not_truncated, check_same_log
+from epochline.protocol.mirror import LastMirror
+from epochline.protocol.offsets import Head
+from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.standing import StandingWord
-
-if TYPE_CHECKING:
-    from epochline.cli.database import Session
-    from epochline.declare.pipeline import Pipeline
-    from epochline.ports import OffsetSource
-    from epochline.protocol.offsets import Head
-    from epochline.protocol.planning import PartitionView, SourceView
 
 
 class FaultWord(StrEnum):
@@ -57,15 +61,10 @@ def log_fault(
     pipeline: Pipeline, row: Row, heads: Sequence[Head], view: SourceView, source: OffsetSource
 ) -> Fault | None:
     """Whether the log is another one than the heads were read from."""
-    from epochline.coordinator.checks import check_same_cluster
-    from epochline.coordinator.observe import former_leaders_ends
-    from epochline.ports import PipelineRow
-    from epochline.protocol.data_loss import check_not_truncated, check_same_log
-
     name = pipeline.name
-    known = PipelineRow(generation=1, last_epoch_id=0, cluster_id=row["cluster_id"])
+    in_ledger = PipelineRow(generation=1, last_epoch_id=0, cluster_id=row["cluster_id"])
     try:
-        check_same_cluster(pipeline, known, heads, view.cluster_id, view.partitions)
+        check_same_cluster(pipeline, in_ledger, heads, view.cluster_id, view.partitions)
     except DataLossError as error:
         return Fault(word=FaultWord.OTHER_CLUSTER, reason=_said(name, error))
     views = {(one.tp.topic, one.tp.partition): one for one in view.partitions}
@@ -73,8 +72,8 @@ def log_fault(
     try:
         check_same_log(name, heads, view.partitions)
     except DataLossError as error:
-        found = {(one.tp.topic, one.tp.partition): _fault_at(one, views, topics) for one in heads}
-        at = {key: word for key, word in found.items() if word is not None}
+        words = {(head.tp.topic, head.tp.partition): _fault_at(head, views, topics) for head in heads}
+        at = {key: word for key, word in words.items() if word is not None}
         return Fault(word=FaultWord.STANDS, reason=_said(name, error), at=at)
     ends = former_leaders_ends(source, heads, view)
     try:
@@ -107,19 +106,16 @@ def topic_fault(pipeline: str, error: TopicMissingError | None) -> Fault | None:
 
 def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Fault | None:
     """Whether the consumer group shows an epoch that the ledger does not know (INV-8)."""
-    from epochline.cli import database
-    from epochline.coordinator.evidence import mirrored_evidence, refuse_unknown
-
     last = row["last_epoch_id"]
     unknown = []
-    for one in mirrored_evidence(source, pipeline):
-        if one.shown.token is None:
-            known = one.shown.epoch_id <= last
+    for evidence in mirrored_evidence(source, pipeline):
+        if evidence.shown.token is None:
+            in_ledger = evidence.shown.epoch_id <= last
         else:
-            (answer,) = database.ask(ledger, "knows_token", pipeline=pipeline.name, token=one.shown.token)
-            known = answer["known"]
-        if not known:
-            unknown.append(one)
+            (answer,) = database.ask(ledger, "knows_token", pipeline=pipeline.name, token=evidence.shown.token)
+            in_ledger = answer["known"]
+        if not in_ledger:
+            unknown.append(evidence)
     try:
         refuse_unknown(pipeline.name, last, unknown)
     except LedgerBehindError as error:
@@ -129,10 +125,6 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
 
 def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost: Fault | None) -> Fault | None:
     """Whether the consumer group shows less than was written to it (INV-8), where the log's own fault is not all."""
-    from epochline.cli import database
-    from epochline.coordinator.evidence import check_group_is_there, check_kafka_is_not_older, mirrored_offsets
-    from epochline.protocol.mirror import LastMirror
-
     rows = database.ask(ledger, "last_mirror", pipeline=pipeline.name)
     if not rows or (lost is not None and lost.word == FaultWord.OTHER_CLUSTER):
         return None

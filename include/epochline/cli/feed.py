@@ -17,18 +17,15 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.config.connections import KAFKA
 from epochline.errors import StackError
 from epochline.kafka.feed_lines import Partitioner, json_record, plain_record
+from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("feed")(feed_command)
-
-
-def feed_command(
+def feed(
     file: Annotated[Path, typer.Argument(help="The file to send, one record per line; - is standard input.")],
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; created if missing.")],
     from_jsonl: Annotated[
@@ -70,62 +67,38 @@ def feed_command(
 
     echo '{"key": "7", "value": null}' | epochline feed - -t people --from-jsonl
     """
-    # Imported here: `--help` needs no Kafka client.
-    from epochline.kafka.feed import STANDARD_INPUT, check_readable, feed
+    from epochline.kafka.feed import STANDARD_INPUT, check_readable
+    from epochline.kafka.feed import feed as send
 
     if partitioner is not None and not from_jsonl:
         raise typer.BadParameter("--partitioner needs --from-jsonl: a plain line has no key")
     check_readable(file)
     size = file.stat().st_size if file != STANDARD_INPUT and file.is_file() else None
-    with _bar() as bar:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(f"{file} → {topic}", total=size)
-        report = feed(
-            bootstrap_servers or _kafka_settings(),
-            file,
-            topic,
-            partitions,
-            rate,
+        report = send(
+            bootstrap_servers or _kafka_settings(), file, topic, partitions, rate,
             lambda read: bar.advance(task, read),
-            read=json_record if from_jsonl else plain_record,
-            partitioner=partitioner or Partitioner.MURMUR2,
-        )
-    print_out = Console(soft_wrap=True).print
+            read=json_record if from_jsonl else plain_record, partitioner=partitioner or Partitioner.MURMUR2,
+        )  # fmt: skip
+    made = len(report.records)
     if report.created:
-        print_out(f"made topic {topic} with {len(report.records)} partitions", highlight=False)
-    elif len(report.records) != partitions:
-        print_out(
-            f"topic {topic} exists with {len(report.records)} partitions, not {partitions}: used as it is",
-            highlight=False,
-        )
+        printing.say(f"made topic {topic} with {made} partitions")
+    elif made != partitions:
+        printing.say(f"topic {topic} exists with {made} partitions, not {partitions}: used as it is")
     for partition, records in report.records.items():
-        print_out(f"partition {partition}: {counted(records, 'record')}", highlight=False)
-    print_out(
+        printing.say(f"partition {partition}: {counted(records, 'record')}")
+    printing.say(
         f"{counted(report.total, 'record')}, {counted(report.payload, 'byte')} in {printing.duration(report.seconds)}"
-        f" ({printing.number(round(report.rate))} records/s)",
-        highlight=False,
-    )
-
-
-def _bar() -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
+        f" ({printing.number(round(report.rate))} records/s)"
     )
 
 
 def _kafka_settings() -> dict[str, str]:
-    from epochline.cli import connections
-    from epochline.config.connections import KAFKA
-    from epochline.local.stack import Stack
-
     if connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
         raise StackError(
             f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
             " --bootstrap-servers"
         )
-    return connections.kafka_settings()
+    return connections.adapters().kafka_settings()

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from epochline.cli import printing
 from epochline.cli.new_pipeline import Mode, NewPipeline, Parser, columns_of, declared, files, sample_name, stem_of
+from epochline.config import discovery
 from epochline.errors import ActionRefusedError
 
-if TYPE_CHECKING:
-    from epochline.config.discovery import Declared
-
-_PARSERS = ("json", "csv", "text", "function")
-_MODES = ("append", "upsert", "add")
 _AS_IN = "as in: id bigint, amount numeric(12,2)"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("init")(init)
 
 
 def init(
@@ -55,15 +46,15 @@ def init(
     options have defaults. Exit code 0: written, and the next commands are named; 1: a file or a pipeline of that name
     is there already; 2: wrong use, or the declaration would be invalid; nothing was written.
     """
-    ask = _ask if sys.stdin.isatty() else _default
+    ask = _ask if sys.stdin.isatty() else lambda _question, default, _choices=(): default
     topic = topic or ask("Topic", name)
-    parser = parser or ask("Parser", "json", _PARSERS)
+    parser = parser or ask("Parser", "json", get_args(Parser))
     if columns is None:
         columns = "value text" if parser == "text" else ask(f"Columns, {_AS_IN}", "")
     if not columns:
         raise typer.BadParameter(f"name the columns, {_AS_IN}", param_hint="--columns")
     table = table or ask("Table", stem_of(name))
-    mode = mode or ask("Mode", "append", _MODES)
+    mode = mode or ask("Mode", "append", get_args(Mode))
     if key is None and mode != "append":
         key = ask("Columns of the key", "") or None
     schedule = schedule or ask("Time between runs (PT1M, cron, or nothing)", "") or None
@@ -89,25 +80,25 @@ def _ask(question: str, default: str, choices: tuple[str, ...] = ()) -> Any:
     return typer.prompt(asked, default=default, value_proc=checked, show_default=bool(default), err=True)
 
 
-def _default(question: str, default: str, choices: tuple[str, ...] = ()) -> Any:
-    return default
-
-
 def _write(new: NewPipeline) -> None:
-    from epochline.config import discovery
-
     dags = discovery.dags_folder()
     tests = dags.parent / "tests"
-    functions = discovery.project_folder() / "spark_jobs" / "pipelines"
     places = {
         "dag": dags / f"{new.stem}.py",
-        "function": functions / f"{new.stem}.py",
+        "function": discovery.project_folder() / "spark_jobs" / "pipelines" / f"{new.stem}.py",
         "test": tests / f"test_{new.stem}.py",
         "sample": tests / sample_name(new),
     }
-    texts = files(new, dags.name)
-    written = {places[kind]: text for kind, text in texts.items()}
-    _refuse(new, discovery.look(dags), [file for file in written if file.exists()])
+    written = {places[kind]: text for kind, text in files(new, dags.name).items()}
+    if existing := [_shown(file) for file in written if file.exists()]:
+        raise ActionRefusedError(
+            f"{', '.join(existing)} exists already; nothing was written. Take another name, or change the file"
+            " yourself."
+        )
+    if place := discovery.look(dags).places.get(new.name):
+        raise ActionRefusedError(
+            f"{place} declares a pipeline {new.name!r} already; nothing was written. Take another name."
+        )
     for file, text in written.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x") as out:
@@ -123,19 +114,6 @@ def _write(new: NewPipeline) -> None:
         f"epochline trigger {new.name} --unpause",
     ):
         printing.say(f"  {command}")
-
-
-def _refuse(new: NewPipeline, known: Declared, existing: list[Path]) -> None:
-    if existing:
-        raise ActionRefusedError(
-            f"{', '.join(map(_shown, existing))} exists already; nothing was written. Take another name, or change the"
-            " file yourself."
-        )
-    if new.name in known.pipelines:
-        raise ActionRefusedError(
-            f"{known.places[new.name]} declares a pipeline {new.name!r} already; nothing was written. Take another"
-            " name."
-        )
 
 
 def _shown(file: Path) -> str:

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, database, printing
+from epochline.cli.database import Row, Session
+from epochline.cli.options import AsJson, Follow, OwnConnection
+from epochline.cli.refresh import refresh, refuse_with_follow
+from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
 from epochline.protocol.quantities import counted
-
-if TYPE_CHECKING:
-    from epochline.cli.database import Row, Session
+from epochline.protocol.standing import standing_of_epoch
 
 _PHASES = ("wait", "plan", "start", "stage", "seal", "commit", "publish")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("ledger")(ledger)
 
 
 def ledger(
@@ -30,25 +27,20 @@ def ledger(
         int | None, typer.Option(min=1, help="One epoch: its phases, ranges, attempts and quarantine.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many epochs, the newest first.")] = 20,
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show again every two seconds, until Ctrl-C.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    connection: OwnConnection = None,
+    follow: Follow = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
     Changes nothing. Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the
     ledger cannot be read; 2: wrong use; 130: Ctrl-C ended --follow.
     """
-    from epochline.cli import connections, database
-    from epochline.cli.refresh import refresh, refuse_with_follow
-
     if epoch is not None and pipeline is None:
         raise typer.BadParameter("epoch ids count per pipeline: name the pipeline, as in `ledger access_log --epoch 3`")
     if follow:
         refuse_with_follow(json=as_json)
-    dsn = connections.postgres_dsn(connection or connection_of(pipeline))
+    dsn = connections.adapters().postgres_dsn(connection or connection_of(pipeline))
     with database.session(dsn) as opened:
         if follow:
             refresh(lambda: _look(opened, pipeline, epoch, limit, as_json=False))
@@ -57,8 +49,6 @@ def ledger(
 
 def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, *, as_json: bool) -> Callable[[], None]:
     """Ask the ledger; returns what prints the answer."""
-    from epochline.cli import database
-
     epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
     if not epochs and pipeline is not None:
         check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
@@ -70,11 +60,11 @@ def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, 
     ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
     attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
     kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
-    (known,) = database.ask(opened, "epoch_standing", pipeline=pipeline, epoch=epoch)
+    (standing,) = database.ask(opened, "epoch_standing", pipeline=pipeline, epoch=epoch)
     if as_json:
         whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
         return partial(printing.say, printing.as_json(whole))
-    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(known))
+    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(standing))
 
 
 def check_known(pipeline: str, in_ledger: Set[str]) -> None:
@@ -97,12 +87,9 @@ def check_known(pipeline: str, in_ledger: Set[str]) -> None:
 
 def connection_of(pipeline: str | None) -> str:
     """The connection id that a declared pipeline names; the default one if the pipeline is no longer declared."""
-    from epochline.config.connections import POSTGRES
-
     if pipeline is None:
         return POSTGRES
-    # Read no declaration for the default connection.
-    from epochline.config import discovery
+    from epochline.config import discovery  # The default connection needs no declaration.
 
     try:
         return discovery.find(pipeline).postgres_connection
@@ -116,8 +103,6 @@ def next_step(row: Row) -> str | None:
     Args:
         row: of the statement ``epoch_standing``.
     """
-    from epochline.protocol.standing import standing_of_epoch
-
     return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 
 
@@ -131,11 +116,9 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
     if not epochs:
         printing.say("the ledger holds no epoch yet")
         return
+    columns = "pipeline epoch state attempt read passed skipped quarantined rows planned took latency"
     printing.table(
-        (
-            "pipeline", "epoch", "state", "attempt", "read", "passed", "skipped", "quarantined", "rows", "planned",
-            "took", "latency",
-        ),
+        columns.split(),
         [
             (
                 one["pipeline"], one["epoch_id"], one["state"], one["attempt"], *map(printing.number, counts_of(one)),

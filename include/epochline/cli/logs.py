@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.database import Session, ask, session
+from epochline.cli.ledger import check_known, connection_of
+from epochline.cli.options import Name
+from epochline.cli.refresh import until_interrupted
+from epochline.cli.trigger import stack_api
 from epochline.errors import EpochNotFoundError, StackError
-
-if TYPE_CHECKING:
-    from epochline.cli.database import Session
-    from epochline.local.airflow_api import AirflowApi
+from epochline.local.airflow_api import FINISHED, AirflowApi
+from epochline.protocol.standing import standing_of_pipeline
 
 _LOOK_EVERY_SECONDS = 1.0
 _ENDED = ("COMMITTED", "ABORTED")
@@ -27,13 +30,8 @@ _AT_TERMINALS = ("cli", "operator")
 """What stands in the place of a DAG's id if a command made the epoch."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("logs")(logs)
-
-
 def logs(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     epoch: Annotated[int | None, typer.Argument(min=1, help="Id of the epoch; the newest if not given.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the epoch and its runs have ended, or until Ctrl-C.")
@@ -47,18 +45,12 @@ def logs(
     pre_commit. Exit code 0: success; 1: there is no such pipeline or epoch, a command made it and not Airflow, or
     Airflow cannot be asked; 2: wrong use; 130: interrupted.
     """
-    from epochline.cli import connections, database
-    from epochline.cli.ledger import check_known, connection_of
-    from epochline.cli.refresh import until_interrupted
-    from epochline.cli.trigger import stack_api
-    from epochline.local.airflow_api import FINISHED
-
-    with until_interrupted(), database.session(connections.postgres_dsn(connection_of(pipeline))) as ledger:
+    with until_interrupted(), session(connections.adapters().postgres_dsn(connection_of(pipeline))) as ledger:
         if epoch is None and _wrote_no_epoch(ledger, pipeline):
             return
-        newest = database.ask(ledger, "newest_epoch_id", pipeline=pipeline)[0]["epoch_id"]
+        newest = ask(ledger, "newest_epoch_id", pipeline=pipeline)[0]["epoch_id"]
         if not newest:
-            check_known(pipeline, {row["pipeline"] for row in database.ask(ledger, "pipelines")})
+            check_known(pipeline, {row["pipeline"] for row in ask(ledger, "pipelines")})
             raise EpochNotFoundError(f"{pipeline} has no epoch yet; `epochline trigger {pipeline}` starts a run.")
         number = epoch or newest
         _check_airflow_made_it(pipeline, number, _runs(ledger, pipeline, number))
@@ -66,7 +58,7 @@ def logs(
         printed = _Printed(api)
         while True:
             # Asked before the logs, which then have everything until the end.
-            state = database.ask(ledger, "outcome_of_epoch", pipeline=pipeline, epoch=number)[0]["state"]
+            state = ask(ledger, "outcome_of_epoch", pipeline=pipeline, epoch=number)[0]["state"]
             runs = [one for one in _runs(ledger, pipeline, number) if one["dag_id"] not in _AT_TERMINALS]
             ended = state in _ENDED and all(api.run_state(one["dag_id"], one["run_id"]) in FINISHED for one in runs)
             for one in runs:
@@ -79,29 +71,23 @@ def logs(
 
 def _wrote_no_epoch(ledger: Session, pipeline: str) -> bool:
     """Print the log of the newest run if it wrote no epoch, and why; False if it wrote one."""
-    from epochline.cli.database import ask
-    from epochline.cli.trigger import stack_api
-    from epochline.protocol.standing import standing_of_pipeline
-
-    found = [row for row in ask(ledger, "standing", pipeline=pipeline) if row["plan_error"] is not None]
-    for row in found:
+    failed = [row for row in ask(ledger, "standing", pipeline=pipeline) if row["plan_error"] is not None]
+    for row in failed:
         try:
             if row["plan_dag_id"] not in _AT_TERMINALS:
                 _Printed(stack_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
         finally:  # The ledger knows the reason, also where no Airflow has the log.
             printing.progress(f"run {row['plan_run_id']} wrote no epoch. {pipeline}: {standing_of_pipeline(row)}")
-    return bool(found)
+    return bool(failed)
 
 
 def _runs(ledger: Session, pipeline: str, epoch: int) -> list[dict[str, Any]]:
-    from epochline.cli.database import ask
-
-    found = ask(ledger, "runs_of_epoch", pipeline=pipeline, epoch=epoch)
-    if not found:
+    runs = ask(ledger, "runs_of_epoch", pipeline=pipeline, epoch=epoch)
+    if not runs:
         raise EpochNotFoundError(
             f"the ledger has no epoch {epoch} of {pipeline}; `epochline ledger {pipeline}` lists them."
         )
-    return found
+    return runs
 
 
 def _check_airflow_made_it(pipeline: str, epoch: int, runs: list[dict[str, Any]]) -> None:

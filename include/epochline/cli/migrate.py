@@ -9,23 +9,23 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from epochline.cli import connections, printing
 from epochline.cli.failures import told
+from epochline.cli.options import AsJson
+from epochline.config import discovery
+from epochline.config.connections import POSTGRES
+from epochline.config.shared_tables import find_alone, shared_tables, without_shared_tables
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError, EpochlineError, TargetError
 
 REFUSED = 1
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("migrate")(migrate)
-
-
 def migrate(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Migrate the ledger to this version, and create declared target tables that are missing.
 
@@ -40,43 +40,36 @@ def migrate(
     is no such pipeline; it is named, and everything is done for the others. Also 2: two pipelines name one table;
     without NAME nothing is done then.
     """
-    from epochline.cli import printing
-    from epochline.config import discovery
-    from epochline.config.shared_tables import shared_tables
-
     declared = discovery.look()
     shared = shared_tables(declared)
     if shared and not names:
         raise shared[0]
-    found, unknown = _chosen(names) if names else (declared.pipelines, [])
+    chosen, unknown = _chosen(names) if names else (declared.pipelines, [])
     ledgers: dict[str, MigratedLedger] = {}
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
-    groups = _by_database(found) if found or not names else []
-    for some in groups:
+    databases = _by_database(chosen) if chosen or not names else []
+    for pipelines in databases:
         try:
-            ledgers |= migrate_ledgers(some.values())
+            ledgers |= migrate_ledgers(pipelines.values())
         except EpochlineError as error:
-            if len(groups) == 1:
+            if len(databases) == 1:
                 raise
-            refused |= dict.fromkeys(some, error)
+            refused |= dict.fromkeys(pipelines, error)
             continue
-        targets = create_targets(some)
+        targets = create_targets(pipelines)
         made |= targets.made
         refused |= targets.refused
     targets = CreatedTargets(made=made, refused=refused)
     if as_json:
-        printing.say(
-            printing.as_json(
-                {
-                    "ledger": {one: ledger.revision for one, ledger in ledgers.items()},
-                    "left_to_a_dba": {one: ledger.left_to_a_dba for one, ledger in ledgers.items()},
-                    "pipelines": sorted(found),
-                    "created": targets.made,
-                    "refused": {name: str(error) for name, error in targets.refused.items()},
-                }
-            )
-        )
+        outcome = {
+            "ledger": {one: ledger.revision for one, ledger in ledgers.items()},
+            "left_to_a_dba": {one: ledger.left_to_a_dba for one, ledger in ledgers.items()},
+            "pipelines": sorted(chosen),
+            "created": targets.made,
+            "refused": {name: str(error) for name, error in targets.refused.items()},
+        }
+        printing.say(printing.as_json(outcome))
     else:
         show_ledgers(ledgers)
         show_targets(targets, printing.say)
@@ -85,8 +78,8 @@ def migrate(
                 "Tables that existed before were not compared with their declarations:"
                 f" `epochline plan {' '.join(targets.made)}` does that, and changes nothing."
             )
-    for one in unknown:
-        printing.progress(told(one))
+    for problem in unknown:
+        printing.progress(told(problem))
     printing.broken(declared.broken)
     if unknown or (declared.broken and not names and not targets.refused):
         raise typer.Exit(DeclarationError.exit_code)
@@ -96,23 +89,21 @@ def migrate(
 
 def _by_database(pipelines: Mapping[str, Pipeline]) -> list[dict[str, Pipeline]]:
     """The pipelines, those of one database together; one empty group without any pipeline."""
-    found: dict[str, dict[str, Pipeline]] = {}
+    databases: dict[str, dict[str, Pipeline]] = {}
     for name, pipeline in pipelines.items():
-        found.setdefault(pipeline.postgres_connection, {})[name] = pipeline
-    return list(found.values()) or [{}]
+        databases.setdefault(pipeline.postgres_connection, {})[name] = pipeline
+    return list(databases.values()) or [{}]
 
 
 def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[DeclarationError]]:
     """The declared pipelines of these names, and an error for each of the others."""
-    from epochline.config.shared_tables import find_alone
-
-    found, errors = {}, []
+    chosen, errors = {}, []
     for name in dict.fromkeys(names):
         try:
-            found[name] = find_alone(name)
+            chosen[name] = find_alone(name)
         except DeclarationError as error:
             errors.append(error)
-    return found, errors
+    return chosen, errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +124,14 @@ class CreatedTargets:
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
     """Create or upgrade the ledger of each database that a pipeline names; return them by connection id."""
-    from epochline.cli import connections
-    from epochline.config.connections import POSTGRES
-    from epochline.postgres.ledger.migrate import arrange_roles, upgrade
+    from epochline.postgres.ledger.migrate import arrange_roles, upgrade  # It loads Alembic.
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
-    urls = {one: connections.postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1) for one in ids}
+    urls = {
+        one: connections.adapters().postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1)
+        for one in ids
+    }
     revisions = {one: upgrade(url) for one, url in urls.items()}
     return {
         one: MigratedLedger(revision=revisions[one], left_to_a_dba=arrange_roles(url, viewer=_viewer(one)))
@@ -149,10 +141,8 @@ def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
 
 def _viewer(connection: str) -> str | None:
     """The login of the pages in Airflow, if its connection is known here and leads to the same database."""
-    from epochline.cli import connections
-
     try:
-        ledger, pages = (urlsplit(connections.postgres_dsn(one)) for one in (connection, "epochline_reader"))
+        ledger, pages = (urlsplit(connections.adapters().postgres_dsn(one)) for one in (connection, "epochline_reader"))
     except ConfigurationError:
         return None
     there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
@@ -161,8 +151,6 @@ def _viewer(connection: str) -> str | None:
 
 def show_ledgers(ledgers: Mapping[str, MigratedLedger]) -> None:
     """Print the revision of each ledger, and what is left to a DBA."""
-    from epochline.cli import printing
-
     for one, ledger in ledgers.items():
         printing.say(f"ledger of {one}: at revision {ledger.revision}")
         if ledger.left_to_a_dba:
@@ -171,15 +159,13 @@ def show_ledgers(ledgers: Mapping[str, MigratedLedger]) -> None:
             printing.say("then run `epochline migrate` again")
 
 
-def create_targets(found: Mapping[str, Pipeline]) -> CreatedTargets:
+def create_targets(pipelines: Mapping[str, Pipeline]) -> CreatedTargets:
     """Create the missing target tables of each pipeline. A refused pipeline stops no other."""
-    from epochline.cli.connections import ledger_of
-
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
-    for name, pipeline in found.items():
+    for name, pipeline in pipelines.items():
         try:
-            with ledger_of(pipeline).transaction() as tx:
+            with connections.adapters().ledger(pipeline).transaction() as tx:
                 made[name] = list(tx.targets.create(pipeline))
         except TargetError as error:
             refused[name] = error
@@ -191,10 +177,6 @@ def create_declared(report: Callable[[str], None]) -> None:
 
     Names broken declarations, and pipelines that name one table: neither stops the others.
     """
-    from epochline.cli import printing
-    from epochline.config import discovery
-    from epochline.config.shared_tables import without_shared_tables
-
     declared = discovery.look()
     alone, shared = without_shared_tables(declared)
     printing.broken([*declared.broken, *shared])
@@ -203,8 +185,6 @@ def create_declared(report: Callable[[str], None]) -> None:
 
 def show_targets(targets: CreatedTargets, report: Callable[[str], None]) -> None:
     """Report the tables that were made; print the refusals to standard error."""
-    from epochline.cli import printing
-
     for name, made in targets.made.items():
         report(f"{name}: {'made ' + ', '.join(made) if made else 'every target exists'}")
     for error in dict.fromkeys(targets.refused.values()):

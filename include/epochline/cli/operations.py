@@ -9,6 +9,7 @@ import getpass
 import inspect
 import os
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
@@ -17,19 +18,12 @@ import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.options import AsJson, Name, OwnConnection
+from epochline.config import discovery
+from epochline.config.connections import POSTGRES
 from epochline.errors import ActionRefusedError, ConfigurationError, DeclarationError
-from epochline.operations import (
-    ACTIONS,
-    STALE_AFTER,
-    Action,
-    ActionPreview,
-    DirectAction,
-    EpochAction,
-    Request,
-    Subject,
-    tidy,
-)
+from epochline.operations import ACTIONS, STALE_AFTER, Action, DirectAction, EpochAction, Request, Subject, tidy
 from epochline.protocol.changes import words
 from epochline.protocol.epoch import Run
 
@@ -38,73 +32,59 @@ _EXIT_CODES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    for action in ACTIONS.values():
-        app.command(action.name, help=f"{action.help}\n\n{_EXIT_CODES}")(_command(action))
-    app.command("actions")(actions)
-    app.command("savepoints")(savepoints)
-    app.command("janitor")(janitor)
+def __getattr__(name: str) -> Callable[..., None]:
+    """The command of an action, by the action's name with ``_`` for each dash."""
+    if name.replace("_", "-") not in ACTIONS:
+        raise AttributeError(name)
+    return _command(ACTIONS[name.replace("_", "-")])
 
 
-_Name = Annotated[str, typer.Argument(help="The pipeline's name.")]
-_Connection = Annotated[
-    str | None, typer.Option("--connection", help="Connection id of the database; the pipeline's own if not given.")
-]
-_AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
-
-
-def actions(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
+def actions(pipeline: Name, connection: OwnConnection = None, as_json: AsJson = False) -> None:
     """Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after.
 
     Changes nothing. Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         rows = tx.operators.actions(pipeline)
-    if as_json:
-        printing.say(printing.as_json([asdict(row) for row in rows]))
-    elif not rows:
-        printing.say(f"no operator has acted on {pipeline}")
-    else:
-        printing.table(
-            ("action", "epoch", "who", "when", "why", "before", "after"),
-            [
-                (
-                    row.action,
-                    row.epoch_id,
-                    row.actor,
-                    row.acted_at,
-                    row.reason,
-                    words(row.before),
-                    words(row.after),
-                )
-                for row in rows
-            ],
-        )
+    _list(
+        rows,
+        f"no operator has acted on {pipeline}",
+        ("action", "epoch", "who", "when", "why", "before", "after"),
+        lambda row: (
+            row.action, row.epoch_id, row.actor, row.acted_at, row.reason, words(row.before), words(row.after),
+        ),
+        as_json=as_json,
+    )  # fmt: skip
 
 
-def savepoints(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
+def savepoints(pipeline: Name, connection: OwnConnection = None, as_json: AsJson = False) -> None:
     """Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason.
 
     Changes nothing. Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     with subject_of(pipeline, connection).ledger.transaction() as tx:
-        found = tx.savepoints.of(pipeline)
+        rows = tx.savepoints.of(pipeline)
+    _list(
+        rows,
+        f"{pipeline} has no savepoint",
+        ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
+        lambda row: (
+            row.name, row.epoch_id, printing.number(sum(state.keys for state in row.states.values())),
+            row.made_by, row.made_at, row.reason, row.imported_at,
+        ),
+        as_json=as_json,
+    )  # fmt: skip
+
+
+def _list(
+    rows: Sequence[Any], nothing: str, columns: Sequence[str], cells: Callable[[Any], Sequence[Any]], *, as_json: bool
+) -> None:
     if as_json:
-        printing.say(printing.as_json([asdict(one) for one in found]))
-    elif not found:
-        printing.say(f"{pipeline} has no savepoint")
+        printing.say(printing.as_json([asdict(row) for row in rows]))
+    elif not rows:
+        printing.say(nothing)
     else:
-        printing.table(
-            ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
-            [
-                (
-                    one.name, one.epoch_id, printing.number(sum(state.keys for state in one.states.values())),
-                    one.made_by, one.made_at, one.reason, one.imported_at,
-                )
-                for one in found
-            ],
-        )  # fmt: skip
+        printing.table(columns, map(cells, rows))
 
 
 def janitor(
@@ -114,7 +94,7 @@ def janitor(
     connection: Annotated[
         str | None, typer.Option(help="Connection id of one database; those of all declared pipelines if not given.")
     ] = None,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
 
@@ -122,29 +102,22 @@ def janitor(
     was nothing to do; 1: a database cannot be reached, or a declaration is broken, and the databases of the others are
     tidied; 2: wrong use.
     """
-    from epochline.cli import connections
-    from epochline.config import discovery
-    from epochline.config.connections import POSTGRES
-
     declared = discovery.look() if connection is None else discovery.Declared(pipelines={}, broken=())
-    named = {one.postgres_connection for one in declared.pipelines.values()}
-    found = {}
-    for one in sorted({connection} if connection else named or {POSTGRES}):
-        ledger = connections.ledger_at(one)
-        found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
+    named = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
+    run = Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
+    tidied = {
+        one: tidy(connections.adapters().ledger(one), run, stale_after=timedelta(minutes=stale_after))
+        for one in sorted({connection} if connection else named or {POSTGRES})
+    }
     if as_json:
-        printing.say(printing.as_json({one: asdict(tidied) for one, tidied in found.items()}))
-    for one, tidied in found.items() if not as_json else ():
-        for line in tidied.lines():
-            printing.say(f"{one}: {line}")
+        printing.say(printing.as_json({one: asdict(report) for one, report in tidied.items()}))
+    else:
+        for one, report in tidied.items():
+            for line in report.lines():
+                printing.say(f"{one}: {line}")
     printing.broken(declared.broken)
     if declared.broken:
         raise typer.Exit(1)
-
-
-def run_of_terminal() -> Run:
-    """A run that stands for this terminal."""
-    return Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
 
 
 def subject_of(pipeline: str, connection: str | None) -> Subject:
@@ -152,56 +125,49 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
 
     Says on standard error if the declaration is in a file that is left out, such as an example that is not enabled.
     """
-    from epochline.cli import connections
-    from epochline.config import discovery
-    from epochline.config.connections import POSTGRES
-
     try:
         declared = discovery.find(pipeline)
     except (ConfigurationError, DeclarationError):
         left_out = discovery.why_left_out(pipeline)
         if left_out is not None:
             printing.progress(left_out)
-        return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
-    ledger = connections.ledger_of(declared) if connection is None else connections.ledger_at(connection)
-    return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
+        return Subject(name=pipeline, ledger=connections.adapters().ledger(connection or POSTGRES))
+    adapters = connections.adapters()
+    ledger = adapters.ledger(declared if connection is None else connection)
+    return Subject(name=pipeline, ledger=ledger, declared=declared, source=adapters.offsets(declared))
 
 
 def actor() -> str:
     """User and host of this terminal."""
-    return f"{_user()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # accounts in containers may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
-def _command(action: Action[Any, Any]) -> Any:
+def _command(action: Action[Any, Any]) -> Callable[..., None]:
     def command(**given: Any) -> None:
         _run(action, **given)
 
     # Typer reads a signature: the action's parameters stand between the pipeline and the options of every command.
-    arguments: list[inspect.Parameter] = []
-    options: list[inspect.Parameter] = []
-    for name, field in action.parameters.model_fields.items():
-        (arguments if _is_argument(field) else options).append(_parameter(name, field))
+    fields = sorted(action.parameters.model_fields.items(), key=lambda item: not _is_argument(item[1]))
     parameters = [
-        _named("pipeline", str, typer.Argument(help="The pipeline's name.")),
-        *arguments,
-        *options,
-        _named("reason", str, typer.Option(help="Kept in the ledger.")),
-        _named("yes", bool, typer.Option("--yes", "-y", help="Act without asking."), False),
-        _named(
-            "connection",
-            str | None,
-            typer.Option(help="Connection id of the database; the pipeline's own if not given."),
-            None,
-        ),
-        _named("as_json", bool, typer.Option("--json", help="For programs: the ledger's row."), False),
+        _keyword("pipeline", Name),
+        *(_parameter(name, field) for name, field in fields),
+        _keyword("reason", Annotated[str, typer.Option(help="Kept in the ledger.")]),
+        _keyword("yes", Annotated[bool, typer.Option("--yes", "-y", help="Act without asking.")], False),
+        _keyword("connection", OwnConnection, None),
+        _keyword("as_json", Annotated[bool, typer.Option("--json", help="For programs: the ledger's row.")], False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__doc__ = f"{action.help}\n\n{_EXIT_CODES}"
     return command
 
 
-def _named(name: str, kind: Any, info: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info], default=default)
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
 def _is_argument(field: FieldInfo) -> bool:
@@ -210,14 +176,14 @@ def _is_argument(field: FieldInfo) -> bool:
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     least: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-    default = inspect.Parameter.empty if field.is_required() else field.default
     if _is_argument(field):
         info: Any = typer.Argument(help=field.description, min=least)
     elif field.annotation is bool:
         info = typer.Option(f"--{name.replace('_', '-')}", help=field.description)
     else:
         info = typer.Option(help=field.description, min=least)
-    return _named(name, field.annotation, info, default)
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    return _keyword(name, Annotated[field.annotation, info], default)
 
 
 def _run(
@@ -227,7 +193,11 @@ def _run(
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
     subject, parsed = subject_of(pipeline, connection), action.parse(parameters)
-    _show(action.preview(subject, parsed), quiet=as_json and yes)
+    preview = action.preview(subject, parsed)
+    for line in preview.lines if not (as_json and yes) else ():
+        printing.say(line)
+    if preview.refusal is not None:
+        raise ActionRefusedError(f"{preview.refusal} Nothing was changed.")
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")
         raise typer.Exit(1)
@@ -236,11 +206,7 @@ def _run(
         _run_epochs(action, subject, parsed, request, as_json=as_json)
     elif isinstance(action, DirectAction):
         done = action.act(subject, parsed, request)
-        if as_json:
-            printing.say(printing.as_json(asdict(done.row)))
-            return
-        for line in done.lines:
-            printing.say(line)
+        printing.say(printing.as_json(asdict(done.row)) if as_json else "\n".join(done.lines))
 
 
 def _run_epochs(
@@ -263,17 +229,3 @@ def _run_epochs(
                 break
     if as_json:
         printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
-
-
-def _show(preview: ActionPreview, *, quiet: bool) -> None:
-    for line in preview.lines if not quiet else ():
-        printing.say(line)
-    if preview.refusal is not None:
-        raise ActionRefusedError(f"{preview.refusal} Nothing was changed.")
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # accounts in containers may have no name
-        return str(os.getuid())

@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
 from epochline.cli import printing
-from epochline.cli.servers import Servers
-from epochline.cli.standing import decided, overview_of, standing_of
+from epochline.cli.options import AsJson
+from epochline.cli.standing import Servers, decided, overview_of, standing_of
 from epochline.cli.trigger import stack_api
+from epochline.config import discovery
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
-
-if TYPE_CHECKING:
-    from epochline.declare.pipeline import Pipeline
-    from epochline.local.airflow_api import AirflowApi
+from epochline.local.airflow_api import AirflowApi
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("list")(list_pipelines)
-
-
-def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+def list(as_json: AsJson = False) -> None:
     """List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run.
 
     Changes nothing. The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the
@@ -33,8 +27,6 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
     code 0: success, also without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the
     other pipelines are shown; 2: wrong use.
     """
-    from epochline.config import discovery
-
     declared = discovery.look()
     rows, errors = [], {}
     with ExitStack() as block:
@@ -45,7 +37,8 @@ def list_pipelines(as_json: Annotated[bool, typer.Option("--json", help="For pro
             except EpochlineError as error:
                 errors[name] = error
     if as_json:
-        printing.say(printing.as_json([{**row, "schedule": _text(row["schedule"])} for row in rows]))
+        schedules = [None if row["schedule"] is None else str(row["schedule"]) for row in rows]
+        printing.say(printing.as_json([{**row, "schedule": text} for row, text in zip(rows, schedules, strict=True)]))
     else:
         columns = ("pipeline", "state", "since", "lag", "last_commit", "quarantined", "schedule", "next_run", "reason")
         printing.table(
@@ -77,16 +70,6 @@ def cell_of(row: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def _text(schedule: object) -> str | None:
-    return None if schedule is None else str(schedule)
-
-
-def _share(overview: Mapping[str, Any]) -> float | None:
-    """The share of the last commit's records that it set aside; None before the first one that read any."""
-    read = overview["committed_read"]
-    return overview["committed_quarantined"] / read if read else None
-
-
 def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     ledger = servers.ledger(pipeline)
     overview = overview_of(pipeline, ledger)
@@ -97,6 +80,7 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     except (SourceError, ConfigurationError) as error:
         standing, lag = decided(overview), None
         reason = standing.reason or f"lag unknown: {error}"
+    read, quarantined = overview["committed_read"], overview["committed_quarantined"]
     return {
         "pipeline": pipeline.name,
         "state": standing.state,
@@ -105,8 +89,8 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
         "epoch": overview["epoch_id"],
         "lag": lag,
         "last_commit": overview["committed_at"],
-        "quarantined": overview["committed_quarantined"],
-        "quarantined_share": _share(overview),
+        "quarantined": quarantined,
+        "quarantined_share": quarantined / read if read else None,
     }
 
 

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from epochline.cli import printing
+from epochline.cli.connections import adapters, spark_master
+from epochline.cli.database import ask, session
 from epochline.cli.failures import each
+from epochline.cli.options import AsJson
+from epochline.config.connections import spark_writers
+from epochline.config.resolve import resolve_settings
+from epochline.config.settings_file import file_settings
+from epochline.config.shared_tables import find_alone
+from epochline.coordinator import PlanPreview, PlanRequest, preview
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
+from epochline.protocol.changes import Change, as_last_written, changes
 from epochline.protocol.quantities import counted, number
-
-if TYPE_CHECKING:
-    from epochline.coordinator import PlanPreview
-    from epochline.protocol.changes import Change
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("plan")(plan)
 
 
 def plan(
     names: Annotated[list[str], typer.Argument(metavar="PIPELINE...", help="The pipelines' names.")],
     max_records: Annotated[int | None, typer.Option(min=1, help="Use this limit instead of the declared one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.
 
@@ -49,13 +49,6 @@ def plan(
 
 def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, Any]:
     """What the next epoch would read, for a program; printed for a person unless ``as_json``."""
-    from epochline.cli.connections import ledger_of, offsets_of, spark_master
-    from epochline.config.connections import spark_writers
-    from epochline.config.resolve import resolve_settings
-    from epochline.config.settings_file import file_settings
-    from epochline.config.shared_tables import find_alone
-    from epochline.coordinator import PlanRequest, preview
-
     declared = find_alone(name)
     since, changed = _changes(declared)
     request = PlanRequest(
@@ -64,7 +57,7 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
         settings=resolve_settings(declared, file=file_settings()),
     )
     try:
-        seen = preview(ledger_of(declared), offsets_of(declared), declared, request)
+        seen = preview(adapters().ledger(declared), adapters().offsets(declared), declared, request)
     except EpochlineError:
         # A changed declaration is the likely reason for a refusal.
         if changed and not as_json:
@@ -91,41 +84,34 @@ def _what_was_checked(declared: Pipeline) -> str:
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch's id, and what changed in the declaration since then."""
-    from epochline.cli.connections import ledger_of, postgres_dsn
-    from epochline.cli.database import ask, session
-    from epochline.protocol.changes import as_last_written, changes
-
-    with session(postgres_dsn(declared.postgres_connection)) as opened:
-        known = ask(opened, "newest_declaration", pipeline=declared.name)
-    if not known:
+    with session(adapters().postgres_dsn(declared.postgres_connection)) as opened:
+        newest = ask(opened, "newest_declaration", pipeline=declared.name)
+    if not newest:
         return None, []
     now = json.loads(declared.stored())
-    with ledger_of(declared).transaction() as tx:
+    with adapters().ledger(declared).transaction() as tx:
         earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(declared.name))
-        written = as_last_written(known[0]["body"], earlier, now)
-    return known[0]["epoch_id"], changes(written, now)
+        written = as_last_written(newest[0]["body"], earlier, now)
+    return newest[0]["epoch_id"], changes(written, now)
 
 
 def _rows(seen: PlanPreview) -> list[dict[str, Any]]:
-    ranges = {one.tp: one.range for one in seen.ranges}
-    origins = {origin.tp: origin for origin in seen.origins}
-    rows = []
-    for head in sorted(seen.heads, key=lambda one: one.tp):
-        read = ranges.get(head.tp)
-        backlog = seen.backlog[head.tp]
-        rows.append(
-            {
-                "topic": head.tp.topic,
-                "partition": head.tp.partition,
-                "head": head.next_offset,
-                "start": read.start if read else None,
-                "until": read.until if read else None,
-                "offsets": len(read) if read else 0,
-                "backlog_after": backlog - (len(read) if read else 0),
-                "origin": origins[head.tp].chosen_by if head.tp in origins else None,
-            }
-        )
-    return rows
+    ranges = {planned.tp: planned.range for planned in seen.ranges}
+    chosen_by = {origin.tp: origin.chosen_by for origin in seen.origins}
+    reads = [(head, ranges.get(head.tp)) for head in sorted(seen.heads, key=lambda head: head.tp)]
+    return [
+        {
+            "topic": head.tp.topic,
+            "partition": head.tp.partition,
+            "head": head.next_offset,
+            "start": read.start if read else None,
+            "until": read.until if read else None,
+            "offsets": len(read) if read else 0,
+            "backlog_after": seen.backlog[head.tp] - (len(read) if read else 0),
+            "origin": chosen_by.get(head.tp),
+        }
+        for head, read in reads
+    ]
 
 
 def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: list[Change]) -> dict[str, Any]:
@@ -151,16 +137,14 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
         ("topic", "partition", "head", "would read", "offsets", "backlog after"),
         [
             (
-                row["topic"],
-                row["partition"],
+                row["topic"], row["partition"],
                 row["head"] if row["origin"] is None else f"{row['head']} ({row['origin']})",
                 f"[{row['start']}, {row['until']})" if row["offsets"] else "-",
-                number(row["offsets"]),
-                number(row["backlog_after"]),
+                number(row["offsets"]), number(row["backlog_after"]),
             )
             for row in rows
         ],
-    )
+    )  # fmt: skip
     total, after = sum(row["offsets"] for row in rows), number(sum(row["backlog_after"] for row in rows))
     if total:
         printing.say(f"the next epoch of {declared.name} would read {counted(total, 'offset')} and leave {after}")
@@ -183,7 +167,5 @@ def _show_changes(since: int | None, changed: list[Change]) -> None:
         printing.say(f"the declaration is that of epoch {since}")
     else:
         printing.say(f"the declaration changed since epoch {since}:")
-        printing.table(
-            ("change", "effect", "what to do"),
-            [(str(one), str(one.effect), one.advice) for one in changed],
-        )
+        rows = [(str(one), str(one.effect), one.advice) for one in changed]
+        printing.table(("change", "effect", "what to do"), rows)

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.options import Name
+from epochline.config import discovery
+from epochline.config.registry import Registries
+from epochline.coordinator import upcoming_ranges
 from epochline.declare.columns import DELETED, LINEAGE
+from epochline.declare.inputs import require_one
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
 from epochline.protocol.quantities import counted, number
 
 if TYPE_CHECKING:
     from epochline.audit import ParsedRecords
-    from epochline.declare.pipeline import Pipeline
 
 Made = Mapping[str, Sequence[Mapping[str, Any]]]
 """By sink, the rows that a transform makes."""
@@ -28,13 +33,8 @@ _LONGEST = 60
 _PATIENCE_SECONDS = 30
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("preview")(preview)
-
-
 def preview(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     records: Annotated[int, typer.Option(min=1, help="Most offsets to read, over all partitions.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: whole values.")] = False,
 ) -> None:
@@ -47,19 +47,15 @@ def preview(
     success, even if there is no record, or some are refused; 1: the source or the ledger cannot be read, or the parse
     fails as a whole; 2: there is no such pipeline, or its declaration is invalid.
     """
-    from epochline.audit import preview_ranges
-    from epochline.cli.connections import ledger_of, offsets_of, records_of, registries_of
-    from epochline.config import discovery
-    from epochline.config.registry import Registries
-    from epochline.coordinator import upcoming_ranges
-    from epochline.declare.inputs import require_one
+    from epochline.audit import preview_ranges  # It loads Arrow.
 
     declared = discovery.find(pipeline)
     source = require_one(pipeline, declared.source, "a preview")
-    Registries(registries_of(declared)).install()
-    ranges = upcoming_ranges(ledger_of(declared), offsets_of(declared), declared, records)
+    Registries(connections.adapters().registries_of(declared)).install()
+    ledger, offsets = connections.adapters().ledger(declared), connections.adapters().offsets(declared)
+    ranges = upcoming_ranges(ledger, offsets, declared, records)
     try:
-        parsed = preview_ranges(declared, records_of(source, _PATIENCE_SECONDS), ranges)
+        parsed = preview_ranges(declared, connections.adapters().records(source, _PATIENCE_SECONDS), ranges)
     except EpochlineError:
         raise
     except Exception as error:  # a pipeline's own function may raise anything
@@ -71,8 +67,8 @@ def preview(
     made = _transformed(declared, parsed, records) if declared.transform is not None else None
     if as_json:
         printing.say(printing.as_json(_as_dict(declared, parsed, made)))
-        return
-    _show(declared, parsed, made)
+    else:
+        _show(declared, parsed, made or {})
 
 
 def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Made:
@@ -81,13 +77,12 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
     Raises:
         EpochlineError: the transform raises, or does not give what is declared.
     """
-    from epochline.cli.connections import spark_master
-    from epochline.cli.local_spark import spark_log, start_spark
+    from epochline.cli.execution import spark_log, start_spark
     from epochline.spark.failure import class_and_message, epochline_error_from
     from epochline.spark.preview import transformed
 
     with ExitStack() as block:
-        spark = start_spark(block, declared, spark_master(declared.spark_connection))
+        spark = start_spark(block, declared, connections.spark_master(declared.spark_connection))
         try:
             return transformed(spark, declared, parsed.batches, records)
         except Exception as error:
@@ -137,10 +132,10 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> di
     }
 
 
-def _show(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> None:
+def _show(declared: Pipeline, parsed: ParsedRecords, made: Made) -> None:
     if not parsed.read:
         printing.say(f"{declared.name}: no record to read; nothing was written")
-        _show_transformed(declared, made or {})
+        _show_transformed(declared, made)
         return
     if parsed.rows:
         columns = list(_values(parsed.rows[0]))
@@ -163,7 +158,7 @@ def _show(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> None:
         f"{declared.name}: {counted(parsed.read, 'record')} read, {number(passed)} passed, {number(parsed.skipped)}"
         f" skipped, {number(len(parsed.refused))} refused; nothing was written"
     )
-    _show_transformed(declared, made or {})
+    _show_transformed(declared, made)
     if parsed.refused and declared.bad_records == "fail":
         printing.say("bad_records is 'fail': an epoch with a refused record fails. 'quarantine' would set it aside")
 

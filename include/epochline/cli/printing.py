@@ -14,6 +14,7 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from epochline.errors import one_line
 from epochline.protocol import quantities
 
 _WIDE = 10_000
@@ -144,7 +145,7 @@ def progress(message: str) -> None:
 def broken(errors: Iterable[Exception]) -> None:
     """Name each broken declaration on standard error."""
     for error in errors:
-        progress(f"broken declaration: {' '.join(str(error).split())}")
+        progress(f"broken declaration: {one_line(error)}")
 
 
 def duration(seconds: float | None) -> str:

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, database, printing
+from epochline.cli.ledger import check_known, connection_of
+from epochline.cli.options import Name, OwnConnection
 from epochline.errors import EpochNotFoundError
 from epochline.protocol.quantities import counted
 from epochline.protocol.record_text import hex_lines, on_one_line
@@ -22,13 +24,8 @@ _WHOLE = 2**30 - 1
 """No value in PostgreSQL has more bytes."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("quarantine")(quarantine)
-
-
 def quarantine(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     epoch: Annotated[int | None, typer.Option(min=1, help="Only records that this epoch set aside.")] = None,
     reason: Annotated[
         str | None, typer.Option(help="Only records whose reason is LIKE this, as in SQL: '%not JSON%'.")
@@ -38,9 +35,7 @@ def quarantine(
         str | None,
         typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="Show this record whole: bytes, key, headers, reason."),
     ] = None,
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
+    connection: OwnConnection = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="For programs: whole keys and values, as PostgreSQL writes bytea in hex.")
     ] = False,
@@ -52,13 +47,10 @@ def quarantine(
     success, even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong
     use.
     """
-    from epochline.cli import connections, database
-    from epochline.cli.ledger import check_known, connection_of
-
     place = _place(show)
     wanted = {"pipeline": pipeline, "epoch": epoch, "reason": reason}
     most = _WHOLE if as_json or show else _LISTED_BYTES
-    with database.session(connections.postgres_dsn(connection or connection_of(pipeline))) as opened:
+    with database.session(connections.adapters().postgres_dsn(connection or connection_of(pipeline))) as opened:
         rows = database.ask(opened, "quarantined_records", **wanted, **place, most_bytes=most, limit=limit)
         if not rows:
             check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
@@ -70,7 +62,9 @@ def quarantine(
             f"the quarantine of {pipeline} has no record {show}; `epochline quarantine {pipeline}` lists its records."
         )
     if as_json:
-        printing.say(printing.as_json([_as_dict(row) for row in rows]))
+        unlisted = ("value_bytes", "is_current")
+        shown = [{name: value for name, value in row.items() if name not in unlisted} for row in rows]
+        printing.say(printing.as_json(shown))
     elif show:
         for row in rows:
             _show_one(pipeline, row)
@@ -86,10 +80,6 @@ def _place(show: str | None) -> dict[str, Any]:
     if match is None:
         raise typer.BadParameter(f"{show!r}: write TOPIC/PARTITION/OFFSET, as in orders/0/17", param_hint="--show")
     return {"topic": match["topic"], "partition": int(match["partition"]), "offset": int(match["offset"])}
-
-
-def _as_dict(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("value_bytes", "is_current")}
 
 
 def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | None, reason: str | None) -> None:
@@ -150,8 +140,7 @@ def _show_one(pipeline: str, row: dict[str, Any]) -> None:
     printing.say(f"time of the record: {printing.text(row['record_timestamp']) or 'none'}")
     printing.say(f"set aside: {printing.text(row['quarantined_at'])}")
     for name, value in row["headers"] or []:
-        said = "none" if value is None else on_one_line(base64.b64decode(value))
-        printing.say(f"header {name}: {said}")
+        printing.say(f"header {name}: {'none' if value is None else on_one_line(base64.b64decode(value))}")
     for part in ("key", "value"):
         for line in _dump(part, row[part]):
             printing.say(line)

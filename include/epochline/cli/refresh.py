@@ -48,10 +48,7 @@ def until_interrupted() -> Iterator[None]:
 
 
 def refuse_with_follow(**given: object) -> None:
-    """Refuse options that need one answer.
-
-    Args:
-        given: the options by name; None or False if not given.
+    """Refuse options, by name, that need one answer: all that are neither None nor False.
 
     Raises:
         typer.BadParameter: one of them is given.

@@ -1,23 +1,26 @@
-"""`epochline run`: run epochs in this process, with the use cases of Airflow's tasks."""
+"""`epochline run` and `epochline publish`: the use cases of Airflow's tasks, in this process."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.execution import Execution
+from epochline.cli.options import Name
+from epochline.config import discovery
+from epochline.config.shared_tables import find_alone
+from epochline.coordinator import PlanOutcome
+from epochline.coordinator import publish as publish_due
 from epochline.protocol.epoch import Epoch, Interval
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("run")(run)
+from epochline.protocol.quantities import counted
 
 
 def run(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up/--once", help="Run epochs until nothing is left to read, or only one.")
     ] = False,
@@ -44,10 +47,6 @@ def run(
     limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1: failed, the message
     says what is left; 2: wrong use, an invalid declaration, or a table that another pipeline names; 130: interrupted.
     """
-    from epochline.cli.execution import Execution
-    from epochline.config.shared_tables import find_alone
-    from epochline.coordinator import PlanOutcome
-
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
         raise typer.BadParameter("a backfill is one epoch; remove --until-caught-up", param_hint="--from")
@@ -69,8 +68,8 @@ def run(
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:
         quarantined = sum(result.epoch.counts.quarantined for result in committed)
-        aside = f"; records quarantined: {quarantined}" if quarantined else ""
-        printing.say(f"{pipeline}: caught up after {len(committed)} epoch{'' if len(committed) == 1 else 's'}{aside}")
+        aside = f"; records quarantined: {printing.number(quarantined)}" if quarantined else ""
+        printing.say(f"{pipeline}: caught up after {counted(len(committed), 'epoch')}{aside}")
 
 
 def _interval(since: str | None, until: str | None) -> Interval | None:
@@ -104,3 +103,23 @@ def as_dict(epoch: Epoch) -> dict[str, Any]:
         "rows_written": epoch.rows_written,
         "committed_at": epoch.committed_at,
     }
+
+
+def publish(
+    pipeline: Name,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per epoch and sink.")] = False,
+) -> None:
+    """Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet.
+
+    Epochs are shown in order, including other runs' epochs. A repeat shows nothing twice. Epochs of a sink that is down
+    wait for the next call; other sinks go on. Exit code 0: every sink shows every committed epoch; 1: a sink is down or
+    refuses, the message says which and why; 2: wrong use.
+    """
+    declared = discovery.find(pipeline)
+    ledger = connections.adapters().ledger(declared)
+    published = publish_due(ledger, declared, report=lambda one: None if as_json else printing.say(str(one)))
+    if as_json:
+        for receipt in published:
+            printing.say(printing.as_json(asdict(receipt)))
+    elif not published:
+        printing.say(f"{pipeline}: every sink shows every committed epoch")

@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.database import ask, session
+from epochline.cli.operations import subject_of
+from epochline.cli.options import AsJson, Name, OwnConnection
+from epochline.config import discovery
+from epochline.config.connections import POSTGRES
+from epochline.config.epoch_files import epoch_folder
+from epochline.config.resolve import resolve_settings
+from epochline.config.settings_file import file_settings
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError
-
-if TYPE_CHECKING:
-    from epochline.declare.pipeline import Pipeline
-
-_CONNECTION = typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+from epochline.operations.savepoint import missing
+from epochline.postgres.ledger.epoch_files import file_of, files_in
+from epochline.postgres.ledger.savepoint_file import description
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("savepoint-export")(export)
-    app.command("savepoint-import")(import_savepoint)
-    app.command("epoch-files")(epoch_files)
-
-
-def export(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+def savepoint_export(
+    pipeline: Name,
     name: Annotated[str, typer.Argument(help="The savepoint's name.")],
     file: Annotated[Path, typer.Argument(help="The file to write; an existing file is not replaced.")],
-    connection: Annotated[str | None, _CONNECTION] = None,
+    connection: OwnConnection = None,
 ) -> None:
     """Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state, without the target's rows.
 
     Exit code 0: written; 1: there is no such savepoint, or the file cannot be written; 2: wrong use.
     """
-    from epochline.cli.operations import subject_of
-    from epochline.operations.savepoint import missing
-
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         found = tx.savepoints.find(pipeline, name)
         if found is None:
@@ -49,7 +46,7 @@ def export(
     printing.say(f"{found} is in {file}: epoch {found.epoch_id}, {sum(s.keys for s in found.states.values())} keys")
 
 
-def import_savepoint(
+def savepoint_import(
     file: Annotated[Path, typer.Argument(help="A file that savepoint-export wrote.", exists=True, dir_okay=False)],
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
@@ -59,10 +56,7 @@ def import_savepoint(
 
     Exit code 0: imported; 1: the file is no savepoint or is damaged, or the savepoint exists already; 2: wrong use.
     """
-    from epochline.cli import connections, printing
-    from epochline.config.connections import POSTGRES
-
-    ledger = connections.ledger_at(connection or POSTGRES)
+    ledger = connections.adapters().ledger(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
         found = tx.savepoints.import_savepoint(source)
     printing.say(
@@ -72,9 +66,9 @@ def import_savepoint(
 
 
 def epoch_files(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    pipeline: Name,
     show: Annotated[int | None, typer.Option(metavar="EPOCH", help="Print what the file of this epoch says.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON.
 
@@ -82,12 +76,6 @@ def epoch_files(
     savepoint. Exit code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing
     or damaged; 2: wrong use.
     """
-    from epochline.config import discovery
-    from epochline.config.epoch_files import epoch_folder
-    from epochline.config.resolve import resolve_settings
-    from epochline.config.settings_file import file_settings
-    from epochline.postgres.ledger.epoch_files import file_of
-
     declared = discovery.find(pipeline)
     settings = resolve_settings(declared, file=file_settings())
     if settings.epoch_files is None:
@@ -111,27 +99,21 @@ def epoch_files(
 
 def _listed(declared: Pipeline, folder: Path, kept: int) -> list[dict[str, Any]]:
     """The newest committed epochs, the oldest first, each with its file or the word missing."""
-    from epochline.cli.connections import postgres_dsn
-    from epochline.cli.database import ask, session
-    from epochline.postgres.ledger.epoch_files import file_of, files_in
-
-    found = files_in(folder)
-    with session(postgres_dsn(declared.postgres_connection)) as opened:
+    files = files_in(folder)
+    with session(connections.adapters().postgres_dsn(declared.postgres_connection)) as opened:
         epochs = ask(opened, "newest_committed_epochs", pipeline=declared.name, limit=kept)
     return [
         {
             "epoch": one["epoch_id"],
             "committed": one["committed_at"],
-            "file": str(file_of(folder, one["epoch_id"])) if one["epoch_id"] in found else "missing",
-            "bytes": found[one["epoch_id"]].stat().st_size if one["epoch_id"] in found else None,
+            "file": str(file_of(folder, one["epoch_id"])) if one["epoch_id"] in files else "missing",
+            "bytes": files[one["epoch_id"]].stat().st_size if one["epoch_id"] in files else None,
         }
         for one in epochs
     ]
 
 
 def _described(pipeline: str, epoch_id: int, file: Path) -> str:
-    from epochline.postgres.ledger.savepoint_file import description
-
     try:
         with file.open("rb") as source:
             return description(source)

@@ -10,18 +10,15 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from psycopg2.extensions import parse_dsn
 
-from epochline.cli import printing
+from epochline.cli import connections, database, printing
 from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError, StackError
+from epochline.local.postgres import binaries
+from epochline.protocol.quantities import counted
 
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*(=\S*)?")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    # So that a query may begin with the dashes of a comment.
-    app.command("sql", context_settings={"ignore_unknown_options": True})(sql)
 
 
 def sql(
@@ -35,15 +32,13 @@ def sql(
 
     Exit code 0: success; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own codes.
     """
-    from epochline.cli import connections, database
-
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other")
     if query is not None and _OPTION.fullmatch(query):
         raise typer.BadParameter(f"No such option: {query}")
     if query is None and (as_json or as_csv):
         raise typer.BadParameter("--json and --csv need a QUERY")
-    dsn = connections.postgres_dsn(connection)
+    dsn = connections.adapters().postgres_dsn(connection)
     if query is None:
         _open_psql(dsn, write)
         return
@@ -64,15 +59,13 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_cs
         out.writerows([columns, *([printing.text(value) for value in row] for row in rows)] if columns else [])
     elif columns:
         printing.table(columns, [[None if value is None else printing.text(value) for value in row] for row in rows])
-        printing.say(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
+        printing.say(f"({counted(len(rows), 'row')})")
     else:
         printing.say("done")
 
 
 def _open_psql(dsn: str, write: bool) -> None:
     """Replace this process by psql. Other users can read arguments, so the password goes into the environment."""
-    from psycopg2.extensions import parse_dsn
-
     parts = parse_dsn(dsn)
     names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD", "dbname": "PGDATABASE",
              "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "sslcert": "PGSSLCERT",
@@ -81,19 +74,12 @@ def _open_psql(dsn: str, write: bool) -> None:
     environment |= {names[key]: value for key, value in parts.items() if key in names}
     if not write:
         environment["PGOPTIONS"] = "-c default_transaction_read_only=on"
-    program = _psql()
+    try:
+        program: str | None = str(binaries() / "psql")
+    except StackError:
+        program = shutil.which("psql")
+    if program is None:
+        raise ConfigurationError("there is no psql on this machine; run `epochline sql QUERY` instead.")
     sys.stdout.flush()
     # psql takes over terminal, signals and exit code.
     os.execve(program, [program], environment)  # noqa: S606 - no shell is wanted
-
-
-def _psql() -> str:
-    from epochline.local.postgres import binaries
-
-    try:
-        return str(binaries() / "psql")
-    except StackError:
-        found = shutil.which("psql")
-    if found is None:
-        raise ConfigurationError("there is no psql on this machine; run `epochline sql QUERY` instead.")
-    return found

@@ -11,27 +11,21 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from epochline.cli import printing
-from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError
+from epochline.cli import database, printing
+from epochline.config import discovery
+from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError, one_line
+from epochline.local.stack import PARTS, Stack
 from epochline.local.status import StackStatus, State
+from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
 NOT_HEALTHY = 3
 
 _STYLES = {State.RUNNING: "green", State.UNREADY: "yellow", State.CRASHED: "red", State.STOPPED: "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command("up")(up)
-    app.command("down")(down)
-    app.command("status")(status)
-    app.command("airflow", context_settings={"ignore_unknown_options": True})(airflow)
-
-
 def up(
     parts: Annotated[
-        list[str] | None,
-        typer.Argument(help="Which of postgres, kafka, spark, airflow; all if not given."),
+        list[str] | None, typer.Argument(help="Which of postgres, kafka, spark, airflow; all if not given.")
     ] = None,
     spark_cluster: Annotated[
         bool,
@@ -44,8 +38,6 @@ def up(
     is in $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: the parts are ready, also if a
     declaration is broken; 1: one is not, the message says why; 2: wrong use.
     """
-    from epochline.local.stack import PARTS, Stack
-
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
     if not parts or {"postgres", "airflow"} & set(parts):
@@ -63,14 +55,11 @@ def _create_targets() -> None:
     try:
         create_declared(typer.echo)
     except EpochlineError as error:
-        typer.echo(f"warning: the target tables were not made: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"warning: the target tables were not made: {one_line(error)}", err=True)
 
 
 def _name_broken() -> None:
     """Name broken declarations, and a folder of declarations that is missing, on standard error."""
-    from epochline.cli import printing
-    from epochline.config import discovery
-
     try:
         printing.broken(discovery.look().broken)
     except ConfigurationError as error:
@@ -84,8 +73,6 @@ def down(
 
     Exit code 0: nothing of this stack runs; 1: a part could not be stopped.
     """
-    from epochline.local.stack import Stack
-
     Stack().down(wipe=wipe, report=typer.echo)
 
 
@@ -97,8 +84,6 @@ def status(
     Changes nothing. Names pipelines that stand, by the stack's ledger, and broken declarations too. Exit code 0: every
     part runs and answers, whatever is named below the parts; 3: a part does not.
     """
-    from epochline.local.stack import Stack
-
     answer = Stack().status()
     if as_json:
         typer.echo(answer.model_dump_json(indent=2))
@@ -127,8 +112,6 @@ def airflow(
 
     epochline airflow connections get epochline_kafka -o json
     """
-    from epochline.local.stack import Stack
-
     stack = Stack()
     if stack.postgres.pid is None or not stack.airflow.folder.exists():
         raise StackError(f"no Airflow was started in {stack.home}, or its PostgreSQL is down; run `epochline up`.")
@@ -140,9 +123,6 @@ def airflow(
 
 def _name_standing(dsn: str) -> None:
     """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines."""
-    from epochline.cli import database
-    from epochline.protocol.standing import StandingWord, standing_of_pipeline
-
     with suppress(LedgerError), database.session(dsn) as opened:  # no ledger yet, or an older one
         words = {
             row["pipeline"]: standing_of_pipeline(row).word for row in database.ask(opened, "standing", pipeline=None)

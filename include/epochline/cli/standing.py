@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from epochline.cli.faults import (
-    FaultWord,
-    kafka_fault,
-    ledger_fault,
-    log_fault,
-    topic_fault,
-)
-from epochline.errors import TopicMissingError
+from epochline.cli import connections, database
+from epochline.cli.database import Session
+from epochline.cli.faults import FaultWord, Row, kafka_fault, ledger_fault, log_fault, topic_fault
+from epochline.coordinator import observe_startup, origins_of
+from epochline.coordinator.checks import is_read
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import EpochlineError, TopicMissingError
+from epochline.ports import OffsetSource
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
-if TYPE_CHECKING:
-    from epochline.cli.database import Session
-    from epochline.declare.pipeline import Pipeline
-    from epochline.ports import OffsetSource
-    from epochline.protocol.offsets import Head
-    from epochline.protocol.planning import PartitionView, SourceView
-
-Row = Mapping[str, Any]
+T = TypeVar("T")
 Place = tuple[str, int]
 """A topic and a partition."""
 
@@ -66,10 +62,8 @@ UNKNOWN: Row = {
 
 def overview_of(pipeline: Pipeline, ledger: Session) -> Row:
     """The pipeline's row of the view ``epochline.standings``, with its lag when Kafka was last asked."""
-    from epochline.cli import database
-
-    known = database.ask(ledger, "standing", pipeline=pipeline.name)
-    return known[0] if known else {**UNKNOWN, "pipeline": pipeline.name}
+    rows = database.ask(ledger, "standing", pipeline=pipeline.name)
+    return rows[0] if rows else {**UNKNOWN, "pipeline": pipeline.name}
 
 
 def decided(row: Row, partitions: Sequence[Row] = ()) -> Standing:
@@ -96,9 +90,6 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
         SourceUnavailableError, SourceError: Kafka does not answer, or refuses.
         LedgerUnavailableError, LedgerError: the ledger cannot be read.
     """
-    from epochline.cli import database
-    from epochline.coordinator.checks import is_read
-
     rows = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
     view, missing = _look(pipeline, source)
     heads = [_head(one) for one in rows]
@@ -164,20 +155,15 @@ def _row(
 
 def _look(pipeline: Pipeline, source: OffsetSource) -> tuple[SourceView, TopicMissingError | None]:
     """What Kafka has of the declared topics, and the error that names those that it does not have."""
-    from epochline.protocol.planning import SourceView
-
     try:
         return source.look(pipeline.source), None
     except TopicMissingError as error:
-        there = pipeline.source.without(error.topics)
-        if there is None:
-            return SourceView(cluster_id=error.cluster_id, partitions=()), error
-        return source.look(there), error
+        rest = pipeline.source.without(error.topics)
+        view = SourceView(cluster_id=error.cluster_id, partitions=()) if rest is None else source.look(rest)
+        return view, error
 
 
 def _head(row: Row) -> Head:
-    from epochline.protocol.offsets import Head, TopicPartition
-
     return Head(
         tp=TopicPartition(topic=row["topic"], partition=row["partition"], topic_id=row["topic_id"]),
         origin=row["origin_offset"],
@@ -188,7 +174,52 @@ def _head(row: Row) -> Head:
 
 
 def _origins(pipeline: Pipeline, heads: Sequence[Head], view: SourceView, source: OffsetSource) -> dict[Place, int]:
-    from epochline.coordinator import observe_startup, origins_of
-
     begun = origins_of(pipeline, heads, view, observe_startup(source, pipeline, heads, view))
-    return {(one.tp.topic, one.tp.partition): one.offset for one in begun}
+    return {(origin.tp.topic, origin.tp.partition): origin.offset for origin in begun}
+
+
+class Servers:
+    """The databases and Kafkas of all pipelines. Each is opened once, when first needed, and kept until the block ends.
+
+    A server that cannot be reached is tried once, so that only one pipeline waits for it. Each pipeline that needs the
+    server gets the same error.
+    """
+
+    def __init__(self, block: ExitStack) -> None:
+        self._block = block
+        self._databases: dict[str, Session | EpochlineError] = {}
+        self._kafkas: dict[str, OffsetSource | EpochlineError] = {}
+
+    def ledger(self, pipeline: Pipeline) -> Session:
+        """A session with the pipeline's ledger.
+
+        Raises:
+            LedgerUnavailableError, LedgerError, ConfigurationError: it cannot be reached.
+        """
+        return self._kept(
+            self._databases,
+            pipeline.postgres_connection,
+            lambda one: database.session(connections.adapters().postgres_dsn(one)),
+        )
+
+    def source(self, pipeline: Pipeline) -> OffsetSource:
+        """The pipeline's Kafka, the source of the user's own that it declares, or several of them together.
+
+        Raises:
+            SourceError, ConfigurationError: one cannot be reached.
+        """
+        adapters = connections.adapters()
+        return adapters.offsets(pipeline, lambda connection: self._kept(self._kafkas, connection, adapters.kafka))
+
+    def _kept(
+        self, servers: dict[str, T | EpochlineError], connection: str, enter: Callable[[str], AbstractContextManager[T]]
+    ) -> T:
+        if connection not in servers:
+            try:
+                servers[connection] = self._block.enter_context(enter(connection))
+            except EpochlineError as error:
+                servers[connection] = error
+        server = servers[connection]
+        if isinstance(server, EpochlineError):
+            raise server
+        return server

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from epochline.cli import printing
+from epochline.cli import connections, database, printing
 from epochline.cli.ledger import connection_of, next_step
+from epochline.config import discovery
 from epochline.errors import EpochlineError, PipelinePausedError, StackError
+from epochline.local.airflow_api import FINISHED, AirflowApi, TaskState, new_run_id
+from epochline.local.airflow_waits import why_it_failed, why_it_waits
+from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause
-
-if TYPE_CHECKING:
-    from epochline.local.airflow_api import AirflowApi, TaskState
 
 FAILED = 1
 PATIENCE_SECONDS = 120.0
@@ -25,11 +27,6 @@ STUCK_AFTER_SECONDS = 10.0
 _LOOK_EVERY_SECONDS = 0.5
 
 T = TypeVar("T")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("trigger")(trigger)
 
 
 def trigger(
@@ -47,11 +44,6 @@ def trigger(
     --no-follow: the run is started); 1: the run failed, or Airflow refuses or stays away; 2: wrong use; 130:
     interrupted, the run goes on.
     """
-    from epochline.cli import connections
-    from epochline.config import discovery
-    from epochline.local.airflow_api import new_run_id
-    from epochline.local.airflow_waits import why_it_failed
-
     api = _patiently(stack_api)
     dag = _patiently(api.dag, pipeline)
     if dag is None and (left_out := discovery.why_left_out(pipeline)) is not None:
@@ -66,7 +58,7 @@ def trigger(
             f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
             " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
-    ledger = connections.postgres_dsn(connection_of(pipeline))
+    ledger = connections.adapters().postgres_dsn(connection_of(pipeline))
     standing = _ask(ledger, pipeline, "standing")
     if standing is not None and standing["paused_at"]:
         raise PipelinePausedError(
@@ -112,9 +104,6 @@ def stack_api() -> AirflowApi:
     Raises:
         StackError: Airflow does not run.
     """
-    from epochline.local.airflow_api import AirflowApi
-    from epochline.local.stack import Stack
-
     stack = Stack()
     if stack.airflow.pids["api-server"] is None:
         raise StackError(f"no Airflow runs in {stack.home}; start it with `epochline up`.")
@@ -122,9 +111,6 @@ def stack_api() -> AirflowApi:
 
 
 def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], dict[str, Any] | None]) -> str:
-    from epochline.local.airflow_api import FINISHED
-    from epochline.local.airflow_waits import why_it_waits
-
     def look() -> tuple[str, list[TaskState]]:
         return api.run_state(dag_id, run_id), api.task_states(dag_id, run_id)
 
@@ -158,7 +144,6 @@ def _patiently(call: Callable[..., T], *arguments: Any) -> T:
     Raises:
         AirflowUnavailableError, LedgerUnavailableError: it stayed away.
     """
-    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
     def say(state: RetryCallState) -> None:
         if state.attempt_number == 1 and state.outcome is not None:
@@ -175,14 +160,13 @@ def _patiently(call: Callable[..., T], *arguments: Any) -> T:
 
 def _ask(dsn: str, pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
     """The first row of a query on the pipeline's ledger."""
-    from epochline.cli import database
 
     def ask() -> list[dict[str, Any]]:
         with database.session(dsn) as opened:
             return database.ask(opened, query, pipeline=pipeline, **values)
 
-    found = _patiently(ask)
-    return found[0] if found else None
+    rows = _patiently(ask)
+    return rows[0] if rows else None
 
 
 def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | None, then: str | None) -> str:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from epochline.cli import printing
-
-if TYPE_CHECKING:
-    from epochline.config.discovery import Declared
-    from epochline.declare.pipeline import Pipeline
+from epochline.cli import connections, printing
+from epochline.cli.options import AsJson
+from epochline.config import discovery
+from epochline.config.discovery import Declared
+from epochline.config.importable import unimportable
+from epochline.config.shared_tables import shared_tables
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import ConfigurationError, LedgerError, one_line
 
 INVALID = 1
 _PLACE = re.compile(r"(?P<file>\S.*?\.py)(?::(?P<line>\d+))?: (?P<said>.*)", re.DOTALL)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("validate")(validate)
 
 
 def validate(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check declarations and their functions, and compare tables where the database answers. Changes nothing.
 
@@ -40,30 +38,21 @@ def validate(
     With several names, a problem of one hides no other. Exit code 0: every declaration, or those of the names, are
     valid; 1: there are problems, or there is no such pipeline; 2: wrong use.
     """
-    from epochline.config import discovery
-
     declared = discovery.look()
     asked = list(dict.fromkeys(names or sorted(declared.pipelines)))
     checked = _Checked()
     unknown = [name for name in asked if name not in declared.pipelines]
     if unknown or not names:
-        checked.problems += [" ".join(str(one).split()) for one in declared.broken]
+        checked.problems += [one_line(one) for one in declared.broken]
     for name in asked:
         _check(declared, name, checked)
     if as_json:
-        printing.say(
-            printing.as_json(
-                {
-                    "pipelines": asked,
-                    "valid": checked.valid,
-                    "tables_compared": checked.compared,
-                    "problems": [_placed(one) for one in checked.problems],
-                }
-            )
-        )
+        problems = [_placed(problem) for problem in checked.problems]
+        answer = {"pipelines": asked, "valid": checked.valid, "tables_compared": checked.compared}
+        printing.say(printing.as_json({**answer, "problems": problems}))
     else:
-        for one in checked.problems:
-            printing.say(one)
+        for problem in checked.problems:
+            printing.say(problem)
         if checked.valid or not checked.problems:
             printing.say(f"valid: {', '.join(checked.valid) or 'no pipeline is declared'}")
         for line in checked.summary():
@@ -103,45 +92,34 @@ def _placed(problem: str) -> dict[str, Any]:
 
 
 def _check(declared: Declared, name: str, checked: _Checked) -> None:
-    from epochline.config.discovery import why_left_out
-    from epochline.config.importable import unimportable
-    from epochline.config.shared_tables import shared_tables
-
     if name not in declared.pipelines:
-        known = ", ".join(declared.pipelines) or "none"
-        left_out = why_left_out(name)
-        checked.problems.append(left_out or f"no valid pipeline {name!r} is declared; valid ones: {known}")
+        valid = ", ".join(declared.pipelines) or "none"
+        left_out = discovery.why_left_out(name)
+        checked.problems.append(left_out or f"no valid pipeline {name!r} is declared; valid ones: {valid}")
         return
     pipeline = declared.pipelines[name]
     shared = [str(one) for one in shared_tables(declared) if repr(name) in str(one)]
-    found = list(unimportable(pipeline))
-    if not found and _has_functions(pipeline):
-        # It loads Arrow.
-        from epochline.audit.breaches import breaches
+    problems = list(unimportable(pipeline))
+    has_functions = isinstance(pipeline.parse, str) or any(sink.select is not None for sink in pipeline.sinks)
+    if not problems and has_functions:
+        from epochline.audit.preview import breaches  # It loads Arrow.
 
-        found += breaches(pipeline)
-    found += _misfits(pipeline, checked)
+        problems += breaches(pipeline)
+    problems += _misfits(pipeline, checked)
     checked.problems += [one for one in shared if one not in checked.problems]
-    checked.problems += [f"{declared.places[name]}: pipeline {name!r}: {why}" for why in found]
-    if not shared and not found:
+    checked.problems += [f"{declared.places[name]}: pipeline {name!r}: {why}" for why in problems]
+    if not shared and not problems:
         checked.valid.append(name)
         checked.transformed += [name] if pipeline.transform is not None else []
 
 
-def _has_functions(pipeline: Pipeline) -> bool:
-    return isinstance(pipeline.parse, str) or any(sink.select is not None for sink in pipeline.sinks)
-
-
 def _misfits(pipeline: Pipeline, checked: _Checked) -> Sequence[str]:
     """Why the tables that exist do not fit a declaration; notes whether a database answered. Prints the notes."""
-    from epochline.cli.connections import ledger_of
-    from epochline.errors import ConfigurationError, LedgerError
-
     try:
-        with ledger_of(pipeline).transaction() as tx:
+        with connections.adapters().ledger(pipeline).transaction() as tx:
             fit = tx.targets.compare(pipeline)
     except (ConfigurationError, LedgerError) as error:
-        checked.away.setdefault(" ".join(str(error).split()), []).append(pipeline.name)
+        checked.away.setdefault(one_line(error), []).append(pipeline.name)
         return ()
     checked.compared.append(pipeline.name)
     for note in fit.notes:

@@ -7,8 +7,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from epochline.cli import printing
+from epochline.cli import connections, printing
+from epochline.cli.options import AsJson
 from epochline.config.connections import KAFKA
 from epochline.protocol.quantities import counted
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from epochline.kafka.topic_comparison import TopicComparison, TopicReader
 
 _PAUSE_SECONDS = 0.5
+_COUNTS = ("keyless", "distinct_keys", "distinct_values", "repeats", "repeated_keys")
 
 
 class Levels(StrEnum):
@@ -24,11 +28,6 @@ class Levels(StrEnum):
     BOTH = "both"
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command("verify-topic")(verify_topic)
 
 
 def verify_topic(
@@ -43,7 +42,7 @@ def verify_topic(
         bool, typer.Option("--key-unique", help="Exit with 1 if two committed records have the same key.")
     ] = False,
     connection: Annotated[str, typer.Option(help="Connection id of the brokers.")] = KAFKA,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
 
@@ -52,13 +51,12 @@ def verify_topic(
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """
-    from epochline.cli.connections import kafka_settings
-    from epochline.kafka.topic_comparison import Isolation, TopicReader
+    from epochline.kafka.topic_comparison import Isolation, TopicReader  # It loads the Kafka client.
 
     if key_unique and isolation is Levels.READ_UNCOMMITTED:
         raise typer.BadParameter("--key-unique checks committed records: remove --isolation.")
     isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
-    with TopicReader(kafka_settings(connection), topic, isolations, since_offset) as reader:
+    with TopicReader(connections.adapters().kafka_settings(connection), topic, isolations, since_offset) as reader:
         _read(reader)
         if follow or seconds is not None:
             _follow(reader, seconds)
@@ -72,9 +70,6 @@ def verify_topic(
 
 
 def _read(reader: TopicReader) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -133,14 +128,7 @@ def _plain(tally: TopicComparison) -> dict[str, Any]:
             for partition, start in tally.starts.items()
         ],
         **{
-            str(isolation): {
-                "records": seen.total,
-                "keyless": seen.keyless,
-                "distinct_keys": seen.distinct_keys,
-                "distinct_values": seen.distinct_values,
-                "repeats": seen.repeats,
-                "repeated_keys": seen.repeated_keys,
-            }
+            str(isolation): {"records": seen.total} | {name: getattr(seen, name) for name in _COUNTS}
             for isolation, seen in tally.seen.items()
         },
     }

@@ -45,11 +45,11 @@ class JobCredentials:
 
     dsn: str = field(repr=False)
     kafka: Mapping[str, str] = field(repr=False)
-    """The brokers of a pipeline with one source; empty if it is a source of the user's own."""
+    """The brokers of a pipeline with one source; empty for a custom source."""
     kafkas: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """The brokers of a pipeline with several sources, by connection id."""
     source_connections: Mapping[str, Connection] = field(default_factory=dict, repr=False)
-    """What the classes of sources of the user's own get, by connection id."""
+    """What the classes of custom sources get, by connection id."""
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
     server: str | None = field(default=None, repr=False)
@@ -84,10 +84,8 @@ class Connections:
         Raises:
             ConfigurationError: there is no such connection, it names no brokers, or a property is not supported.
         """
-        one = self.look_up(connection_id)
-        return broker_settings(
-            one.where, one.extra, host=one.host, port=one.port, login=one.login, password=one.password
-        )
+        at = self.look_up(connection_id)
+        return broker_settings(at.where, at.extra, host=at.host, port=at.port, login=at.login, password=at.password)
 
     def registries_of(self, pipeline: Pipeline) -> dict[str, dict[str, str]]:
         """How the schema registries that the pipeline's formats name are reached, by connection id.
@@ -97,44 +95,38 @@ class Connections:
         """
         from epochline.config.registry import registry_connections, registry_settings
 
-        found = {connection_id: self.look_up(connection_id) for connection_id in registry_connections(pipeline)}
-        return {
-            connection_id: registry_settings(
-                one.where, host=one.host, port=one.port, scheme=one.schema, login=one.login, password=one.password,
-                extra=one.extra,
-            )
-            for connection_id, one in found.items()
-        }  # fmt: skip
+        def settings(at: Connection) -> dict[str, str]:
+            return registry_settings(
+                at.where, host=at.host, port=at.port, scheme=at.schema, login=at.login, password=at.password,
+                extra=at.extra,
+            )  # fmt: skip
+
+        return {connection: settings(self.look_up(connection)) for connection in registry_connections(pipeline)}
 
 
-def libpq_url(one: Connection) -> str:
+def libpq_url(at: Connection) -> str:
     """The libpq URL of a connection to PostgreSQL. It holds the password: never print or log it.
 
     Raises:
         ConfigurationError: the connection names no host or no database.
     """
-    if not one.host or not one.schema:
-        raise ConfigurationError(f"{one.where} needs a host and a database (schema).")
-    login = quote(one.login, safe="")
-    if one.password:
-        login += f":{quote(one.password, safe='')}"
-    host = f"[{one.host}]" if ":" in one.host else one.host
-    options = urlencode({name: one.extra[name] for name in _LIBPQ if name in one.extra})
+    if not at.host or not at.schema:
+        raise ConfigurationError(f"{at.where} needs a host and a database (schema).")
+    login = quote(at.login, safe="")
+    if at.password:
+        login += f":{quote(at.password, safe='')}"
+    host = f"[{at.host}]" if ":" in at.host else at.host
+    options = urlencode({name: at.extra[name] for name in _LIBPQ if name in at.extra})
     return (
-        f"postgresql://{f'{login}@' if login else ''}{host}:{one.port or 5432}/{quote(one.schema, safe='')}"
+        f"postgresql://{f'{login}@' if login else ''}{host}:{at.port or 5432}/{quote(at.schema, safe='')}"
         f"{f'?{options}' if options else ''}"
     )
 
 
 def spark_writers(conf: Mapping[str, str], master: str) -> int | None:
-    """How many sessions Spark writes with at once: its cores.
+    """How many sessions Spark writes with at once: its cores. None if neither its master nor its settings say how many.
 
-    Args:
-        conf: the pipeline's Spark settings. A local master ignores them.
-        master: Spark's master.
-
-    Returns:
-        None if neither says how many.
+    A local master ignores the pipeline's Spark settings.
     """
     local = re.match(r"^local(?:\[(\d+|\*)(?:,.*)?\])?$", master)
     if local is not None:

@@ -10,50 +10,45 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from epochline.config.dag_files import IGNORE_FILE, dag_files, left_out_files
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILE = ".airflowignore"
 
 EXAMPLES = "examples"
 """The folder of the shipped examples within the project's DAGs folder, and the schema of their tables."""
 
-# Collects the pipelines that files hand to `epoch_dag` while `find_all` reads them; None otherwise.
+# Collects the pipelines that files hand to `epoch_dag` while `look` reads them; None otherwise.
 _declared: ContextVar[_Reading | None] = ContextVar("declared", default=None)
 
 
 def collect(pipeline: Pipeline) -> bool:
-    """Note a pipeline that a DAG file declares.
-
-    Returns:
-        Whether `find_all` is reading declarations. Otherwise Airflow is, and needs a DAG.
-    """
-    declared = _declared.get()
-    if declared is not None:
-        declared.pipelines.append(pipeline)
-        declared.lines.append(_line_in(declared.path))
-    return declared is not None
+    """Note a pipeline that a DAG file declares, if `look` reads the file. Otherwise Airflow does, and needs a DAG."""
+    reading = _declared.get()
+    if reading is not None:
+        frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code.co_filename == str(reading.path))
+        lines = [frame.f_lineno for frame in frames]
+        reading.pipelines.append((pipeline, f"{reading.path}:{lines[-1]}" if lines else str(reading.path)))
+    return reading is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """The file that is being read, and the pipelines so far with the lines that declare them."""
+    """The file that is being read, and the pipelines so far with the places that declare them."""
 
     path: Path
-    pipelines: list[Pipeline] = field(default_factory=list)
-    lines: list[int | None] = field(default_factory=list)
-
-
-def _line_in(path: Path) -> int | None:
-    """The line of the file that is being run."""
-    lines = [line for frame, line in traceback.walk_stack(None) if frame.f_code.co_filename == str(path)]
-    return lines[-1] if lines else None
+    pipelines: list[tuple[Pipeline, str]] = field(default_factory=list)
 
 
 def project_folder() -> Path:
@@ -79,14 +74,12 @@ def code_version() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What the files of a folder declare.
-
-    ``pipelines`` are the valid ones by name. ``broken`` has an error for each file that cannot be read to its end; the
-    message begins with file and line.
-    """
+    """What the files of a folder declare."""
 
     pipelines: Mapping[str, Pipeline]
+    """The valid ones by name."""
     broken: Sequence[DeclarationError]
+    """An error for each file that cannot be read to its end; the message begins with file and line."""
     places: Mapping[str, str] = field(default_factory=dict)
     """The file and line that declare each pipeline."""
 
@@ -110,7 +103,7 @@ def look(folder: Path | None = None) -> Declared:
 
 def declared_in(paths: Iterable[Path]) -> Declared:
     """Read every declaration of these files, as `look`."""
-    found: dict[str, Pipeline] = {}
+    pipelines: dict[str, Pipeline] = {}
     places: dict[str, str] = {}
     broken: list[DeclarationError] = []
     twice: set[str] = set()
@@ -118,30 +111,15 @@ def declared_in(paths: Iterable[Path]) -> Declared:
         if b"epoch_dag" not in path.read_bytes():
             continue
         declared, error = _declared_in(path)
-        if error is not None:
-            broken.append(error)
-        for pipeline, line in zip(declared.pipelines, declared.lines, strict=True):
+        broken += [] if error is None else [error]
+        for pipeline, place in declared:
             name = pipeline.name
-            if name in found and found[name] != pipeline:
+            if pipelines.get(name, pipeline) != pipeline:
                 twice.add(name)
                 broken.append(DeclarationError(f"{path}: pipeline {name!r} is declared twice, with different fields."))
-            found[name] = pipeline
-            places[name] = str(path) if line is None else f"{path}:{line}"
-    valid = {name: one for name, one in found.items() if name not in twice}
+            pipelines[name], places[name] = pipeline, place
+    valid = {name: pipeline for name, pipeline in pipelines.items() if name not in twice}
     return Declared(pipelines=valid, broken=broken, places=places)
-
-
-def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
-    """Every pipeline that a file of the folder declares, by name.
-
-    Raises:
-        DeclarationError: a file cannot be read, a declaration is invalid, or two share a name.
-        ConfigurationError: there is no such folder.
-    """
-    declared = look(folder)
-    if declared.broken:
-        raise declared.broken[0]
-    return dict(declared.pipelines)
 
 
 def find(name: str, folder: Path | None = None) -> Pipeline:
@@ -155,11 +133,7 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
 
 
 def pipeline_named(name: str, declared: Declared, folder: Path | None = None) -> Pipeline:
-    """The pipeline with this name among the declared ones.
-
-    Raises:
-        DeclarationError: as `find`.
-    """
+    """The pipeline with this name among the declared ones; raises as `find`."""
     if name not in declared.pipelines:
         left_out = why_left_out(name, folder)
         if left_out is not None:
@@ -179,7 +153,7 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
         text = path.read_bytes()
         if b"epoch_dag" not in text or name.encode() not in text:
             continue
-        if name in (one.name for one in _declared_in(path)[0].pipelines):
+        if name in (pipeline.name for pipeline, _ in _declared_in(path)[0]):
             if path.parent == folder / EXAMPLES:
                 return (
                     f"pipeline {name!r} is a shipped example that is not enabled. Run `epochline examples enable"
@@ -189,31 +163,63 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
     return None
 
 
-def _declared_in(path: Path) -> tuple[_Reading, DeclarationError | None]:
-    """The pipelines that the file declares before it fails, and why it fails."""
+def dag_files(folder: Path) -> list[Path]:
+    """The Python files under the folder that Airflow reads, sorted."""
+    return [path for path, left_out in _files(folder) if not left_out]
+
+
+def left_out_files(folder: Path) -> list[Path]:
+    """The Python files under the folder that an ``.airflowignore`` leaves out, sorted."""
+    return [path for path, left_out in _files(folder) if left_out]
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, bool]]:
+    rules = {path.parent: _rules(path) for path in folder.rglob(IGNORE_FILE)}
+    for path in sorted(folder.rglob("*.py")):
+        # The file that is nearest decides, as in Airflow.
+        included = (
+            rules[parent].check_file(path.relative_to(parent).as_posix()).include
+            for parent in path.parents
+            if parent in rules
+        )
+        yield path, next((answer for answer in included if answer is not None), False)
+
+
+def _rules(path: Path) -> GitIgnoreSpec:
+    # Imported here, because most folders leave out no file.
+    from pathspec import GitIgnoreSpec
+
+    # Airflow also takes a # behind a pattern for a comment.
+    return GitIgnoreSpec.from_lines(line.partition("#")[0].rstrip() for line in path.read_text().splitlines())
+
+
+def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationError | None]:
+    """The pipelines that the file declares before it fails, with their places, and why it fails."""
     functions = str(project_folder() / "spark_jobs")
     if functions not in sys.path:
         # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
         sys.path.append(functions)
-    declared = _Reading(path=path)
-    reading = _declared.set(declared)
+    reading = _Reading(path=path)
+    token = _declared.set(reading)
     try:
         # As a module, because Python keeps no bytecode of a script.
         module = ModuleType(path.stem)
         module.__file__ = str(path)
         SourceFileLoader(path.stem, str(path)).exec_module(module)
     except DeclarationError as error:
-        return declared, DeclarationError(f"{_place(path, error)}: {error}")
+        return reading.pipelines, DeclarationError(f"{_place(path, error)}: {error}")
     except Exception as error:
-        return declared, DeclarationError(f"{_place(path, error)}: cannot be read ({type(error).__name__}: {error})")
+        return reading.pipelines, DeclarationError(
+            f"{_place(path, error)}: cannot be read ({type(error).__name__}: {error})"
+        )
     finally:
-        _declared.reset(reading)
-    return declared, None
+        _declared.reset(token)
+    return reading.pipelines, None
 
 
 def _place(path: Path, error: Exception) -> str:
     """The file, with the line at which it fails."""
-    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
     return f"{path}:{lines[-1]}" if lines else str(path)

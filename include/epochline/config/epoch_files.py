@@ -1,4 +1,4 @@
-"""Where the epoch files of a pipeline lie (C11)."""
+"""Where the epoch files of a pipeline lie."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from pathlib import Path
 
 
 def epoch_folder(declared: str, pipeline: str) -> Path:
-    """The folder of a pipeline's epoch files: absolute, and not created here.
+    """The folder of a pipeline's epoch files below the setting ``epoch_files``: absolute, and not created here.
 
-    Args:
-        declared: the setting ``epoch_files``. A relative path is below ``$EPOCHLINE_HOME``, or below ``.epochline`` of
-            the checkout.
-        pipeline: its name, which is the name of the last folder.
+    A relative setting is below ``$EPOCHLINE_HOME``, or below ``.epochline`` of the checkout.
     """
     named = os.environ.get("EPOCHLINE_HOME")
     home = Path(named).expanduser() if named else Path(__file__).resolve().parents[3] / ".epochline"

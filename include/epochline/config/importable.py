@@ -12,9 +12,9 @@ from epochline.declare.topic import KafkaTopic
 
 def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Each field that names a function or a class, with what it names."""
-    for name, one in pipeline.inputs.items():
-        if isinstance(one.parse, str):
-            yield f"source.inputs.{name}.parse" if name else "parse", one.parse
+    for name, given in pipeline.inputs.items():
+        if isinstance(given.parse, str):
+            yield f"source.inputs.{name}.parse" if name else "parse", given.parse
     if pipeline.transform is not None:
         yield "transform", pipeline.transform
     for sink in pipeline.sinks:
@@ -31,14 +31,14 @@ def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
 
 def unimportable(pipeline: Pipeline) -> list[str]:
     """A message for each function or class that cannot be imported here."""
-    said = []
+    messages = []
     for field, reference in references(pipeline):
         module, _, name = reference.partition(":")
         try:
             getattr(import_module(module), name)
         except Exception as error:  # a module may raise anything
-            said.append(
+            messages.append(
                 f"{field}: {reference} cannot be imported ({type(error).__name__}: {error}); correct {module}, or"
                 " install what it imports"
             )
-    return said
+    return messages

@@ -1,7 +1,7 @@
 """Properties of a Kafka connection, for kafka-python and for librdkafka.
 
 The names are librdkafka's, as in connections of Airflow's Kafka provider. Any other property is refused, because a
-property can change what is read or where data goes (SEC-2).
+property can change what is read or where data goes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,9 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """Check the properties of a connection. No message shows a given value.
+    """Check the properties in a connection's extra. No message shows a given value; ``where`` names the connection.
 
-    Args:
-        where: names the connection in errors.
-        given: properties from the connection's extra.
-        host: host of one broker, if the properties name no servers.
-        port: port of that broker.
-        login: user for SASL, if the properties hold none.
-        password: password of that user.
+    ``host`` and ``port`` are one broker, ``login`` and ``password`` SASL's, if the properties name none.
 
     Raises:
         ConfigurationError: no brokers are named, a property is not supported, or properties contradict each other.
@@ -104,16 +98,10 @@ def _check_fits(where: str, settings: Mapping[str, str], protocol: str, login: s
 def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Convert properties for kafka-python's clients."""
     names = {
-        SERVERS: "bootstrap_servers",
-        _PROTOCOL: "security_protocol",
-        _MECHANISM: "sasl_mechanism",
-        _USERNAME: "sasl_plain_username",
-        _PASSWORD: "sasl_plain_password",
-        _CA: "ssl_cafile",
-        _CERTIFICATE: "ssl_certfile",
-        _KEY: "ssl_keyfile",
-        _KEY_PASSWORD: "ssl_password",
-    }
+        SERVERS: "bootstrap_servers", _PROTOCOL: "security_protocol", _MECHANISM: "sasl_mechanism",
+        _USERNAME: "sasl_plain_username", _PASSWORD: "sasl_plain_password", _CA: "ssl_cafile",
+        _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
+    }  # fmt: skip
     return {names[name]: value for name, value in settings.items()}
 
 

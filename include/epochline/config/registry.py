@@ -36,14 +36,8 @@ def registry_settings(
 ) -> dict[str, str]:
     """Settings of a registry (``url``, ``login``, ``password``) from the fields of an http connection.
 
-    Args:
-        where: names the connection in errors.
-        host: a host's name, or a whole URL.
-        port: port of the host.
-        scheme: ``http`` or ``https``.
-        login: user for HTTP's basic authentication; may be empty.
-        password: password of that user.
-        extra: may hold ``path``, the path of the registry's API on the host.
+    ``where`` names the connection in errors. ``host`` is a name or a whole URL, ``scheme`` is ``http`` or ``https``.
+    ``login`` is for HTTP's basic authentication. ``extra`` may hold ``path``, the path of the registry's API.
 
     Raises:
         ConfigurationError: no host is named, or ``extra`` holds an unsupported key.
@@ -70,8 +64,7 @@ class Registries:
     def install(self) -> None:
         """Make the registries available to `registry` in this process."""
         for connection, settings in self.settings.items():
-            known = _known.get(connection)
-            if known is None or known.settings != settings:
+            if connection not in _known or _known[connection].settings != settings:
                 _known[connection] = Registry(connection, settings)
 
 
@@ -93,16 +86,11 @@ def registry_connections(pipeline: Pipeline) -> tuple[str, ...]:
     """Ids of the connections of the registries that a pipeline's formats name."""
     parses = [spec.parse for spec in pipeline.specs.values()]
     formats = [*parses, *(sink.topic.value for sink in pipeline.spec.sinks if isinstance(sink, OutboxSpec))]
-    return tuple(sorted({one.registry for one in formats if isinstance(one, AvroSpec)}))
+    return tuple(sorted({avro.registry for avro in formats if isinstance(avro, AvroSpec)}))
 
 
 class Registry:
-    """One registry, with Confluent's API.
-
-    Args:
-        connection: id of the connection, for messages.
-        settings: ``url``, ``login``, ``password``.
-    """
+    """One registry, with Confluent's API. ``settings`` are its ``url``, ``login`` and ``password``."""
 
     def __init__(self, connection: str, settings: Mapping[str, str]) -> None:
         self.settings = settings
@@ -137,10 +125,7 @@ class Registry:
         """Register a schema under a subject and return its id. The registry returns the same id for the same schema.
 
         Raises:
-            SinkError: the registry refuses the schema.
-            SourceUnavailableError: the registry does not answer; a repeat helps.
-            SourceAuthenticationError: the registry rejects the login.
-            ConfigurationError: the server at its address is not a registry.
+            SinkError: the registry refuses the schema. The other errors are those of `schema`.
         """
         text = json.dumps(schema)
         if (subject, text) not in self._registered:
@@ -175,12 +160,12 @@ class Registry:
         """Parse the schemas that a schema refers to, so that their names are known."""
         from fastavro.schema import parse_schema
 
-        for one in schema.references or ():
-            if one.name is None or one.name in named:
-                continue
-            referred = self._connected().get_version(one.subject or "", one.version or "latest").schema
-            self._add_references(referred, named)
-            parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
+        for reference in schema.references or ():
+            if reference.name is not None and reference.name not in named:
+                registered = self._connected().get_version(reference.subject or "", reference.version or "latest")
+                referred = registered.schema
+                self._add_references(referred, named)
+                parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
 
     def _connected(self) -> SchemaRegistryClient:
         if self._client is None:

@@ -1,4 +1,4 @@
-"""Resolves the settings of an epoch: defaults < file < profile < declaration < conf of the run (C10, R5). Pure.
+"""Resolves the settings of an epoch: defaults < file < profile < declaration < conf of the run. Pure.
 
 The epoch's row records each setting with its value and the place that decided it.
 """
@@ -13,16 +13,11 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.profiles import profile
 from epochline.declare.restart import Endless, NoRestart, RestartStrategy
-from epochline.declare.settings import OnCancel, PerRun, Settings
+from epochline.declare.settings import OnCancel, PerRun, Settings, profile
 from epochline.errors import ConfigurationError, DeclarationError
 
 _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
-
-_DEFAULT_TIMEOUT = timedelta(hours=1)
-_FILES_KEPT = 10
-_QUARANTINING_ABOVE = 0.1
 
 _NOT_PER_RUN = {
     "interval": "the schedule belongs to the DAG",
@@ -45,7 +40,7 @@ class ResolvedSettings:
     """The settings of an epoch, all decided (`Settings` describes each)."""
 
     interval: timedelta | str | None
-    """The schedule; None: checkpointing is off, and epochs run only by hand (K22)."""
+    """The schedule; None: checkpointing is off, and epochs run only by hand."""
     minimum_pause: timedelta
     timeout: timedelta
     tolerable_failures: int | None
@@ -76,30 +71,23 @@ def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, RestartStrategy.__origin__):  # type: ignore[attr-defined]
-        return {name: _plain(one) for name, one in value}
+        return {name: _plain(field) for name, field in value}
     return value
 
 
 def resolve_settings(
     pipeline: Pipeline, *, file: Settings | None = None, run: PerRun | None = None
 ) -> ResolvedSettings:
-    """Resolve the settings of an epoch of the pipeline.
-
-    Args:
-        pipeline: the declaration, which may name a profile.
-        file: settings of the settings file, if there is one.
-        run: settings of the run's conf, if it has any.
-    """
-    declared = pipeline.settings
-    places: list[tuple[str, Settings | PerRun]] = [("declaration", declared), ("file", file or Settings())]
-    if run is not None:
-        places.insert(0, ("run conf", run))
+    """Resolve the settings of an epoch of the pipeline, from its declaration, the settings file and the run's conf."""
+    places: dict[str, Settings | PerRun] = {} if run is None else {"run conf": run}
+    places["declaration"] = pipeline.settings
     if pipeline.profile is not None:
-        places.insert(-1, (f"profile {pipeline.profile}", profile(pipeline.profile).settings))
+        places[f"profile {pipeline.profile}"] = profile(pipeline.profile).settings
+    places["file"] = file or Settings()
     decided_by: dict[str, str] = {}
 
     def decide(name: str, default: Any, attribute: str | None = None) -> Any:
-        for place, settings in places:
+        for place, settings in places.items():
             value = getattr(settings, attribute or name, None)
             if value is not None:
                 decided_by[name] = place
@@ -134,7 +122,7 @@ def resolve_settings(
     return ResolvedSettings(
         interval=interval,
         minimum_pause=decide("minimum_pause", timedelta(0)),
-        timeout=decide("timeout", _DEFAULT_TIMEOUT),
+        timeout=decide("timeout", timedelta(hours=1)),
         tolerable_failures=None if tolerance == "any" else tolerance,
         on_cancel=decide("on_cancel", "retain"),
         max_concurrent=1,
@@ -143,8 +131,8 @@ def resolve_settings(
         parallelism=decide("parallelism", None),
         target_duration=decide("target_duration", None),
         epoch_files=decide("epoch_files", None),
-        epoch_files_kept=decide("epoch_files_kept", _FILES_KEPT),
-        quarantining_above=decide("quarantining_above", _QUARANTINING_ABOVE),
+        epoch_files_kept=decide("epoch_files_kept", 10),
+        quarantining_above=decide("quarantining_above", 0.1),
         decided_by=decided_by,
         notes=tuple(notes),
     )
@@ -162,14 +150,10 @@ def recorded_value(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
-    """Read the settings of a run from its conf; a value of None is ignored.
-
-    Args:
-        conf: the conf of the run.
-        params: names of the DAG's params, which a conf may hold.
+    """Read the settings of a run from its conf, which may hold the DAG's params; a value of None is ignored.
 
     Raises:
-        ConfigurationError: the conf holds a key that no run may set (SEC-2), or an invalid value.
+        ConfigurationError: the conf holds a key that no run may set, or an invalid value.
     """
     for name in conf:
         if name in _NOT_PER_RUN:

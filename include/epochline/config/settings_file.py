@@ -1,4 +1,4 @@
-"""Reads the settings file for all pipelines, which ranks below their declarations and above the defaults (C10)."""
+"""Reads the settings file for all pipelines, which ranks below their declarations and above the defaults."""
 
 from __future__ import annotations
 

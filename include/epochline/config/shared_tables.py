@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochline.config.dag_files import dag_files
-from epochline.config.discovery import Declared, declared_in, look, pipeline_named
+from epochline.config.discovery import Declared, dag_files, declared_in, look, pipeline_named
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DeclarationError
@@ -18,15 +17,15 @@ _MAKES_DAGS = re.compile(rb"^\s*(?:from|import)\s+airflow\b", re.MULTILINE)
 
 def shared_tables(declared: Declared) -> list[DeclarationError]:
     """An error for each table that a second pipeline of the same database connection names, as target or state."""
-    return [one.error(declared) for one in _shared(declared)]
+    return [table.error(declared) for table in _shared(declared)]
 
 
 def without_shared_tables(declared: Declared) -> tuple[dict[str, Pipeline], list[DeclarationError]]:
     """The pipelines that share no table, and an error for each shared table."""
     shared = list(_shared(declared))
-    sharing = {name for one in shared for name in (one.first, one.second)}
+    sharing = {name for table in shared for name in (table.first, table.second)}
     alone = {name: pipeline for name, pipeline in declared.pipelines.items() if name not in sharing}
-    return alone, [one.error(declared) for one in shared]
+    return alone, [table.error(declared) for table in shared]
 
 
 def find_alone(name: str) -> Pipeline:
@@ -37,9 +36,9 @@ def find_alone(name: str) -> Pipeline:
     """
     declared = look()
     pipeline = pipeline_named(name, declared)
-    for one in _shared(declared):
-        if name in (one.first, one.second):
-            raise one.error(declared)
+    for table in _shared(declared):
+        if name in (table.first, table.second):
+            raise table.error(declared)
     return pipeline
 
 
@@ -51,7 +50,7 @@ def refuse_newer_file(pipeline: Pipeline, path: Path, folder: Path, made: Iterab
 
     Args:
         pipeline: the declaration.
-        path: the DAG file that is being read.
+        path: the file, which is being read.
         folder: the DAGs folder.
         made: the pipelines that the file has declared before.
 
@@ -60,22 +59,15 @@ def refuse_newer_file(pipeline: Pipeline, path: Path, folder: Path, made: Iterab
     """
     tables = [split_table(sink.table)[1].encode() for sink in (*pipeline.targets, *pipeline.states)]
     texts = {other: _older_text(other, path) for other in dag_files(folder) if other != path}
-    naming = [
-        other
-        for other, text in texts.items()
-        if any(table in text for table in tables) and not _MAKES_DAGS.search(text)
-    ]
-    declared = declared_in(naming)
-    mine = {one.name: one for one in (*made, pipeline)}
-    found = Declared(
-        pipelines={**declared.pipelines, **mine},
-        places={**declared.places, **dict.fromkeys(mine, str(path))},
-        broken=(),
-    )
-    for one in _shared(found):
-        if pipeline.name in (one.first, one.second):
-            other = one.first if one.second == pipeline.name else one.second
-            raise _Shared(one.table, other, pipeline.name).error(found)
+    naming = (other for other, text in texts.items() if any(table in text for table in tables))
+    older = declared_in(other for other in naming if not _MAKES_DAGS.search(texts[other]))
+    mine = {declared.name: declared for declared in (*made, pipeline)}
+    places = {**older.places, **dict.fromkeys(mine, str(path))}
+    together = Declared(pipelines={**older.pipelines, **mine}, places=places, broken=())
+    for shared in _shared(together):
+        if pipeline.name in (shared.first, shared.second):
+            other_name = shared.first if shared.second == pipeline.name else shared.second
+            raise _Shared(shared.table, other_name, pipeline.name).error(together)
 
 
 def _older_text(other: Path, path: Path) -> bytes:

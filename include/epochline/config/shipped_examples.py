@@ -10,8 +10,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from epochline.config.dag_files import IGNORE_FILE, dag_files
-from epochline.config.discovery import EXAMPLES, project_folder
+from epochline.config.discovery import EXAMPLES, IGNORE_FILE, dag_files, project_folder
 from epochline.errors import ConfigurationError
 
 

@@ -24,13 +24,7 @@ def abort(
     than the settings tolerate, the pipeline is paused (K11). Unless an operator aborts, the pipeline is also paused if
     its next run would only fail again (N1).
 
-    Args:
-        ledger: where the epoch is.
-        pipeline: its pipeline.
-        epoch_id: its id.
-        run: the caller's run. Only the epoch's own run may abort it, unless an operator does.
-        reason: kept in the ledger.
-        by_operator: allows another run's epoch and a pre-committed one.
+    Only the epoch's own ``run`` may abort it, unless ``by_operator``, which also aborts a pre-committed epoch.
 
     Raises:
         EpochStateError: the epoch belongs to another run.

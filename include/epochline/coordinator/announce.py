@@ -23,11 +23,7 @@ def announce(ledger: Ledger, pipeline: str, run: Run, *, acknowledged: Acknowled
 
     A repeat returns the same receipts until Airflow has recorded them.
 
-    Args:
-        ledger: where the receipts are.
-        pipeline: its name.
-        run: of the task that announces them.
-        acknowledged: finds out which receipts Airflow has; called while no transaction is open.
+    ``acknowledged`` is called while no transaction is open.
 
     Raises:
         LedgerUnavailableError: either nothing was recorded or everything; a repeat helps.

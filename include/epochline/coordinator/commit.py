@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,9 @@ from epochline.coordinator.evidence import (
     collect_for_commit,
     pausing_where_behind,
 )
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.takeover import shown_before
-from epochline.coordinator.undo import undo
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
@@ -34,7 +33,9 @@ from epochline.errors import (
 )
 from epochline.ports import Applied, Ledger, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.quantities import counted, number
+from epochline.protocol.staging import StagedTable, StagingTicket
 
 log = logging.getLogger(__name__)
 
@@ -75,50 +76,36 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
         SinkError: a sink cannot say what it shows.
     """
     try:
-        declared, receipt, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
+        declared, result, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
-        declared, receipt, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
+        declared, result, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
     mirror(ledger, source, declared)
     leave_file(ledger, pipeline, settings)
-    if receipt.shown_before:
+    if result.shown_before:
         sweep(ledger, pipeline)
-    return receipt
+    return result
 
 
 def _commit_or_abort_lost(
     ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int
 ) -> tuple[Pipeline, CommitResult, Mapping[str, Any]]:
-    declared, evidence = _evidence_for(ledger, source, pipeline, epoch_id)
+    asked = False
     try:
+        declared, evidence = collect_for_commit(ledger, source, pipeline, epoch_id)
+        asked = True
         with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
-            receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
-            settings = tx.history.settings(receipt.epoch)
-    except StagingLostError as error:
-        keep_error(ledger, pipeline, epoch_id, error)
-        abort_lost(ledger, pipeline, epoch_id, str(error))
-        raise
+            result = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
+            settings = tx.history.settings(result.epoch)
     except EpochlineError as error:
-        keep_error(ledger, pipeline, epoch_id, error)
+        # A ledger that is away before the commit cannot keep the reason.
+        if asked or not isinstance(error, LedgerUnavailableError):
+            keep_error(ledger, pipeline, epoch_id, error)
+        if isinstance(error, StagingLostError):
+            abort_lost(ledger, pipeline, epoch_id, str(error))
         raise
-    log.info(
-        "epoch.%s pipeline=%s epoch=%d rows=%s",
-        receipt.outcome,
-        pipeline,
-        epoch_id,
-        receipt.epoch.rows_written,
-    )
-    return declared, receipt, settings
-
-
-def _evidence_for(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
-    try:
-        return collect_for_commit(ledger, source, pipeline, epoch_id)
-    except LedgerUnavailableError:
-        raise  # A ledger that is away cannot keep the reason.
-    except EpochlineError as error:
-        keep_error(ledger, pipeline, epoch_id, error)
-        raise
+    log.info("epoch.%s pipeline=%s epoch=%d rows=%s", result.outcome, pipeline, epoch_id, result.epoch.rows_written)
+    return declared, result, settings
 
 
 def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult:
@@ -128,6 +115,45 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     """
     if epoch.state is EpochState.COMMITTED:
         return CommitResult(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
+    _refuse_unsealed(tx, epoch)
+    check_known(tx, epoch.pipeline, evidence)
+    pipeline, planned_columns = tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch)
+    tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
+    attempt = tx.attempts.live(epoch)
+    if attempt is None or not attempt.sealed:
+        raise StagingLostError(f"{epoch}: is pre-committed, but has no sealed attempt.")
+    ticket = tx.attempts.ticket(attempt, pipeline, planned_columns)
+    sealed = {manifest.sink: manifest.rows for manifest in tx.attempts.manifests(attempt)}
+    _check_staging(tx, epoch, ticket, sealed)
+    # A target whose owner or columns changed since the plan must not be written to.
+    tx.targets.claim(pipeline)
+    _refuse_changed_targets(tx, epoch, pipeline, planned_columns)
+    check_states(tx, pipeline)
+    ranges = tx.epochs.ranges(epoch)
+    if epoch.replays is not None:
+        _take_place(tx, pipeline, epoch)
+    shown = shown_before(tx, epoch, ranges)
+    if epoch.replays is None:
+        _move_heads(tx, epoch, ranges)
+    unsent = {output.staged_as for output in pipeline.outputs if output.name in shown and not output.shown_at_commit}
+    tables = [table for table in pipeline.tables if table.table not in unsent]
+    applied = tx.targets.apply(pipeline, [(table, ticket.table(table.table)) for table in tables], epoch)
+    for table in tables:
+        _refuse_dropped_rows(epoch, table, sealed[table.table], applied[table.table])
+    _keep_quarantine(tx, epoch, ticket.table(QUARANTINE))
+    tx.states.leave(pipeline, epoch.epoch_id)
+    upserted = {name: outcome.upserted for name, outcome in applied.items() if outcome.upserted is not None}
+    tx.receipts.write(epoch, attempt, pipeline, upserted, shown)
+    tx.targets.account()
+    if not shown:  # else a sweep discards the external sinks' files together with the staging
+        tx.attempts.drop_staging(attempt)
+    tx.attempts.finish(attempt)
+    committed = tx.epochs.mark_committed(epoch, sum(outcome.rows for outcome in applied.values()))
+    return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
+
+
+def _refuse_unsealed(tx: Transaction, epoch: Epoch) -> None:
+    """Refuse an epoch that is not sealed, awaits approval, or comes before one that is committed."""
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
             f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
@@ -137,26 +163,21 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
     if epoch.approval == "awaited":
         raise EpochAwaitsApprovalError(
-            f"{epoch}: is pre-committed and awaits approval. Approve or abort it.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+            f"{epoch}: is pre-committed and awaits approval. Approve or abort it.", _abort_command(epoch)
         )
-    later = [
-        other for other in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id) if other.state is EpochState.COMMITTED
-    ]
-    if later:
-        raise HeadMovedError(
-            f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
-        )
-    check_known(tx, epoch.pipeline, evidence)
-    pipeline = tx.epochs.declaration(epoch)
-    tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
-    attempt = tx.attempts.live(epoch)
-    if attempt is None or not attempt.sealed:
-        raise StagingLostError(f"{epoch}: is pre-committed, but has no sealed attempt.")
-    targets = tx.epochs.planned_targets(epoch)
-    ticket = tx.attempts.ticket(attempt, pipeline, targets)
-    sealed = {manifest.sink: manifest.rows for manifest in tx.attempts.manifests(attempt)}
+    for later in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id):
+        if later.state is EpochState.COMMITTED:
+            raise HeadMovedError(
+                f"{epoch}: {later} is already committed; epochs commit in the order of their ids.",
+                _abort_command(epoch),
+            )
+
+
+def _abort_command(epoch: Epoch) -> str:
+    return f"abort {epoch.pipeline} {epoch.epoch_id} --reason …"
+
+
+def _check_staging(tx: Transaction, epoch: Epoch, ticket: StagingTicket, sealed: Mapping[str, int]) -> None:
     for staged in ticket.tables:
         rows = tx.targets.count(staged)
         if rows != sealed.get(staged.sink):
@@ -164,65 +185,29 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
                 f"{epoch}: {sealed.get(staged.sink)} rows were sealed for {staged.sink}, but its staging table"
                 f" {'is gone' if rows is None else f'holds {rows}'}."
             )
-    # A target whose owner or columns changed since the plan must not be written to.
-    tx.targets.claim(pipeline)
-    _refuse_changed_targets(tx, epoch)
-    check_states(tx, pipeline)
-    if epoch.replays is not None:
-        _take_place(tx, pipeline, epoch)
-    ranges = tx.epochs.ranges(epoch)
-    shown = shown_before(tx, epoch, ranges)
-    for planned in ranges if epoch.replays is None else ():
-        back = epoch.kind is EpochKind.EXTEND_BACK
+
+
+def _move_heads(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> None:
+    back = epoch.kind is EpochKind.EXTEND_BACK
+    for planned in ranges:
         moved = tx.chain.extend_back(epoch, planned) if back else tx.chain.advance(epoch, planned)
         if not moved:
             raise HeadMovedError(
                 f"{epoch}: {planned} does not {'end at the origin' if back else 'start at the head'} of its partition;"
                 " another epoch moved it. Nothing was changed. Abort the epoch, then clear its run from plan_epoch.",
-                f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+                _abort_command(epoch),
             )
-    written, upserted = 0, {}
-    unsent = {one.staged_as for one in pipeline.outputs if one.name in shown and not one.shown_at_commit}
-    tables = [table for table in pipeline.tables if table.table not in unsent]
-    applied = tx.targets.apply(pipeline, [(table, ticket.table(table.table)) for table in tables], epoch)
-    for table in tables:
-        outcome = applied[table.table]
-        _refuse_dropped_rows(epoch, table, sealed[table.table], outcome)
-        written += outcome.rows
-        if outcome.upserted is not None:
-            upserted[table.table] = outcome.upserted
-    staged = ticket.table(QUARANTINE)
-    if epoch.kind is EpochKind.REQUEUE:
-        done, kept = tx.quarantine.requeue(staged, epoch)
-        _refuse_requeued_twice(epoch, done + kept)
-    else:
-        kept = tx.targets.keep_quarantine(staged, epoch)
-    if kept != epoch.counts.quarantined:
-        raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
-    tx.states.leave(pipeline, epoch.epoch_id)
-    tx.receipts.write(epoch, attempt, pipeline, upserted, shown)
-    tx.targets.account()
-    if not shown:  # else a sweep discards the external sinks' files together with the staging
-        tx.attempts.drop_staging(attempt)
-    tx.attempts.finish(attempt)
-    committed = tx.epochs.mark_committed(epoch, written)
-    return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
 
 
 def _refuse_dropped_rows(epoch: Epoch, table: PostgresTable, sealed: int, applied: Applied) -> None:
     if table.mode in ("append", "replace") and applied.accounted != sealed:
+        key = f", or another program wrote a key ({', '.join(table.key)}) of this epoch since its seal"
         raise TargetError(
             f"{epoch}: {sealed} rows were sealed for {table}, but {applied.accounted} arrived: a trigger or rule of"
-            f" the table drops rows{_or_repeats(table)}. Nothing was changed. Remove it and repeat the task, or"
+            f" the table drops rows{key if table.key else ''}. Nothing was changed. Remove it and repeat the task, or"
             " abort the epoch.",
             f"run {epoch.pipeline}",
         )
-
-
-def _or_repeats(table: PostgresTable) -> str:
-    return (
-        f", or another program wrote a key ({', '.join(table.key)}) of this epoch since its seal" if table.key else ""
-    )
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
@@ -232,24 +217,31 @@ def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
         raise HeadMovedError(
             f"{epoch}: epoch {epoch.replays} is undone already, or a record that it quarantined was requeued. Nothing"
             " was changed. Abort the replay.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+            _abort_command(epoch),
         )
 
 
-def _refuse_requeued_twice(epoch: Epoch, free: int) -> None:
-    """The compare-and-swap of a requeue: each claimed record is still in the quarantine."""
-    if free != epoch.counts.read:
-        raise HeadMovedError(
-            f"{epoch}: claimed {epoch.counts.read} quarantined records, but only {free} are still there to be requeued."
-            " Nothing was changed. Abort the epoch and select again.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
-        )
+def _keep_quarantine(tx: Transaction, epoch: Epoch, staged: StagedTable) -> None:
+    if epoch.kind is EpochKind.REQUEUE:
+        requeued, kept = tx.quarantine.requeue(staged, epoch)
+        # The compare-and-swap of a requeue: each claimed record is still in the quarantine.
+        if requeued + kept != epoch.counts.read:
+            raise HeadMovedError(
+                f"{epoch}: claimed {epoch.counts.read} quarantined records, but only {requeued + kept} are still there"
+                " to be requeued. Nothing was changed. Abort the epoch and select again.",
+                _abort_command(epoch),
+            )
+    else:
+        kept = tx.targets.keep_quarantine(staged, epoch)
+    if kept != epoch.counts.quarantined:
+        raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
 
 
-def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:
-    planned = tx.epochs.planned_targets(epoch)
+def _refuse_changed_targets(
+    tx: Transaction, epoch: Epoch, pipeline: Pipeline, planned: Mapping[str, Mapping[str, str]]
+) -> None:
     try:
-        now = tx.targets.inspect(tx.epochs.declaration(epoch))
+        now = tx.targets.inspect(pipeline)
     except TargetError as error:
         raise TargetError(
             f"{epoch}: a target changed since the epoch was planned: {error.said} Nothing was changed. Put the table"
@@ -282,3 +274,25 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
         tx.epochs.mark_aborted(epoch, reason)
     if attempt is not None:
         discard(ledger, attempt)
+
+
+def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
+    """Remove the rows of these epochs from every target, and put back what they replaced.
+
+    Raises:
+        TargetError: an append target has more rows with these epochs' numbers than the epochs wrote; a row does not go
+            or come back; or rows of another table would be deleted or changed with it.
+    """
+    if not epochs:
+        return
+    written = tx.savepoints.rows_sealed(pipeline.name, epochs)
+    changed_rows = tx.targets.undo(pipeline, epochs)
+    for sink in pipeline.targets:
+        changed = changed_rows[sink.table]
+        if sink.mode == "append" and changed > written.get(sink.table, 0):
+            raise TargetError(
+                f"{sink} holds {changed} rows with the numbers of epochs {', '.join(map(str, epochs))} of"
+                f" {pipeline.name}, which wrote {written.get(sink.table, 0)}: rows of another pipeline, or copies."
+                " Nothing was changed. Move those away first.",
+                f"plan {pipeline.name}",
+            )

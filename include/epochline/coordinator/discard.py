@@ -7,7 +7,6 @@ import logging
 from epochline.errors import LockTimeoutError, SinkError
 from epochline.ports import Ledger
 from epochline.protocol.epoch import Attempt
-from epochline.protocol.sink import SinkAttempt
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def _abort_external(ledger: Ledger, attempt: Attempt) -> bool:
             if declared_sink.name in kept:
                 continue
             sink = ledger.sink(pipeline, declared_sink.name)
-            sink.recover_and_abort(of_attempt(attempt))
+            sink.recover_and_abort(attempt.sink_attempt)
     except SinkError as error:
         log.warning(
             "staging.kept pipeline=%s epoch=%d attempt=%d reason=%s",
@@ -64,17 +63,6 @@ def _abort_external(ledger: Ledger, attempt: Attempt) -> bool:
         )  # fmt: skip
         return False
     return True
-
-
-def of_attempt(attempt: Attempt) -> SinkAttempt:
-    """The attempt's identity for sinks."""
-    return SinkAttempt(
-        pipeline=attempt.pipeline,
-        generation=attempt.generation,
-        epoch_id=attempt.epoch_id,
-        attempt=attempt.number,
-        token=attempt.token,
-    )
 
 
 def sweep(ledger: Ledger, pipeline: str) -> int:

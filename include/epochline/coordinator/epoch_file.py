@@ -20,11 +20,6 @@ def leave_file(ledger: Ledger, pipeline: str, settings: Mapping[str, Any]) -> tu
     Called after each commit, and again by each plan before it plans: a process that died in between leaves the file to
     the next run. The state is that epoch's, because nothing is committed before the plan. A repeat changes nothing.
 
-    Args:
-        ledger: has the epoch, its heads and its state.
-        pipeline: name of the pipeline.
-        settings: recorded settings of the epoch or of the plan.
-
     Returns:
         A note if the file could not be written, which is also logged. A file never fails a run.
     """

@@ -1,4 +1,4 @@
-"""Give a run its epoch: the steps that a plan, an operator's action and a replay share (INV-3)."""
+"""Give a run its epoch: what a plan, an operator's action and a replay share (INV-3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from epochline.config.resolve import ResolvedSettings
 from epochline.coordinator.checks import check_admitted, check_against_ledger
-from epochline.coordinator.evidence import collect_evidence, guarded_by_sinks_alone, refuse_behind
-from epochline.coordinator.mirroring import mirror
-from epochline.coordinator.recover import Recovered, recover
 from epochline.declare.pipeline import Pipeline
-from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.ports import Ledger, PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.protocol.offsets import PlannedRange, TopicPartition
 
@@ -39,13 +36,6 @@ class PlanOutcome(enum.StrEnum):
     """The interval of a backfill run is committed already. No epoch was written; the notes name those that did it."""
     SINKS_FULL = "sinks_full"
     """A sink has too many unpublished epochs. The backlog waits in Kafka; the notes name the sink."""
-
-
-_RESUMED = {
-    EpochState.PLANNED: PlanOutcome.RESUMED,
-    EpochState.PRE_COMMITTED: PlanOutcome.PRE_COMMITTED,
-    EpochState.COMMITTED: PlanOutcome.ALREADY_COMMITTED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,46 +127,13 @@ class Intent(ABC):
         """The epoch to write, or a plan without one."""
 
 
-def settle(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, lease: timedelta) -> Recovered:
-    """Refuse a ledger that went back in time, then finish or end what other runs left, and mirror the heads.
-
-    Raises:
-        EpochBusyError, EpochAwaitsApprovalError: as `recover`.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        SourceUnavailableError, SinkError: as `collect_evidence`.
-    """
-    evidence = collect_evidence(ledger, source, pipeline)
-    refuse_behind(ledger, pipeline.name, evidence)
-    recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
-    if recovered.notes:
-        mirror(ledger, source, pipeline)
-    return replace(recovered, notes=(*recovered.notes, *guarded_by_sinks_alone(pipeline)))
-
-
-def resume(ledger: Ledger, recovered: Recovered) -> Plan | None:
-    """A plan with the run's own epoch; None if the run has no epoch or its epoch was aborted."""
-    own = recovered.own
-    if own is None or own.state not in _RESUMED:
-        return None
-    with ledger.transaction() as tx:
-        ranges = tuple(tx.epochs.ranges(own))
-    return Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
-
-
 def write_epoch(
     ledger: Ledger, pipeline: Pipeline, run: Run, request: PlanRequest, intent: Intent, own: Epoch | None,
     notes: Sequence[str],
 ) -> Plan:  # fmt: skip
     """Reopen the run's own aborted epoch, or write a new one.
 
-    Args:
-        ledger: where the epoch is written, in one transaction.
-        pipeline: the declaration.
-        run: the epoch's owner.
-        request: what the run asks for.
-        intent: what the epoch is for.
-        own: the run's own aborted epoch, if there is one.
-        notes: go into the plan, before those of the intent.
+    ``own`` is the run's own aborted epoch, if there is one. ``notes`` go into the plan, before those of the intent.
 
     Raises:
         PlanChangedError: another run planned or committed meanwhile; trying again helps.
@@ -241,7 +198,7 @@ def _overtaken(tx: Transaction, own: Epoch, row: PipelineRow) -> str | None:
 def _keep_unread(tx: Transaction, pipeline: Pipeline, epoch: Epoch, unread: Collection[TopicPartition]) -> None:
     """Keep with the epoch which partitions cannot be idle. Every attempt computes the same watermark from it."""
     if pipeline.windows is not None:
-        tx.times.keep_unread(epoch, unread)
+        tx.states.keep_unread(epoch, unread)
 
 
 def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest, limit: Mapping[str, Any] | None) -> None:
@@ -250,3 +207,16 @@ def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest, limit: M
         tx.history.keep_settings(
             epoch, request.settings.recorded() | ({} if limit is None else {"record_limit": limit})
         )
+
+
+def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
+    """Whether windows end because time passed without records. Needs ``idle_after`` in the declaration.
+
+    The caller has made sure that no partition has unread records.
+    """
+    windows = pipeline.windows
+    if windows is None or windows.time.idle_after is None:
+        return False
+    known = tx.states.event_times(pipeline)
+    after = known.after(windows.time, {})
+    return after is not None and after != known.watermark and tx.states.closes(pipeline, known.watermark, after)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import BeforeOriginError
-from epochline.ports import OffsetSource, PipelineRow, Transaction
-from epochline.protocol.backfill import IntervalOffsets, PartOfInterval
+from epochline.ports import PipelineRow, Transaction
+from epochline.protocol.backfill import PartOfInterval
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import PlannedRange
-from epochline.protocol.planning import SourceView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +19,6 @@ class IntervalReport:
 
     notes: tuple[str, ...]
     covered_by: tuple[int, ...]
-
-
-def observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
-    """Ask Kafka for the interval's offsets. No transaction may be open."""
-    partitions = [one.tp for one in view.partitions]
-    starts = source.offsets_at(partitions, interval.start)
-    return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
 
 
 def report_interval(

@@ -1,4 +1,4 @@
-"""Keep an epoch's lease alive while Spark works for it, and stop Spark when the attempt is fenced."""
+"""Keep an epoch's lease: while Spark works for it, and in the pause before its next attempt."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+from epochline.config.resolve import recorded_restart
 from epochline.coordinator.begin import renew
 from epochline.coordinator.intent import LEASE
+from epochline.declare.restart import Endless
 from epochline.errors import EpochFencedError, EpochlineError
 from epochline.ports import Ledger
-from epochline.protocol.epoch import Run
+from epochline.protocol.epoch import EpochState, Run
+from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike
 from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
@@ -23,11 +27,7 @@ RENEW_EVERY_SECONDS = LEASE.total_seconds() / 4
 def keep_lease_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Callable[[], None]) -> Iterator[None]:
     """Renew the lease every 15 s until the block ends.
 
-    Args:
-        ledger: where the lease is.
-        ticket: the attempt that holds the lease.
-        run: that the attempt belongs to.
-        stop: called once when the attempt is fenced; ends the job, whose rows no longer count.
+    ``stop`` is called once when the attempt is fenced. It ends the job, whose rows no longer count.
 
     Raises:
         EpochFencedError: the attempt was fenced while the block ran, whatever the block itself raised.
@@ -61,3 +61,29 @@ def keep_lease_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Call
 
 def _names(ticket: StagingTicket) -> tuple[str, int, int]:
     return ticket.pipeline, ticket.epoch_id, ticket.attempt
+
+
+def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta, str]:
+    """How long to wait before the next attempt of an epoch, which stays its run's until then.
+
+    Returns:
+        The pause, and what to say of it.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        strategy = recorded_restart(tx.history.settings(epoch))
+        if isinstance(strategy, Endless):
+            alike = failed_alike(tx.history.errors(epoch))
+            pause = strategy.pause_after(alike)
+        else:
+            alike, pause = 0, strategy.delay
+        if epoch.state is EpochState.PLANNED:
+            tx.epochs.renew_lease(epoch, epoch.attempt, pause + LEASE)
+    said = f"{epoch}: no offset moved; attempt {epoch.attempt + 1} begins in {pause.total_seconds():g} s"
+    if isinstance(strategy, Endless) and alike >= GIVEN_UP_AFTER:
+        said += (
+            f". The last {alike} attempts failed of the same error of code. The declared Endless restarts go on, with"
+            f" pauses of up to {strategy.longest_pause.total_seconds():g} s. Correct the code, or run `epochline"
+            f" pause {pipeline} --reason …` and mark the run failed"
+        )
+    return pause, said

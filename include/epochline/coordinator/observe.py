@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
-from epochline.coordinator.interval import observe_interval
-from epochline.coordinator.startup import observe_startup
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.startup import FromGroup, FromTimestamp
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource, PipelineRow
 from epochline.protocol.backfill import IntervalOffsets
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.origins import begun_by_startup
 from epochline.protocol.planning import SourceView
 
 
@@ -44,13 +45,8 @@ def observe_source(
 ) -> SourceObservation:
     """Ask Kafka everything that a plan needs, given what the ledger says.
 
-    Args:
-        source: the pipeline's Kafka.
-        pipeline: the declaration.
-        row: the pipeline's row in the ledger.
-        heads: every partition's head.
-        interval: of a backfill run.
-        shown: sinks with the places beyond the heads up to which they show every record.
+    ``interval`` is that of a backfill run. ``shown`` has sinks with the places beyond the heads up to which they show
+    every record.
 
     Raises:
         SourceUnavailableError: Kafka does not answer, or a partition has no leader.
@@ -120,3 +116,31 @@ def ends_of_leader_epochs(source: OffsetSource, ranges: Iterable[PlannedRange], 
         for epoch, read in sorted(by_epoch.items())
         for tp, end in former_leaders_ends(source, read, view).items()
     }
+
+
+def observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
+    """Ask Kafka for the interval's offsets. No transaction may be open."""
+    partitions = [one.tp for one in view.partitions]
+    starts = source.offsets_at(partitions, interval.start)
+    return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
+
+
+def observe_startup(
+    source: OffsetSource, pipeline: Pipeline, heads: Sequence[Head], view: SourceView
+) -> Mapping[TopicPartition, int | None]:
+    """Offsets of the group or moment, in the partitions that begin by the startup mode of their source.
+
+    Empty if no origin is missing or the mode needs no offsets. No transaction may be open.
+    """
+    found: dict[TopicPartition, int | None] = {}
+    for name, one in pipeline.inputs.items():
+        startup = one.source.startup
+        known = [head for head in heads if belongs_to(name, head.tp.topic)]
+        there = [each for each in view.partitions if belongs_to(name, each.tp.topic)]
+        new = [each.tp for each in begun_by_startup(known, there, by_pattern=one.source.pattern is not None)]
+        if new and isinstance(startup, FromGroup):
+            held = source.mirrored(startup.group)
+            found |= {tp: held[tp.topic, tp.partition].offset for tp in new if (tp.topic, tp.partition) in held}
+        elif new and isinstance(startup, FromTimestamp):
+            found |= source.offsets_at(new, startup.timestamp)
+    return found

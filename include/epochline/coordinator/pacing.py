@@ -64,11 +64,6 @@ def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -
 
     Called after an abort and again before a plan, so that a crash between the two hides no failure. A resume or a
     commit resets the count.
-
-    Args:
-        ledger: where aborts are counted and the pause is kept.
-        pipeline: its name.
-        tolerable: how many epochs may be aborted in a row; None for any number.
     """
     if tolerable is None:
         return
@@ -112,10 +107,7 @@ def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
     strategy is used up. A pipeline that only people start is not paused for its code: they see the failure, and clear
     the run once the code is right.
 
-    Args:
-        tx: holds the locks of the pipeline and of the epoch.
-        epoch: the epoch.
-        attempt: its newest attempt, with the error.
+    ``tx`` holds the locks of the pipeline and of the epoch. ``attempt`` is the epoch's newest, with the error.
     """
     failure = failure_of(attempt.error_class, attempt.error)
     if failure is Failure.INCURABLE or (failure is Failure.CODE and not may_be_repeated(attempt.error_class)):

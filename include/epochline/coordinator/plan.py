@@ -25,16 +25,14 @@ from epochline.coordinator.evidence import (
     pausing_where_behind,
     retention_where_gone,
 )
-from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.intent import (
     EpochDraft,
     Intent,
     Plan,
     PlanOutcome,
     PlanRequest,
+    closes_windows,
     limit_place,
-    resume,
-    settle,
     write_epoch,
 )
 from epochline.coordinator.interval import report_interval
@@ -42,6 +40,7 @@ from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_interval, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.reasons import keep_plan_error
+from epochline.coordinator.recover import recover
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError
@@ -93,13 +92,7 @@ def plan(
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
 
-    Args:
-        ledger: where the epoch is written.
-        source: where partitions and offsets are observed, never while a transaction is open.
-        pipeline: the declaration.
-        run: the epoch's owner.
-        request: limits, lease, interval and settings.
-        sleep: how the minimum pause and the interval are waited for.
+    The source is asked while no transaction is open. ``sleep`` waits for the minimum pause and the interval.
 
     Raises:
         EpochBusyError: another run stages an epoch now.
@@ -126,10 +119,9 @@ def _plan(
 ) -> Plan:  # fmt: skip
     settings = request.settings or resolve_settings(pipeline)
     request = replace(request, settings=settings)
-    recovered = settle(ledger, source, pipeline, run, request.lease)
-    resumed = resume(ledger, recovered)
-    if resumed is not None:
-        return resumed
+    recovered = recover(ledger, source, pipeline, run, request.lease)
+    if recovered.resumed is not None:
+        return recovered.resumed
     unwritten = leave_file(ledger, pipeline.name, settings.recorded())
     full = full_sinks(ledger, pipeline)
     if full:
@@ -153,7 +145,7 @@ def _plan(
                 group = _Group(mirrored, retention_where_gone(source, seen.mirror, mirrored))
                 seen = _with_origins(ledger, pipeline, seen, observed)
                 intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)
-                return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
+                return write_epoch(ledger, pipeline, run, request, intent, recovered.aborted, notes)
         except PlanChangedError as error:
             last = error
     raise last

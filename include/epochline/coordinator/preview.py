@@ -17,8 +17,7 @@ from epochline.coordinator.evidence import (
     mirrored_offsets,
     retention_where_gone,
 )
-from epochline.coordinator.idle import closes_windows
-from epochline.coordinator.intent import PlanRequest
+from epochline.coordinator.intent import PlanRequest, closes_windows
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks
@@ -54,11 +53,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: P
     What only a write can check is left to the run: whether a store of files keeps the first of two manifest entries,
     and whether this user may create the control topic if it is missing.
 
-    Args:
-        ledger: where the heads are.
-        source: the pipeline's Kafka.
-        pipeline: the declaration.
-        request: as for `plan`; lease, interval and note do not matter.
+    Lease, interval and note of the request do not matter.
 
     Raises:
         EpochAwaitsApprovalError: a sealed epoch waits for an approval.
@@ -113,11 +108,7 @@ def upcoming_ranges(
 ) -> tuple[PlannedRange, ...]:
     """The ranges that begin at the heads, also while the pipeline is paused or has no targets yet. Changes nothing.
 
-    Args:
-        ledger: where the heads are.
-        source: the pipeline's Kafka.
-        pipeline: the declaration.
-        record_limit: most offsets in all ranges together.
+    All ranges together have at most ``record_limit`` offsets.
 
     Raises:
         DataLossError, SourceError: as `plan` would.

@@ -43,11 +43,8 @@ def publish(
 ) -> Sequence[Published]:
     """Show every committed epoch in every sink that does not show it yet. A repeat after any crash shows nothing twice.
 
-    Args:
-        ledger: where the receipts are.
-        pipeline: today's declaration, for the transaction time-outs. Each epoch's own declaration says which rows go
-            where.
-        report: called after each epoch and sink.
+    Each epoch's own declaration says which rows go where; today's has the transaction time-outs. ``report`` is called
+    after each epoch and sink.
 
     Raises:
         SinkUnavailableError: a sink is down, or another process publishes there. The other sinks are served.
@@ -142,11 +139,7 @@ def look_at_sinks(
     A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
 
-    Args:
-        ledger: gives the sinks.
-        pipeline: the declaration.
-        restart: the strategy in force.
-        only_read: make nothing in a sink, and check nothing that only a write can check.
+    With ``only_read``, nothing is made in a sink, and nothing is checked that only a write can check.
 
     Raises:
         SinkError: a sink would refuse the epoch; nothing is planned.

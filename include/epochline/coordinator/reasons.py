@@ -35,13 +35,8 @@ def keep_error(
 ) -> None:
     """Write why an attempt failed, before an abort or a successor adds a reason of its own.
 
-    Args:
-        ledger: where the attempt is.
-        pipeline: its pipeline.
-        epoch_id: its epoch.
-        error: what was raised.
-        unsealed: number of the attempt, which failed before its seal. None for the sealed one, whose commit failed.
-        patience: seconds to wait for a ledger that is away: its restart may be what ended the job.
+    ``unsealed`` is the number of an attempt that failed before its seal; None for the sealed one, whose commit failed.
+    ``patience`` is how many seconds to wait for a ledger that is away: its restart may be what ended the job.
     """
     deadline = time.monotonic() + patience
     with suppress(Exception):

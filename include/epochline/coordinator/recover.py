@@ -11,55 +11,88 @@ from datetime import timedelta
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.commit import abort_lost, commit_in
 from epochline.coordinator.discard import discard, sweep
-from epochline.coordinator.evidence import Evidence, pausing_where_behind
+from epochline.coordinator.evidence import (
+    Evidence,
+    collect_evidence,
+    guarded_by_sinks_alone,
+    pausing_where_behind,
+    refuse_behind,
+)
+from epochline.coordinator.intent import Plan, PlanOutcome
+from epochline.coordinator.mirror import mirror
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
-from epochline.ports import Ledger
+from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 
 log = logging.getLogger(__name__)
 
+_RESUMED = {
+    EpochState.PLANNED: PlanOutcome.RESUMED,
+    EpochState.PRE_COMMITTED: PlanOutcome.PRE_COMMITTED,
+    EpochState.COMMITTED: PlanOutcome.ALREADY_COMMITTED,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The run's own newest epoch, if any, and notes on what was settled for other runs."""
+    """What the run goes on with, and notes on what was settled for other runs.
 
-    own: Epoch | None
+    ``resumed`` is the plan with the run's own epoch; None if the run has no epoch, or if its epoch was aborted. Then
+    ``aborted`` is that epoch, which the run may try again.
+    """
+
+    resumed: Plan | None
+    aborted: Epoch | None
     notes: tuple[str, ...]
 
 
+# Two facts in the ledger decide: the newest epoch of the run (own), and the pipeline's unfinished epoch (other).
+#
+#   ask group and sinks which epoch they show; the ledger does not know it: pause the pipeline, fail
+#   drop the staging that nothing needs
+#   repeat:
+#     own is COMMITTED, PRE_COMMITTED or PLANNED:  go on with it
+#     there is no other:                           the run plans; an ABORTED own epoch is tried again
+#     other is PRE_COMMITTED and awaits approval:  fail, naming who decides
+#     other is PRE_COMMITTED:                      commit it; its staging is gone: abort it
+#     other is PLANNED, its lease is alive:        wait; after two leases: fail, naming its run
+#     other is PLANNED, its lease has expired:     fence and abort it
+#   (A replay is committed by its promotion alone: a sealed one is treated as a PLANNED one.)
+#   mirror the heads if anything was settled
 def recover(
     ledger: Ledger,
-    pipeline: str,
+    source: OffsetSource,
+    pipeline: Pipeline,
     run: Run,
-    evidence: Evidence,
-    *,
     lease: timedelta,
+    *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovered:
-    """Finish or end another run's unfinished epoch (INV-6), and find the run's own epoch.
-
-    A PRE_COMMITTED epoch is committed. A PLANNED epoch with an expired lease is fenced and aborted, as is a replay in
-    either state. A live lease is waited for, at most for two leases.
+    """Finish or end another run's unfinished epoch (INV-6), and find the run's own epoch. A repeat changes nothing.
 
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
         EpochAwaitsApprovalError: the unfinished epoch waits for an approval.
-        LedgerBehindError: the ledger does not know what ``evidence`` shows; the pipeline is paused.
+        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
+        SourceUnavailableError, SinkError: as `collect_evidence`.
     """
+    name = pipeline.name
     notes: list[str] = []
+    evidence = collect_evidence(ledger, source, pipeline)
+    refuse_behind(ledger, name, evidence)
     deadline = clock() + 2 * lease.total_seconds()
-    sweep(ledger, pipeline)
+    sweep(ledger, name)
     while True:
         with ledger.transaction() as tx:
-            tx.epochs.lock_pipeline(pipeline)
-            own = tx.epochs.newest_of_run(pipeline, run)
-            other = tx.epochs.unfinished(pipeline)
+            tx.epochs.lock_pipeline(name)
+            own = tx.epochs.newest_of_run(name, run)
+            other = tx.epochs.unfinished(name)
         # A run with an epoch of its own resumes it, even while another run works: a cleared run repeats its commit.
-        settled = own is not None and own.state is not EpochState.ABORTED
-        if other is None or settled:
-            return Recovered(own=own, notes=tuple(notes))
-        with pausing_where_behind(ledger, pipeline):
+        if other is None or (own is not None and own.state in _RESUMED):
+            break
+        with pausing_where_behind(ledger, name):
             note = _settle(ledger, other, run, evidence)
         if note is not None:
             notes.append(note)
@@ -70,6 +103,9 @@ def recover(
             )
         else:
             sleep(min(5.0, lease.total_seconds() / 4))
+    if notes:
+        mirror(ledger, source, pipeline)
+    return _recovered(ledger, own, (*notes, *guarded_by_sinks_alone(pipeline)))
 
 
 def refuse_awaiting(epoch: Epoch) -> None:
@@ -95,11 +131,11 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
-            receipt = None
+            result = None
             # Only a promotion commits a replay.
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
                 refuse_awaiting(epoch)
-                receipt = commit_in(tx, epoch, evidence)
+                result = commit_in(tx, epoch, evidence)
                 attempt = None
             elif not epoch.lease_expired:
                 return None
@@ -108,11 +144,20 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
     except StagingLostError as error:
         abort_lost(ledger, seen.pipeline, seen.epoch_id, str(error))
         return f"{seen}: {error}"
-    if receipt is not None:
+    if result is not None:
         log.info("epoch.recovered pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
-        verb = "committed" if receipt.outcome is CommitOutcome.COMMITTED else "found committed"
+        verb = "committed" if result.outcome is CommitOutcome.COMMITTED else "found committed"
         return f"{verb} {epoch}, which {epoch.run} left pre-committed"
     if attempt is not None:
         discard(ledger, attempt)
     log.info("epoch.fenced pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
     return f"aborted {epoch}, which {epoch.run} left {epoch.state.lower()} with an expired lease"
+
+
+def _recovered(ledger: Ledger, own: Epoch | None, notes: tuple[str, ...]) -> Recovered:
+    if own is None or own.state not in _RESUMED:
+        return Recovered(resumed=None, aborted=own, notes=notes)
+    with ledger.transaction() as tx:
+        ranges = tuple(tx.epochs.ranges(own))
+    resumed = Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=notes)
+    return Recovered(resumed=resumed, aborted=None, notes=notes)

@@ -22,9 +22,10 @@ from epochline.errors import (
     TopicMissingError,
 )
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
+from epochline.protocol.balances import LogGaps, unbalanced, unclaimed, undeclared
 from epochline.protocol.data_loss import check_read
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
-from epochline.protocol.offsets import LogGaps, PlannedRange, unbalanced, unclaimed, undeclared
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.refused import RefusedRow, in_words
 from epochline.protocol.staging import StagingTicket
@@ -40,11 +41,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
     The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing.
 
-    Args:
-        ledger: where the epoch is.
-        source: asked after the read whether the log is still the planned one.
-        ticket: the attempt.
-        run: the caller's run.
+    The source is asked after the read whether the log is still the planned one.
 
     Raises:
         DataLossError: a topic was made again, or a log truncated, since the epoch was planned; or its log has holes.

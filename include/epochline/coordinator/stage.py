@@ -58,15 +58,9 @@ def stage(
     function again. After the seal's commit the epoch is PRE_COMMITTED, and the next run commits it. A fenced attempt
     leaves the state that the fencing run or operator set.
 
-    Args:
-        ledger: where the epoch is.
-        source: the Kafka that the epoch reads.
-        pipeline: name of the pipeline.
-        epoch_id: id of the epoch, which must belong to ``run``.
-        run: the run that owns the epoch.
-        submit: runs the job of an attempt; returns, or raises an `Exception`, only when the job has ended.
-        stop: ends the job that ``submit`` started; does nothing if no job runs. Called when the attempt is fenced, and
-            when a time-out, Ctrl-C or SIGTERM interrupts ``submit`` or the seal.
+    ``submit`` runs the job of an attempt. It returns, or raises an `Exception`, only when the job has ended. ``stop``
+    ends the job that ``submit`` started, and does nothing if no job runs. It is called when the attempt is fenced, and
+    when a time-out, Ctrl-C or SIGTERM interrupts ``submit`` or the seal.
 
     Returns:
         How many records were read, passed, skipped and quarantined. None if the epoch was sealed or committed before;

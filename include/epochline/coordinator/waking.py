@@ -32,8 +32,7 @@ class Watched:
 class Lookout:
     """What earlier looks found: the ends up to which a pipeline is planned. Losing it costs a question to the ledger.
 
-    Args:
-        clock: seconds that never go back.
+    ``clock`` gives seconds that never go back.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -53,12 +52,6 @@ def look(ledger: Ledger, source: OffsetSource, watched: Sequence[Watched], looko
     """Find the pipelines for which a run would find something to do now.
 
     While nothing is produced, this is one question to Kafka for all pipelines, and none to the ledger.
-
-    Args:
-        ledger: of the pipelines.
-        source: the Kafka that they read.
-        watched: pipelines that are to be woken.
-        lookout: what earlier looks found.
 
     Returns:
         Per pipeline that is due, the highest epoch id that the ledger gave, 0 if none.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from operator import not_
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_identifier
+from epochline.declare.base import DeclarationModel, alone, check_columns, check_identifier, refuse_names, repeated
 from epochline.declare.columns import END, START, parse_type
 from epochline.declare.event_time import EventTime
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
@@ -25,7 +25,6 @@ _FLAG = parse_type("boolean").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
 _TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
-
 Sink = PostgresTable | KafkaTopic
 """Sinks that can take results."""
 
@@ -33,6 +32,11 @@ Sink = PostgresTable | KafkaTopic
 def sink_name(sink: Sink) -> str:
     """Name by which ``into`` and ``too_late`` refer to a sink: its table, or ``kafka:TOPIC``."""
     return sink.name if isinstance(sink, KafkaTopic) else sink.table
+
+
+def sink_columns(sink: Sink) -> Mapping[str, str]:
+    """The columns of the rows that a sink takes, with their types."""
+    return sink.record if isinstance(sink, KafkaTopic) else sink.columns or {}
 
 
 class Aggregate(DeclarationModel):
@@ -44,10 +48,10 @@ class Aggregate(DeclarationModel):
     @classmethod
     def read(cls, text: str) -> Aggregate:
         """Parse an aggregate from SQL text; raises ``ValueError`` for any other text."""
-        found = _AGGREGATE.match(text)
-        if found is None:
+        match = _AGGREGATE.match(text)
+        if match is None:
             raise ValueError(f"{text!r}: write count(*), or sum, min, max or count of a column, such as sum(money)")
-        return cls(function=found["of"] or "count", column=found["column"])
+        return cls(function=match["of"] or "count", column=match["column"])
 
     @property
     def merges_by(self) -> str:
@@ -56,11 +60,11 @@ class Aggregate(DeclarationModel):
 
 
 class Windowed(DeclarationModel):
-    """Aggregates per key and window of event time, in place of a transform (E5, E11).
+    """Aggregates per key and window of event time, in place of a transform.
 
     The result table has the columns of the key, ``window_start``, ``window_end`` and one column per aggregate. It is
-    an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row (X21).
-    With ``retractions`` it is an append target or a topic, and a correction is two rows (N5).
+    an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row.
+    With ``retractions`` it is an append target or a topic, and a correction is two rows.
 
     Open windows are state (`epochline.declare.state`). Their table has the name of the result table plus ``_open``.
 
@@ -86,10 +90,7 @@ class Windowed(DeclarationModel):
     too_late: str | None = None
     retractions: str | None = Field(default=None, exclude_if=not_)
 
-    @field_validator("key", mode="before")
-    @classmethod
-    def _one_column_may_stand_alone(cls, key: object) -> object:
-        return (key,) if isinstance(key, str) else key
+    _key_alone = field_validator("key", mode="before")(alone)
 
     @field_validator("aggregates")
     @classmethod
@@ -106,11 +107,14 @@ class Windowed(DeclarationModel):
 
     @model_validator(mode="after")
     def _columns_have_one_meaning(self) -> Self:
-        names = [*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := repeated(self._result):
             raise ValueError(f"{', '.join(twice)} would be two columns of the result; rename one")
         return self
+
+    @property
+    def _result(self) -> list[str]:
+        """The columns of the result."""
+        return [*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])]
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -118,11 +122,7 @@ class Windowed(DeclarationModel):
         return tuple(dict.fromkeys((self.time.column, *self.key)))
 
     def open_windows(self, sinks: Sequence[Sink | DeclarationModel]) -> StateTable:
-        """State table of the windows that may still change.
-
-        Args:
-            sinks: the declared sinks, already checked by `check`.
-        """
+        """State table of the windows that may still change; `check` has taken the declared sinks."""
         into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
         columns = self._state_columns(into)
         # A topic's name may be longer than a table's and may hold other characters.
@@ -130,22 +130,19 @@ class Windowed(DeclarationModel):
         return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)
 
     def _state_columns(self, into: Sink) -> Mapping[str, str]:
-        columns = into.record if isinstance(into, KafkaTopic) else into.columns or {}
-        return {name: kind for name, kind in columns.items() if name != self.retractions}
+        return {name: kind for name, kind in sink_columns(into).items() if name != self.retractions}
 
     def check(self, record: Mapping[str, str], sinks: Sequence[Sink | DeclarationModel]) -> None:
         """Check the columns and the sinks that this declaration names; raises ``ValueError`` for the first misfit."""
         external = [str(sink) for sink in sinks if not isinstance(sink, Sink)]
-        if external:
-            raise ValueError(f"windows: {', '.join(external)} cannot take results; use a table or a topic")
+        refuse_names("windows:", external, " cannot take results; use a table or a topic")
         by_table = {sink_name(sink): sink for sink in sinks if isinstance(sink, Sink)}
         columns = {"time.column": (self.time.column,), "key": self.key}
         columns |= {"time.punctuation": (self.time.punctuation,)} if self.time.punctuation else {}
-        columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
+        columns |= {f"aggregates.{name}": (call.column,) for name, call in self.read_aggregates.items() if call.column}
         for field, names in columns.items():
             missing = [name for name in names if name not in record]
-            if missing:
-                raise ValueError(f"windows.{field}: {', '.join(missing)} is not a column of the record")
+            refuse_names(f"windows.{field}:", missing, " is not a column of the record")
         if parse_type(record[self.time.column]).name != _TIME:
             raise ValueError(
                 f"windows.time.column: {self.time.column} is {record[self.time.column]}; event time is timestamptz"
@@ -169,29 +166,19 @@ class Windowed(DeclarationModel):
 
     def _check_into(self, into: Sink) -> None:
         where = f"windows.into: {into}"
-        if isinstance(into, KafkaTopic):
-            self._check_columns(where, into, into.record)
-            self._check_sending(where, into)
-            return
-        if self.retractions is not None:
-            if into.mode != "append" or into.key:
-                raise ValueError(
-                    f"{where} must be of mode 'append' without a key: with retractions a window has several rows"
-                )
-            self._check_columns(where, into, into.columns or {})
-            return
-        if into.mode != "upsert" or into.order_by or set(into.key) != {*self.key, START}:
+        if isinstance(into, PostgresTable) and self.retractions is not None and (into.mode != "append" or into.key):
             raise ValueError(
-                f"{where} must be of mode 'upsert' by key {', '.join((*self.key, START))}, without order_by"
+                f"{where} must be of mode 'append' without a key: with retractions a window has several rows"
             )
-        self._check_columns(where, into, into.columns or {})
+        if isinstance(into, PostgresTable) and self.retractions is None:
+            check_upsert(where, into, (*self.key, START))
+        self._check_columns(where, into)
+        if isinstance(into, KafkaTopic):
+            self._check_sending(where, into)
 
-    def _check_columns(self, where: str, into: Sink, columns: Mapping[str, str]) -> None:
-        if not into.aggregated:
-            raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
-        expected = {*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])}
-        if set(columns) != expected:
-            raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(expected))}")
+    def _check_columns(self, where: str, into: Sink) -> None:
+        columns = sink_columns(into)
+        check_result(where, into, self._result)
         for name in (START, END):
             if parse_type(columns[name]).name != _TIME:
                 raise ValueError(f"{where}: {name} is {columns[name]}; it must be timestamptz")
@@ -216,12 +203,24 @@ class Windowed(DeclarationModel):
     def _check_too_late(self, sink: Sink, record: Mapping[str, str]) -> None:
         if (isinstance(sink, PostgresTable) and sink.mode != "append") or sink.aggregated:
             raise ValueError(f"windows.too_late: {sink} must be of mode 'append', and not aggregated")
-        columns = sink.record if isinstance(sink, KafkaTopic) else sink.columns or {}
-        missing = [name for name in columns if name not in record]
-        if missing:
-            raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record does not have")
+        missing = [name for name in sink_columns(sink) if name not in record]
+        refuse_names(f"windows.too_late: {sink} has", missing, ", which the record does not have")
 
     @property
     def read_aggregates(self) -> dict[str, Aggregate]:
         """The parsed aggregates, by column of the result."""
         return {name: Aggregate.read(text) for name, text in self.aggregates.items()}
+
+
+def check_result(where: str, into: Sink, names: Iterable[str]) -> None:
+    """Check that a sink takes results of these columns; raises ``ValueError``."""
+    if not into.aggregated:
+        raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
+    if set(sink_columns(into)) != set(names):
+        raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(names))}")
+
+
+def check_upsert(where: str, into: PostgresTable, key: Sequence[str]) -> None:
+    """Check that a late record can replace a result in a table; raises ``ValueError``."""
+    if into.mode != "upsert" or into.order_by or set(into.key) != set(key):
+        raise ValueError(f"{where} must be of mode 'upsert' by key {', '.join(key)}, without order_by")

@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.avro_types import proposed, unheld
-from epochline.declare.base import DeclarationModel, in_order, reading_back
-from epochline.declare.columns import parse_type, units_by_column
+from epochline.declare.base import DeclarationModel, in_order, known_types, reading_back, refuse_names
+from epochline.declare.columns import INTEGERS, ColumnType, parse_type, units_by_column
 from epochline.declare.specs import AvroSpec
 
 
@@ -56,7 +55,7 @@ class Avro(DeclarationModel):
         for name in columns:
             if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"Avro has no field named {name!r} (letters, digits and _, no digit at the beginning)")
-        return {name: str(parse_type(text)) for name, text in columns.items()}
+        return known_types(columns)
 
     @model_validator(mode="after")
     def _schema_is_of_the_columns(self) -> Avro:
@@ -71,29 +70,23 @@ class Avro(DeclarationModel):
             raise ValueError(f"schema_: not an Avro schema: {type(error).__name__}: {error}") from error
         if self.schema_.get("type") != "record":
             raise ValueError("schema_: must be a record")
-        fields = {one["name"]: "default" in one for one in self.schema_["fields"]}
-        strangers = sorted(set(self.columns) - set(fields))
+        fields = {field["name"]: "default" in field for field in self.schema_["fields"]}
+        refuse_names("schema_: has no field", sorted(set(self.columns) - set(fields)), "; take it out of columns")
         unfilled = sorted(name for name, has_default in fields.items() if not has_default and name not in self.columns)
-        if strangers or unfilled:
-            raise ValueError(
-                f"schema_: has no field {', '.join(strangers)}; take it out of columns"
-                if strangers
-                else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
-            )
-        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
+        refuse_names("schema_:", unfilled, " has no default and is not among the columns")
         if isinstance(parsed, dict) and not reading_back.get():
-            self._fields_hold_their_columns({one["name"]: one["type"] for one in parsed["fields"]}, named)
+            self._fields_hold_their_columns({field["name"]: field["type"] for field in parsed["fields"]}, named)
         return self
 
     def _fields_hold_their_columns(self, fields: Mapping[str, Any], named: Mapping[str, Any]) -> None:
         """Refuse types for which Avro's writer would silently truncate or misread values."""
         for name, text in self.columns.items():
             kind = parse_type(text)
-            found = unheld(fields[name], kind, named)
-            if found is not None:
+            avro = unheld(fields[name], kind, named)
+            if avro is not None:
                 raise ValueError(
-                    f"schema_: field {name} has the Avro type {found}, which does not hold every {kind} unchanged;"
-                    f" declare the field as {proposed(kind)}, or give the column a type that {found} holds"
+                    f"schema_: field {name} has the Avro type {avro}, which does not hold every {kind} unchanged;"
+                    f" declare the field as {proposed(kind)}, or give the column a type that {avro} holds"
                 )
 
     @model_validator(mode="after")
@@ -119,11 +112,87 @@ class Avro(DeclarationModel):
     @property
     def spec(self) -> AvroSpec:
         """The values that a Spark worker needs."""
-        return AvroSpec(
-            columns=self.columns,
-            subject=self.subject,
-            schema=self.schema_,
-            registry=self.registry,
-            unavailable=self.unavailable,
-            units=self.units,
-        )
+        return self._as(AvroSpec, schema=self.schema_)
+
+
+_TIMESTAMP = ("long timestamp-micros", "long local-timestamp-micros")
+
+_HOLDING: dict[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    "smallint": ("int", "long", "float", "double"),
+    "integer": ("int", "long", "double"),
+    "bigint": ("long",),
+    "real": ("float", "double"),
+    "double precision": ("double",),
+    # The writer checks each value against the length of a fixed and the symbols of an enum: no column type has them.
+    "bytea": ("bytes", "fixed"),
+    "text": ("string", "enum"),
+    "character varying": ("string", "enum"),
+    "date": ("int date",),
+    "time without time zone": ("long time-micros",),
+    "timestamp with time zone": _TIMESTAMP,
+    "timestamp without time zone": _TIMESTAMP[::-1],
+    "uuid": ("string", "string uuid"),
+}
+"""Avro types by column type. Any other column type is written as text. Messages propose the first Avro type."""
+
+_LOGICAL = {
+    "int date", "int time-millis", "long time-micros", "string uuid", "bytes decimal", "fixed decimal",
+    *(f"long {local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
+}  # fmt: skip
+"""Known logical types. Any other is ignored, as the Avro specification demands."""
+
+
+def unheld(avro: Any, kind: ColumnType, named: Mapping[str, Any]) -> str | None:
+    """The first Avro type of a field or of its union that does not hold every value of a column, as a message shows it.
+
+    ``avro`` is the field's type as fastavro parsed it, ``named`` the named types of the schema.
+    """
+    branches = [branch for branch in avro if branch != "null"] if isinstance(avro, list) else [avro]
+    if not branches:
+        return "null"
+    for branch in branches:
+        declared = named.get(branch, branch) if isinstance(branch, str) else branch
+        if not _holds(declared, kind):
+            return _spelled(declared)
+    return None
+
+
+def proposed(kind: ColumnType) -> str:
+    """Avro type to declare for a column, as JSON of a schema."""
+    if _is_decimal(kind):
+        digits = f'"precision": {kind.precision}, "scale": {kind.scale or 0}'
+        return f'{{"type": "bytes", "logicalType": "decimal", {digits}}}'
+    base, _, logical = _HOLDING.get(kind.name, ("string",))[0].partition(" ")
+    return f'{{"type": "{base}", "logicalType": "{logical}"}}' if logical else f'"{base}"'
+
+
+def _holds(avro: Any, kind: ColumnType) -> bool:
+    spelled = _name(avro)
+    if _is_decimal(kind):
+        return spelled.endswith(" decimal") and _digits_fit(avro, kind.precision or 0, kind.scale or 0)
+    if kind.name in INTEGERS:
+        # Avro writes an integer as it is; a logical type only changes its meaning.
+        spelled = spelled.partition(" ")[0]
+    return spelled in _HOLDING.get(kind.name, ("string",))
+
+
+def _is_decimal(kind: ColumnType) -> bool:
+    return kind.name == "numeric" and kind.precision is not None
+
+
+def _digits_fit(avro: Mapping[str, Any], precision: int, scale: int) -> bool:
+    there = avro.get("scale", 0)
+    return bool(there >= scale and avro["precision"] - there >= precision - scale)
+
+
+def _name(avro: Any) -> str:
+    if not isinstance(avro, dict):
+        return str(avro)
+    logical = f"{avro['type']} {avro.get('logicalType')}"
+    return logical if logical in _LOGICAL else str(avro["type"])
+
+
+def _spelled(avro: Any) -> str:
+    name = _name(avro)
+    return f"{name}({avro['precision']},{avro.get('scale', 0)})" if name.endswith(" decimal") else name

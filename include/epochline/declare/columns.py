@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochline.declare.names import ORDER
+
 
 class Carrier(enum.StrEnum):
     """COPY format of a type's values."""
@@ -89,13 +91,9 @@ _SPELLING = re.compile(
 
 
 def parse_type(text: str) -> ColumnType:
-    """Parse a type as PostgreSQL spells it, aliases included.
+    """Parse a type as PostgreSQL spells it: ``bigint``, ``int8``, ``numeric(12,2)``, ``timestamp(3)``, ``text[]``, ….
 
-    Args:
-        text: ``bigint``, ``int8``, ``varchar(20)``, ``numeric(12,2)``, ``timestamp(3)``, ``text[]``, …
-
-    Raises:
-        ValueError: the type is unsupported; the message lists the supported ones.
+    Raises ``ValueError`` for any other type; the message lists the supported ones.
     """
     match = _SPELLING.fullmatch(text.lower())
     spelled = " ".join(filter(None, (match[1], match[4]))) if match else ""
@@ -108,24 +106,22 @@ def parse_type(text: str) -> ColumnType:
             f" {', '.join(BY_TEXT)}. A table that exists may have any type: leave out the sink's columns, and declare"
             " the record's column as text"
         )
-    first, second = (None if one is None else int(one) for one in match.group(2, 3))
+    first, second = (None if digits is None else int(digits) for digits in match.group(2, 3))
     kind = _scalar(text, name, first, second)
     return ColumnType(name="array", carrier=Carrier.TEXT, element=kind) if match[5] else kind
 
 
 def _scalar(text: str, name: str, first: int | None, second: int | None) -> ColumnType:
-    carrier = Carrier.TEXT if name in _TEXT else Carrier.BINARY
-    by_text = name in BY_TEXT
+    carrier, by_text = Carrier.TEXT if name in _TEXT else Carrier.BINARY, name in BY_TEXT
     if name == "numeric":
         if first is not None and not 1 <= first <= 76:
             raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
-        binary = first is not None and first <= BINARY_DIGITS
-        carrier = Carrier.BINARY if binary else Carrier.TEXT
+        carrier = Carrier.BINARY if first is not None and first <= BINARY_DIGITS else Carrier.TEXT
         return ColumnType(name=name, carrier=carrier, precision=first, scale=second)
     if second is not None or (first is not None and name not in _LENGTHS | _TIMES):
         raise ValueError(f"type {text!r}: {name} takes no modifier here")
-    if name in ("character", "bit"):
-        first = 1 if first is None else first
+    if name in ("character", "bit") and first is None:
+        first = 1
     if first is None or name in _LENGTHS:
         if first == 0:
             raise ValueError(f"type {text!r}: the length must be at least 1")
@@ -154,9 +150,7 @@ def enum_type(name: str) -> ColumnType:
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 """Types that sum exactly as integers. A measure of mode ``add`` has one of them or ``numeric``."""
 
-TIMES = frozenset(
-    {"date", "time without time zone", "timestamp without time zone", "timestamp with time zone"}
-)  # fmt: skip
+TIMES = frozenset({"date", "time without time zone", "timestamp without time zone", "timestamp with time zone"})
 """Types that a number can stand for, with a unit."""
 
 UNITS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -164,14 +158,9 @@ UNITS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
-    """The unit of each column whose numbers stand for a date or a time.
+    """The unit of each column whose numbers stand for a date or a time, from one of `UNITS` for all, or by column.
 
-    Args:
-        unit: one of `UNITS` for all such columns, or by column.
-        columns: their types.
-
-    Raises:
-        ValueError: a column has no such type, or a unit is unknown.
+    Raises ``ValueError`` if a column has no such type, or a unit is unknown.
     """
     kinds = {name: parse_type(text).name for name, text in columns.items()}
     times = {name for name, kind in kinds.items() if kind in TIMES}
@@ -189,18 +178,11 @@ def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -
 START, END = "window_start", "window_end"
 """``timestamptz`` columns of every window's result and state: ``[window_start, window_end)``."""
 
-LINEAGE: dict[str, str] = {
-    "_topic": "text",
-    "_partition": "integer",
-    "_offset": "bigint",
-    "_row": "integer",
-    "_epoch": "bigint",
-}
-"""Columns that tie a target row to its record and epoch."""
-
-
-STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
+STAGED_LINEAGE = {"_topic": "text", "_partition": "integer", "_offset": "bigint", "_row": "integer"}
 """Lineage of every staged row that belongs to a record; the commit adds ``_epoch``."""
+
+LINEAGE: dict[str, str] = {**STAGED_LINEAGE, "_epoch": "bigint"}
+"""Columns that tie a target row to its record and epoch."""
 
 STAGED_PLACE = {"_part": "integer", "_seq": "bigint"}
 """Columns of every row for a topic: the Spark partition that staged the row, and the row's number within that part.
@@ -215,13 +197,20 @@ UNAVAILABLE = "_unavailable"
 """Names of the columns whose values a record does not give: a list in parsed rows, a JSON array in staging."""
 
 QUARANTINE_COLUMNS = {
-    "topic": "text",
-    "partition": "integer",
-    "offset": "bigint",
-    "record_timestamp": "timestamp with time zone",
-    "key": "bytea",
-    "value": "bytea",
-    "headers": "text",
-    "reason": "text",
-}
+    "topic": "text", "partition": "integer", "offset": "bigint", "record_timestamp": "timestamp with time zone",
+    "key": "bytea", "value": "bytea", "headers": "text", "reason": "text",
+}  # fmt: skip
 """Columns of the staged quarantine; ``headers`` is JSON text: a list of [name, base64 of the value or null]."""
+
+_RESERVED = {
+    *LINEAGE, *STAGED_PLACE, DELETED, UNAVAILABLE, "_error", "_skip", "_tombstone",
+    # In staging, or while rows are made.
+    "_after", "_at", "_before", "_begins", "_copy", "_counts", "_existed", "_fate", "_former", "_from", "_island",
+    "_island_end", "_island_known", "_island_start", "_island_touched", "_kind", "_known", "_number", "_refused",
+    "_there", "_to", "_total", "_touched", "_window",
+}  # fmt: skip
+
+
+def is_reserved(name: str) -> bool:
+    """Whether Epochline uses the name for a column itself. Spark does not distinguish upper and lower case."""
+    return name.lower() in _RESERVED or name.lower().startswith((ORDER, "_epochline"))

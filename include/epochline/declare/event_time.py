@@ -23,7 +23,7 @@ K = TypeVar("K")
 
 
 class EventTime(DeclarationModel):
-    """The column of a record's time, and how far out of order records may come (E5, E11).
+    """The column of a record's time, and how far out of order records may come.
 
     Args:
         column: a ``timestamptz`` column of the parsed record; a record without a time is a bad record.
@@ -33,7 +33,7 @@ class EventTime(DeclarationModel):
             idle the watermark follows the clock of the database, and windows close in epochs that read nothing.
         punctuation: a column of the parsed record by which a record carries the watermark of its partition. A
             ``timestamptz`` is the watermark, and NULL sets none. A true ``boolean`` makes the record's own time the
-            watermark. No older record of the partition is expected then (N6).
+            watermark. No older record of the partition is expected then.
     """
 
     column: str
@@ -51,7 +51,7 @@ class EventTime(DeclarationModel):
     @property
     def spec(self) -> EventTimeSpec:
         """The values that a Spark worker needs."""
-        return EventTimeSpec(column=self.column, out_of_orderness=self.out_of_orderness, punctuation=self.punctuation)
+        return self._as(EventTimeSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +78,14 @@ class PartitionTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStanding:
-    """Event time of a pipeline when an epoch is planned.
-
-    Args:
-        watermark: the watermark of the last committed epoch, or None.
-        partitions: event time by topic and partition, for every partition that the pipeline reads.
-        now: database time at the plan.
-    """
+    """Event time of a pipeline when an epoch is planned."""
 
     watermark: datetime | None
+    """The watermark of the last committed epoch, or None."""
     partitions: Mapping[tuple[str, int], PartitionTime]
+    """By topic and partition, for every partition that the pipeline reads."""
     now: datetime
+    """Database time at the plan."""
 
     def after(self, declared: EventTime, newest: Mapping[tuple[str, int], datetime | None]) -> datetime | None:
         """Compute the epoch's watermark from its newest event time per partition."""
@@ -99,39 +96,30 @@ class TimeStanding:
 def watermark(
     declared: EventTime, partitions: Mapping[K, PartitionTime], before: datetime | None, now: datetime
 ) -> datetime | None:
-    """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's.
+    """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's, ``before``.
+
+    It stays ``before`` as long as a partition that is not idle has had no record.
 
     Args:
         declared: the pipeline's event time.
         partitions: event time of every partition that the pipeline reads, including this epoch's records.
         before: watermark of the previous epoch, or None.
         now: database time.
-
-    Returns:
-        ``before`` as long as a partition that is not idle has had no record.
     """
-    awake = [one for one in partitions.values() if not _idle(declared, one, now)]
-    if not awake:
-        asleep = [one for one in partitions.values() if one.newest is not None and one.read_at is not None]
-        # Time passes in an idle source too: the clock continues from the newest record.
-        new = max(
-            (
-                one.newest + (now - one.read_at) - declared.out_of_orderness
-                for one in asleep
-                if one.newest and one.read_at
-            ),
-            default=None,
-        )
-    elif any(one.newest is None for one in awake):
-        new = None
+    awake = [time for time in partitions.values() if not _idle(declared, time, now)]
+    if awake:
+        newest = [time.newest for time in awake]
+        new = None if None in newest else min(filter(None, newest)) - declared.out_of_orderness
     else:
-        new = min(one.newest for one in awake if one.newest is not None) - declared.out_of_orderness
-    known = [one for one in (before, new) if one is not None]
-    return max(known, default=None)
+        # Time passes in an idle source too: the clock continues from the newest record.
+        times = [(time.newest, time.read_at) for time in partitions.values()]
+        clocks = [newest + (now - read_at) for newest, read_at in times if newest is not None and read_at is not None]
+        new = max(clocks) - declared.out_of_orderness if clocks else None
+    return max(filter(None, (before, new)), default=None)
 
 
-def _idle(declared: EventTime, one: PartitionTime, now: datetime) -> bool:
-    if declared.idle_after is None or one.unread:
+def _idle(declared: EventTime, time: PartitionTime, now: datetime) -> bool:
+    if declared.idle_after is None or time.unread:
         return False
     # A partition that never had a record is idle from the beginning: nothing says when its idle time began.
-    return one.read_at is None or now - one.read_at >= declared.idle_after
+    return time.read_at is None or now - time.read_at >= declared.idle_after

@@ -33,11 +33,7 @@ class ExternalSink(DeclarationModel):
     max_unpublished_epochs: int = Field(default=100, ge=1)
 
     _ordered = field_validator("columns", mode="before")(in_order)
-
-    @field_validator("columns")
-    @classmethod
-    def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
-        return check_columns(columns)
+    _columns_are_known = field_validator("columns")(check_columns)
 
     @property
     def name(self) -> str:
@@ -70,17 +66,15 @@ class ExternalSink(DeclarationModel):
 _PASSWORD = re.compile("://[^/]*:[^/]*@")
 
 _LOCAL = ("file", "local")
-"""fsspec schemes of local paths."""
-
 _HDFS = "webhdfs"
-"""fsspec's scheme of a store with folders, as on a disk."""
+"""fsspec's schemes of folders: of local paths, and of a store with folders as on a disk."""
 
 _OBJECT_STORES = ("s3", "gs", "abfs", "memory")
 """fsspec schemes of stores that create a file as a whole and refuse to create it twice, one spelling each."""
 
 
 class Files(ExternalSink):
-    """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
+    """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere.
 
     Args:
         path: the folder: a local path, or a URL without a password: ``s3://``, ``gs://``, ``abfs://`` or ``webhdfs://``.
@@ -104,7 +98,7 @@ class Files(ExternalSink):
     @property
     def spec(self) -> FilesSpec:
         """The values that a Spark worker needs."""
-        return FilesSpec(name=self.name, path=self.path, format=self.format, written=self.written)
+        return self._as(FilesSpec)
 
 
 def _one_spelling(path: str) -> str:
@@ -159,4 +153,4 @@ class CustomSink(ExternalSink):
     @property
     def spec(self) -> CustomSinkSpec:
         """The values that a Spark worker needs."""
-        return CustomSinkSpec(name=self.name, sink=self.sink, options=self.options)
+        return self._as(CustomSinkSpec)

@@ -10,11 +10,7 @@ from epochline.errors import DeclarationError
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Import the function that a declaration names as ``module:function``.
-
-    Raises:
-        DeclarationError: the module cannot be imported or has no such function.
-    """
+    """Import the function; raises `DeclarationError` if the module cannot be imported or has no such function."""
     module, _, name = reference.partition(":")
     try:
         loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_reference
+from epochline.declare.base import DeclarationModel, check_columns, check_function, check_plain_name
 from epochline.declare.names import ledger_prefix
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.source import CustomSource, KafkaSource, OneSource, kind_of_source
@@ -38,15 +37,8 @@ class Input(DeclarationModel):
     record: dict[str, str] = Field(default_factory=dict)
     explode: str | None = None
 
-    @field_validator("record")
-    @classmethod
-    def _record_is_known(cls, record: dict[str, str]) -> dict[str, str]:
-        return check_columns(record)
-
-    @field_validator("parse")
-    @classmethod
-    def _function_exists(cls, value: Any) -> Any:
-        return check_reference(value) if isinstance(value, str) else value
+    _record_is_known = field_validator("record")(check_columns)
+    _function_exists = field_validator("parse")(check_function)
 
     @model_validator(mode="after")
     def _one_limit_for_all(self) -> Self:
@@ -92,24 +84,22 @@ class Sources(DeclarationModel):
     @field_validator("inputs")
     @classmethod
     def _names_are_plain(cls, inputs: dict[str, Input]) -> dict[str, Input]:
-        for name in inputs:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-                raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
-        return inputs
+        return {check_plain_name(name): given for name, given in inputs.items()}
 
     @model_validator(mode="after")
     def _one_mirror_for_a_topic(self) -> Self:
         """Two heads of one partition cannot both be the offset of one consumer group."""
         read_by: dict[tuple[str, str], str] = {}
-        for name, one in self.inputs.items():
-            if isinstance(one.source, KafkaSource) and one.source.mirror:
-                for topic in one.source.topics:
-                    other = read_by.setdefault((one.source.connection, topic), name)
-                    if other != name:
-                        raise ValueError(
-                            f"inputs.{other} and inputs.{name} both read topic {topic} of {one.source.connection}: read"
-                            " it once and use its rows twice in the transform, or give one of them mirror=False"
-                        )
+        for name, source in ((name, given.source) for name, given in self.inputs.items()):
+            if not isinstance(source, KafkaSource) or not source.mirror:
+                continue
+            for topic in source.topics:
+                other = read_by.setdefault((source.connection, topic), name)
+                if other != name:
+                    raise ValueError(
+                        f"inputs.{other} and inputs.{name} both read topic {topic} of {source.connection}: read it once"
+                        " and use its rows twice in the transform, or give one of them mirror=False"
+                    )
         return self
 
     def _of(self, topic: str) -> tuple[OneSource, str] | None:
@@ -121,42 +111,42 @@ class Sources(DeclarationModel):
     def topics(self) -> tuple[str, ...]:
         """The topics that are declared by name, as the ledger names them."""
         return tuple(
-            f"{ledger_prefix(name)}{topic}" for name, one in self.inputs.items() for topic in one.source.topics
+            ledger_prefix(name) + topic for name, given in self.inputs.items() for topic in given.source.topics
         )
 
     @property
     def described(self) -> str:
         """What is read, for people."""
-        return "; ".join(f"{name}: {one.source.described}" for name, one in self.inputs.items())
+        return "; ".join(f"{name}: {given.source.described}" for name, given in self.inputs.items())
 
     @property
     def mirror(self) -> bool:
         """Whether a commit writes the heads of any source to a consumer group."""
-        return any(one.source.mirror for one in self.inputs.values())
+        return any(given.source.mirror for given in self.inputs.values())
 
     def mirrors(self, topic: str) -> bool:
         """Whether a commit writes the heads of a topic in the ledger to a consumer group."""
-        found = self._of(topic)
-        return found is not None and found[0].mirrors(found[1])
+        own = self._of(topic)
+        return own is not None and own[0].mirrors(own[1])
 
     def reads(self, topic: str) -> bool:
         """Whether a topic in the ledger is declared, by name or by a pattern."""
-        found = self._of(topic)
-        return found is not None and found[0].reads(found[1])
+        own = self._of(topic)
+        return own is not None and own[0].reads(own[1])
 
     def keeps(self, topic: str) -> bool:
         """Whether a topic with a head in the ledger is still read."""
-        found = self._of(topic)
-        return found is not None and found[0].keeps(found[1])
+        own = self._of(topic)
+        return own is not None and own[0].keeps(own[1])
 
     def without(self, topics: Collection[str]) -> Sources | None:
         """The sources without topics, as the ledger names them; None if nothing is left."""
         left = {}
-        for name, one in self.inputs.items():
+        for name, given in self.inputs.items():
             prefix = ledger_prefix(name)
-            source = one.source.without([topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)])
+            source = given.source.without([topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)])
             if source is not None:
-                left[name] = one.model_copy(update={"source": source})
+                left[name] = given.model_copy(update={"source": source})
         return self.model_copy(update={"inputs": left}) if left else None
 
 
@@ -187,15 +177,10 @@ def one_source(source: DeclaredSource) -> OneSource:
 
 
 def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
-    """Return the only source of a pipeline.
-
-    Args:
-        pipeline: the name, for the message.
-        source: the pipeline's source.
-        what: the operation that needs one source, for the message.
+    """Return the only source of the pipeline of this name.
 
     Raises:
-        ConfigurationError: there are several.
+        ConfigurationError: there are several; ``what`` needs one.
     """
     if not isinstance(source, Sources):
         return source
@@ -203,11 +188,7 @@ def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
 
 
 def require_kafka(pipeline: str, source: DeclaredSource, what: str) -> KafkaSource:
-    """Return the only source of a pipeline, which is Kafka; the arguments are those of `require_one`.
-
-    Raises:
-        ConfigurationError: the source is another one, or there are several.
-    """
+    """As `require_one`, for what needs a source in Kafka."""
     one = require_one(pipeline, source, what)
     if isinstance(one, KafkaSource):
         return one

@@ -24,23 +24,22 @@ _OBJECTS = ("json", "jsonb")
 def read_path(text: str) -> tuple[str, ...]:
     """The names of the members on a path, from the outermost object inwards.
 
-    Raises:
-        ValueError: the text is no path, or the path goes through an array.
+    Raises ``ValueError`` if the text is no path, or the path goes through an array.
     """
     if not text.startswith("$"):
         raise ValueError(f"{text!r}: a path begins with $, such as $.address.city")
     steps: list[str] = []
     at = 1
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None:
+        step = _STEP.match(text, at)
+        if step is None:
             raise ValueError(f'{text!r} is not a path at character {at}; write $.address.city, or $["zip code"]')
-        if found["array"]:
+        if step["array"]:
             raise ValueError(
                 f"{text!r}: a path does not go into arrays; read the array as a jsonb column, or write a function parse"
             )
-        steps.append(found["plain"] or found["quoted"] or found["single"])
-        at = found.end()
+        steps.append(step["plain"] or step["quoted"] or step["single"])
+        at = step.end()
     if not steps:
         raise ValueError(f"{text!r} names no member; write $.address.city")
     return tuple(steps)
@@ -52,15 +51,7 @@ def written_path(steps: tuple[str, ...]) -> str:
 
 
 def check_paths(paths: Mapping[str, tuple[str, ...]], kinds: Mapping[str, ColumnType]) -> None:
-    """Check that no column reads a member of what another column reads as a number, a text or the like.
-
-    Args:
-        paths: by column, for every column.
-        kinds: types of the columns.
-
-    Raises:
-        ValueError: no record could fill both columns.
-    """
+    """Raise ``ValueError`` if one column reads inside what another reads as a plain value: no record fills both."""
     for outer, above in paths.items():
         for inner, below in paths.items():
             if len(above) < len(below) and below[: len(above)] == above and kinds[outer].name not in _OBJECTS:

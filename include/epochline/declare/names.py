@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from urllib.parse import quote
 
 MAX_IDENTIFIER_BYTES = 63
@@ -24,17 +23,6 @@ FOLLOWED = "epochline_follow_state"
 ORDER = "_order_"
 """Prefix of the names of order columns."""
 
-_STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagingName:
-    """The parts of a staging table's name."""
-
-    digest: str
-    epoch_id: int
-    attempt: int
-
 
 def ledger_prefix(source: str) -> str:
     """Prefix of the topics of one of several sources in the ledger; empty for a single source, which has no name."""
@@ -52,14 +40,6 @@ def staging_table(pipeline: str, sink: str, epoch_id: int, attempt: int) -> str:
     """
     hint = re.sub(r"[^a-z0-9_]", "_", sink.rsplit(".", 1)[-1].lower())[:20]
     return f"stg_{hint}_{_digest(pipeline, sink)}_e{epoch_id}_a{attempt}"
-
-
-def parse_staging_table(name: str) -> StagingName | None:
-    """Parse a name that `staging_table` made; None for any other name."""
-    match = _STAGING.match(name)
-    if match is None:
-        return None
-    return StagingName(digest=match["digest"], epoch_id=int(match["epoch"]), attempt=int(match["attempt"]))
 
 
 def outbox_table(pipeline: str, topic: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.avro import Avro
-from epochline.declare.base import DeclarationModel, in_order, reading_back
+from epochline.declare.base import DeclarationModel, in_order, known_types, reading_back, refuse_names
 from epochline.declare.columns import parse_type, units_by_column
 from epochline.declare.json_paths import check_paths, is_json_of, read_path
 from epochline.declare.patterns import check_pattern, named_groups
@@ -33,7 +33,7 @@ class Bytes(DeclarationModel):
     @property
     def spec(self) -> BytesSpec:
         """The values that a Spark worker needs."""
-        return BytesSpec(column=self.column)
+        return self._as(BytesSpec)
 
 
 class Text(DeclarationModel):
@@ -54,7 +54,7 @@ class Text(DeclarationModel):
     @property
     def spec(self) -> TextSpec:
         """The values that a Spark worker needs."""
-        return TextSpec(column=self.column)
+        return self._as(TextSpec)
 
 
 class Json(DeclarationModel):
@@ -96,41 +96,22 @@ class Json(DeclarationModel):
     scale: dict[str, int] = Field(default_factory=dict, exclude_if=not_)
 
     _ordered = field_validator("columns", mode="before")(in_order)
-
-    @field_validator("columns")
-    @classmethod
-    def _types_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
-        return {name: str(parse_type(text)) for name, text in columns.items()}
+    _types_are_known = field_validator("columns")(known_types)
 
     @model_validator(mode="after")
-    def _paths_lead_to_columns(self) -> Json:
-        strangers = sorted(set(self.paths) - set(self.columns))
-        if strangers:
-            raise ValueError(f"paths: {', '.join(strangers)} is not among the columns")
+    def _fields_are_of_columns(self) -> Json:
+        kinds = {name: parse_type(text) for name, text in self.columns.items()}
+        for field in ("paths", "defaults"):
+            refuse_names(f"{field}:", sorted(set(getattr(self, field)) - set(kinds)), " is not among the columns")
         try:
-            check_paths(self.steps, {name: parse_type(text) for name, text in self.columns.items()})
+            check_paths(self.steps, kinds)
         except ValueError as error:
             raise ValueError(f"paths: {error}") from error
-        return self
-
-    @model_validator(mode="after")
-    def _defaults_are_of_columns(self) -> Json:
-        strangers = sorted(set(self.defaults) - set(self.columns))
-        if strangers:
-            raise ValueError(f"defaults: {', '.join(strangers)} is not among the columns")
         for name, value in self.defaults.items():
-            kind = parse_type(self.columns[name])
-            if not is_json_of(value, kind):
-                raise ValueError(f"defaults: {name} is {kind}, which {value!r} does not give in JSON")
-        return self
-
-    @model_validator(mode="after")
-    def _numbers_stand_for_columns(self) -> Json:
-        strangers = sorted(
-            name for name in self.scale if name not in self.columns or parse_type(self.columns[name]).name != "numeric"
-        )
-        if strangers:
-            raise ValueError(f"scale: {', '.join(strangers)} is not a column of type numeric")
+            if not is_json_of(value, kinds[name]):
+                raise ValueError(f"defaults: {name} is {kinds[name]}, which {value!r} does not give in JSON")
+        numbers = {name for name, kind in kinds.items() if kind.name == "numeric"}
+        refuse_names("scale:", sorted(set(self.scale) - numbers), " is not a column of type numeric")
         _ = self.units  # checks them
         return self
 
@@ -157,15 +138,7 @@ class Json(DeclarationModel):
     @property
     def spec(self) -> JsonSpec:
         """The values that a Spark worker needs."""
-        return JsonSpec(
-            columns=self.columns,
-            steps=self.steps,
-            defaults=self.defaults,
-            unavailable=self.unavailable,
-            framed=self.framed,
-            units=self.units,
-            scales=self.scale,
-        )
+        return self._as(JsonSpec, scales=self.scale)
 
 
 class Regex(DeclarationModel):
@@ -188,28 +161,25 @@ class Regex(DeclarationModel):
 
     @model_validator(mode="after")
     def _pattern_and_columns_agree(self) -> Regex:
-        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
         if not reading_back.get():
             try:
                 check_pattern(self.pattern)
             except ValueError as error:
                 raise ValueError(f"pattern: {error}") from error
         strangers = sorted(set(self.columns) - set(named_groups(self.pattern)))
-        if strangers:
-            raise ValueError(f"columns: {', '.join(strangers)} name no group of the pattern")
-        for text in self.columns.values():
-            parse_type(text)
+        refuse_names("columns:", strangers, " name no group of the pattern")
+        known_types(self.columns)
         return self
 
     @property
     def record(self) -> dict[str, str]:
         """Columns of the parsed record and their types."""
-        return {name: str(parse_type(self.columns.get(name, "text"))) for name in named_groups(self.pattern)}
+        return known_types({name: self.columns.get(name, "text") for name in named_groups(self.pattern)})
 
     @property
     def spec(self) -> RegexSpec:
         """The values that a Spark worker needs."""
-        return RegexSpec(pattern=self.pattern, columns=self.record)
+        return self._as(RegexSpec, columns=self.record)
 
 
 ValueFormat = Annotated[Bytes | Text | Json | Avro, Field(discriminator="kind")]

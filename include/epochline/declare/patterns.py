@@ -18,7 +18,6 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-SYNTAX = "https://github.com/google/re2/wiki/Syntax"
 
 
 def named_groups(pattern: str) -> tuple[str, ...]:
@@ -41,11 +40,7 @@ def whole_match(pattern: str) -> str:
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that RE2 accepts the pattern, and that each group has a name that no other group has.
-
-    Raises:
-        ValueError: RE2 refuses the pattern, it names no group or one name twice, or it takes characters apart.
-    """
+    """Raise ``ValueError`` if RE2 refuses it, it names no group or a group twice, or it takes characters apart."""
     import re2
 
     options = re2.Options()
@@ -54,8 +49,8 @@ def check_pattern(pattern: str) -> None:
         try:
             re2.compile(text, options)
         except re2.error as error:
-            said = error.args[0].decode() if isinstance(error.args[0], bytes) else error
-            raise ValueError(f"RE2 refuses it: {said}; the syntax: {SYNTAX}") from error
+            why = error.args[0].decode() if isinstance(error.args[0], bytes) else error
+            raise ValueError(f"RE2 refuses it: {why}; the syntax: https://github.com/google/re2/wiki/Syntax") from error
     groups = named_groups(pattern)
     if not groups:
         raise ValueError("has no named group (?P<name>…), so there is no column to fill")

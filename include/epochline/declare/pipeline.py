@@ -9,24 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
 
 from epochline.declare.aggregation import Windowed
-from epochline.declare.base import DeclarationModel, check_columns, check_reference, reading_back
+from epochline.declare.base import (
+    DeclarationModel,
+    check_columns,
+    check_function,
+    check_plain_name,
+    reading_back,
+    refuse_names,
+    repeated,
+)
 from epochline.declare.columns import check_spark_holds
 from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.inputs import AnySource, Input, Sources
 from epochline.declare.names import OUTBOX, consumer_group, split_table
-from epochline.declare.output import Output
 from epochline.declare.parsers import ReadyMadeParser
-from epochline.declare.profiles import profile as find_profile
 from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
+from epochline.declare.settings import profile as find_profile
 from epochline.declare.source import CustomSource, KafkaSource
-from epochline.declare.specs import PipelineSpec
+from epochline.declare.specs import Output, PipelineSpec
 from epochline.declare.startup import FromGroup
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable, order_columns
@@ -35,7 +43,6 @@ from epochline.declare.windowed_query import AnyWindows, WindowedQuery
 
 # A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
-
 
 WITHOUT_INTERVALS = ("@once", "@continuous")
 """Airflow's schedules whose runs have no interval, and that say by themselves when a run starts."""
@@ -116,12 +123,9 @@ class Pipeline(DeclarationModel):
     spark_conf: dict[str, str] = Field(default_factory=dict)
     tags: tuple[str, ...] = ("epochline",)
 
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_dag_id(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
-            raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
-        return name
+    _dag_id = field_validator("name")(check_plain_name)
+    _record_is_known = field_validator("record")(check_columns)
+    _functions_exist = field_validator("parse", "transform")(check_function)
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -144,16 +148,6 @@ class Pipeline(DeclarationModel):
     def _profile_exists(cls, name: str | None) -> str | None:
         return None if name is None else find_profile(name).name
 
-    @field_validator("record")
-    @classmethod
-    def _record_is_known(cls, record: dict[str, str]) -> dict[str, str]:
-        return check_columns(record)
-
-    @field_validator("parse", "transform")
-    @classmethod
-    def _functions_exist(cls, value: Any) -> Any:
-        return check_reference(value) if isinstance(value, str) else value
-
     @field_validator("sinks", "state", mode="before")
     @classmethod
     def _one_table_may_stand_alone(cls, tables: Any) -> Any:
@@ -161,11 +155,13 @@ class Pipeline(DeclarationModel):
 
     @model_validator(mode="after")
     def _schedule_leaves_time_to_wake(self) -> Self:
-        if self.wake_on_data is not None and isinstance(self.source, CustomSource):
+        if self.wake_on_data is None:
+            return self
+        if isinstance(self.source, CustomSource):
             raise ValueError("wake_on_data: only records in Kafka start runs; give the pipeline a schedule")
-        if self.wake_on_data is not None and isinstance(self.source, Sources):
+        if isinstance(self.source, Sources):
             raise ValueError("wake_on_data: only one source starts runs; give the pipeline a schedule")
-        if self.wake_on_data is not None and self.schedule in WITHOUT_INTERVALS:
+        if self.schedule in WITHOUT_INTERVALS:
             raise ValueError(f"wake_on_data: cannot be combined with schedule={self.schedule!r}; remove one of them")
         return self
 
@@ -177,8 +173,8 @@ class Pipeline(DeclarationModel):
             raise ValueError("parse: name a ready-made parser, or a function as module:function")
         else:
             self.inputs[""].check_record()
-        for name, one in self.inputs.items():
-            startup = one.source.startup
+        for name, given in self.inputs.items():
+            startup = given.source.startup
             if isinstance(startup, FromGroup) and startup.group == self.consumer_group:
                 raise ValueError(
                     f"source.{f'inputs.{name}.source.' if name else ''}startup: {self.consumer_group} is the group that"
@@ -188,28 +184,25 @@ class Pipeline(DeclarationModel):
             if self.transform is not None:
                 raise ValueError("windows: cannot be combined with a transform; remove one of them")
             self.windows.check(self.parsed_columns, self.sinks)
-        tables = [split_table(sink.table) for sink in self.tables]
-        if len(set(tables)) != len(tables):
+        if repeated(".".join(split_table(sink.table)) for sink in self.tables):
             raise ValueError("sinks: a table is named twice" + (", or is also a state table" if self.states else ""))
-        names = [sink.name for sink in self.post_commit_sinks]
-        if len(set(names)) != len(names):
+        if repeated(sink.name for sink in self.post_commit_sinks):
             raise ValueError("sinks: a topic, a path or a custom sink is named twice")
-        sent_to = [topic for sink in self.topics for topic in sink.topics]
-        if len(set(sent_to)) != len(sent_to):
+        if repeated(topic for sink in self.topics for topic in sink.topics):
             raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
         self._check_state()
-        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
         if self.is_transformed and not reading_back.get():
-            for name, one in self.inputs.items():
-                check_spark_holds(f"{f'source.inputs.{name}.' if name else ''}record", one.parsed_columns)
+            for name, given in self.inputs.items():
+                check_spark_holds(f"{f'source.inputs.{name}.' if name else ''}record", given.parsed_columns)
             for state in self.states:
                 check_spark_holds(f"state.{state}.columns", state.columns or {})
-        for sink in (*self.targets, *self.states):
-            if split_table(sink.table)[0] == OUTBOX:
-                raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is reserved")
-            self._check_sink(sink)
-        for late in self.post_commit_sinks:
-            self._check_post_commit_sink(late)
+        for table in (*self.targets, *self.states):
+            if split_table(table.table)[0] == OUTBOX:
+                raise ValueError(f"sinks.{table}: the schema {OUTBOX} is reserved")
+            self._check_rows(table, table.columns or (), "table")
+            self._check_order(table)
+        for sink in self.post_commit_sinks:
+            self._check_rows(sink, sink.record if isinstance(sink, KafkaTopic) else sink.columns, "sink")
         return self
 
     def _check_several(self) -> None:
@@ -221,60 +214,47 @@ class Pipeline(DeclarationModel):
         if self.transform is None:
             raise ValueError("transform: name the function that makes rows of several sources")
 
-    def _check_post_commit_sink(self, sink: KafkaTopic | ExternalSink) -> None:
-        if self.is_transformed:
-            if sink.select is not None:
-                raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each sink's rows")
-            return
-        if sink.aggregated:
-            raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
-        wanted = sink.record if isinstance(sink, KafkaTopic) else sink.columns
-        missing = [name for name in wanted if name not in self.parsed_columns]
-        if missing and sink.select is None:
-            raise ValueError(
-                f"sinks.{sink}.columns: the record has no {', '.join(missing)}; it has"
-                f" {', '.join(self.parsed_columns)}. Rename them in parse, or give the sink a select"
-            )
-
     def _check_state(self) -> None:
         if self.state and self.transform is None:
             raise ValueError("state: only a transform reads and writes state; name one")
         for state in self.state:
-            keyed = [one for one in self.inputs.values() if not set(state.key) - set(one.parsed_columns)]
+            keyed = any(set(state.key) <= set(given.parsed_columns) for given in self.inputs.values())
             if not keyed and state.keys is None:
-                missing = [name for name in state.key if name not in self.parsed_columns]
-                raise ValueError(
-                    f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that computes"
-                    " the keys from the records"
+                refuse_names(
+                    f"state.{state}.key: the record has no",
+                    [name for name in state.key if name not in self.parsed_columns],
+                    "; name a function in keys that computes the keys from the records",
                 )
 
-    def _check_sink(self, sink: PostgresTable) -> None:
-        order_columns(sink, self.parsed_columns)
+    def _check_rows(
+        self, sink: PostgresTable | KafkaTopic | ExternalSink, columns: Collection[str], kind: Literal["table", "sink"]
+    ) -> None:
+        """Check that a sink's rows can be made as it says."""
         if self.is_transformed:
             if sink.select is not None:
-                raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each table's rows")
-            if sink.keep_unavailable:
-                raise ValueError(f"sinks.{sink}.keep_unavailable: a transform's rows give every value; remove it")
-            missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
-            if missing:
-                raise ValueError(
-                    f"sinks.{sink}.order_by: {', '.join(missing)} is a column neither of the record nor of the table,"
-                    " so its type is unknown; name it in columns"
-                )
+                raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each {kind}'s rows")
             return
         if sink.aggregated:
             raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
-        columns = self.parsed_columns
-        missing = [name for name in sink.order_by if name not in columns]
-        if missing:
-            raise ValueError(f"sinks.{sink}.order_by: {', '.join(missing)} is not a column of the record")
-        if sink.select is None and sink.columns is not None:
-            missing = [name for name in sink.columns if name not in columns]
-            if missing:
-                raise ValueError(
-                    f"sinks.{sink}.columns: the record has no {', '.join(missing)}; it has {', '.join(columns)}."
-                    " Rename them in parse, or give the sink a select"
-                )
+        if sink.select is None:
+            refuse_names(
+                f"sinks.{sink}.columns: the record has no",
+                [name for name in columns if name not in self.parsed_columns],
+                f"; it has {', '.join(self.parsed_columns)}. Rename them in parse, or give the sink a select",
+            )
+
+    def _check_order(self, sink: PostgresTable) -> None:
+        order_columns(sink, self.parsed_columns)
+        if self.is_transformed and sink.keep_unavailable:
+            raise ValueError(f"sinks.{sink}.keep_unavailable: a transform's rows give every value; remove it")
+        known = {*self.parsed_columns, *(sink.columns or ())} if self.is_transformed else {*self.parsed_columns}
+        refuse_names(
+            f"sinks.{sink}.order_by:",
+            [name for name in sink.order_by if name not in known],
+            " is a column neither of the record nor of the table, so its type is unknown; name it in columns"
+            if self.is_transformed
+            else " is not a column of the record",
+        )
 
     @property
     def parsed_columns(self) -> dict[str, str]:
@@ -292,7 +272,7 @@ class Pipeline(DeclarationModel):
     @property
     def kafka_sources(self) -> dict[str, KafkaSource]:
         """The sources in Kafka, by input."""
-        return {name: one.source for name, one in self.inputs.items() if isinstance(one.source, KafkaSource)}
+        return {name: given.source for name, given in self.inputs.items() if isinstance(given.source, KafkaSource)}
 
     @property
     def targets(self) -> tuple[PostgresTable, ...]:
@@ -322,12 +302,10 @@ class Pipeline(DeclarationModel):
     @property
     def outputs(self) -> tuple[Output, ...]:
         """Every sink with the names that staging, manifests and receipts know it by."""
-        at_commit = [(sink.table, sink.table, True) for sink in self.targets]
-        sent = [(box.topic.name, box.table, False) for box in self.outboxes]
-        external = [(sink.name, sink.name, False) for sink in self.external]
-        return tuple(
-            Output(name=name, staged_as=staged_as, shown_at_commit=shown)
-            for name, staged_as, shown in (*at_commit, *sent, *external)
+        return (
+            *(Output(name=sink.table, staged_as=sink.table, shown_at_commit=True) for sink in self.targets),
+            *(Output(name=box.topic.name, staged_as=box.table, shown_at_commit=False) for box in self.outboxes),
+            *(Output(name=sink.name, staged_as=sink.name, shown_at_commit=False) for sink in self.external),
         )
 
     @property
@@ -358,7 +336,7 @@ class Pipeline(DeclarationModel):
 
     @property
     def consumer_group(self) -> str:
-        """The consumer group that mirrors the heads for monitors; no start is ever read from it (S11)."""
+        """The consumer group that mirrors the heads for monitors; no start is ever read from it."""
         return consumer_group(self.name)
 
     @property
@@ -366,19 +344,17 @@ class Pipeline(DeclarationModel):
         """The values that a Spark worker needs, by input."""
         windows = self.windows
         return {
-            name: PipelineSpec(
-                name=self.name,
-                parse=one.parse if isinstance(one.parse, str) else one.parse.spec,
-                parsed_columns=one.parsed_columns,
-                explode=one.explode,
-                bad_records=self.bad_records,
-                is_transformed=self.is_transformed,
+            name: self._as(
+                PipelineSpec,
+                parse=given.parse if isinstance(given.parse, str) else given.parse.spec,
+                parsed_columns=given.parsed_columns,
+                explode=given.explode,
                 sinks=tuple(sink.spec for sink in self.written),
                 external=tuple(sink.spec for sink in self.external),
                 event_time=None if windows is None else windows.time.spec,
                 required=() if windows is None else windows.required,
             )
-            for name, one in self.inputs.items()
+            for name, given in self.inputs.items()
         }
 
     @property
@@ -388,9 +364,8 @@ class Pipeline(DeclarationModel):
 
     def stored(self) -> str:
         """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
-        fields = self.model_dump(
-            mode="json", exclude={name for name in ("state", "windows", "wake_on_data") if not getattr(self, name)}
-        )
+        unset = {name for name in ("state", "windows", "wake_on_data") if not getattr(self, name)}
+        fields = self.model_dump(mode="json", exclude=unset)
         for name in ("epoch_files", "epoch_files_kept"):
             if fields["settings"][name] is None:  # left out for the same reason as the zero below
                 del fields["settings"][name]

@@ -18,9 +18,6 @@ WITHOUT_END = 1_000_000
 
 DELAY = timedelta(seconds=10)
 
-_DOUBLINGS = 20
-"""More of them exceed every pause that is of use."""
-
 
 def _not_negative(value: timedelta) -> timedelta:
     if value < timedelta(0):
@@ -42,7 +39,7 @@ Duration = Annotated[timedelta, AfterValidator(_positive)]
 
 
 class FixedDelay(DeclarationModel):
-    """Try again ``attempts`` times, ``delay`` apart; then the run fails and its epoch is aborted (R1).
+    """Try again ``attempts`` times, ``delay`` apart; then the run fails and its epoch is aborted.
 
     Args:
         attempts: how often a failed task is tried again.
@@ -60,7 +57,7 @@ class FixedDelay(DeclarationModel):
 
 
 class FailureRate(DeclarationModel):
-    """Try again while the ledger counts at most ``max_failures`` failed attempts within ``interval`` (R2).
+    """Try again while the ledger counts at most ``max_failures`` failed attempts within ``interval``.
 
     The attempts of all the pipeline's epochs count, by the database's clock.
 
@@ -84,7 +81,7 @@ class FailureRate(DeclarationModel):
 class Endless(DeclarationModel):
     """Try again without a limit. Declared, it goes on whatever fails.
 
-    It is the default of a pipeline with an interval (R4): then an error of code that comes back the same ends the
+    It is the default of a pipeline with an interval: then an error of code that comes back the same ends the
     retries after three attempts (ADR 0049). Declared, the pause before each further attempt of such an error is twice
     as long as the one before.
 
@@ -99,7 +96,7 @@ class Endless(DeclarationModel):
 
     def pause_after(self, alike: int) -> timedelta:
         """The pause after so many attempts in a row that failed of the same error of code; 0 for a passing failure."""
-        doublings = min(max(alike - 1, 0), _DOUBLINGS)
+        doublings = min(max(alike - 1, 0), 20)  # more of them exceed every pause that is of use
         return min(self.delay * (1 << doublings), self.longest_pause)
 
     @property
@@ -114,7 +111,7 @@ class Endless(DeclarationModel):
 
 
 class NoRestart(DeclarationModel):
-    """Never try again (R3): the default of a pipeline without an interval (R4, K22)."""
+    """Never try again: the default of a pipeline without an interval."""
 
     kind: Literal["none"] = "none"
 

@@ -1,10 +1,16 @@
 """Settings of a pipeline's epochs, as a declaration, the settings file or a profile writes them. Pure.
 
-Each is optional: the next weaker place decides an unset one (`epochline.config.resolve`).
+Each is optional: the next weaker place decides an unset one (`epochline.config.resolve`). The profiles, K1 to K7 of
+docs/requirements.md, are in ``profiles.toml``.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -15,30 +21,33 @@ from epochline.declare.restart import Duration, Pause, RestartStrategy
 OnCancel = Literal["delete", "retain"]
 
 MAX_CONCURRENT = 2
-"""Highest accepted value of ``max_concurrent`` (K5); one epoch is in flight at a time in any case (K14)."""
+"""Highest accepted value of ``max_concurrent``; one epoch is in flight at a time in any case."""
+
+BROKERS_MAXIMUM = timedelta(minutes=15)
+"""Kafka's default of ``transaction.max.timeout.ms``, the longest time-out that a producer may request."""
 
 
 class Settings(DeclarationModel):
     """Settings of a pipeline's epochs; a duration is a ``timedelta``, seconds, or ISO 8601 text such as ``PT10S``.
 
     Args:
-        interval: how often an epoch is planned (K8). Only for the settings file and profiles: a declaration sets
+        interval: how often an epoch is planned. Only for the settings file and profiles: a declaration sets
             ``schedule``, which also takes cron expressions.
-        minimum_pause: least time between the end of one epoch and the plan of the next (K9).
-        timeout: an epoch that is not staged and sealed within it is aborted; the next epoch takes its range (K10).
-        tolerable_failures: how many epochs in a row may be aborted; one more pauses the pipeline (K11).
-        fail_on_epoch_error: older form of ``tolerable_failures``: True means 0, False any number (K12). If both are
-            set, ``tolerable_failures`` wins (X29).
+        minimum_pause: least time between the end of one epoch and the plan of the next.
+        timeout: an epoch that is not staged and sealed within it is aborted; the next epoch takes its range.
+        tolerable_failures: how many epochs in a row may be aborted; one more pauses the pipeline.
+        fail_on_epoch_error: older form of ``tolerable_failures``: True means 0, False any number. If both are
+            set, ``tolerable_failures`` wins.
         on_cancel: what happens to a sealed epoch whose run ends without committing it: ``retain`` leaves it for the
-            next run, ``delete`` aborts it and its range is read again (K13). The target is the same in both.
-        max_concurrent: epochs in flight; 1 or 2 is accepted, one is in flight at a time (K5, K14).
-        semantics: only ``exactly_once`` (K15).
-        restart: the restart strategy (R1 to R4).
+            next run, ``delete`` aborts it and its range is read again. The target is the same in both.
+        max_concurrent: epochs in flight; 1 or 2 is accepted, one is in flight at a time.
+        semantics: only ``exactly_once``.
+        restart: the restart strategy.
         parallelism: Spark tasks that read and stage at once; by default as many as there are cores, and fewer for
-            few records (K22).
+            few records.
         target_duration: how long an epoch should take from its plan to its commit. The record limit adapts to it,
-            below the source's ``records_per_epoch`` (B1). By default it does not adapt.
-        epoch_files: folder in which each committed epoch leaves a savepoint file (C11): on a local or mounted disk,
+            below the source's ``records_per_epoch``. By default it does not adapt.
+        epoch_files: folder in which each committed epoch leaves a savepoint file: on a local or mounted disk,
             absolute, or relative to the stack's home. By default epochs leave no file.
         epoch_files_kept: how many of a pipeline's newest epoch files are kept, 10 by default. Older ones are deleted.
         quarantining_above: the share of an epoch's records, 0.1 by default, above which the pipeline is *quarantining*
@@ -79,7 +88,7 @@ class Settings(DeclarationModel):
 
     @property
     def tolerance(self) -> int | Literal["any"] | None:
-        """Epochs that may be aborted in a row, from the two settings for it; None if neither is set (X29)."""
+        """Epochs that may be aborted in a row, from the two settings for it; None if neither is set."""
         if self.tolerable_failures is not None:
             return self.tolerable_failures
         if self.fail_on_epoch_error is None:
@@ -88,9 +97,77 @@ class Settings(DeclarationModel):
 
 
 class PerRun(DeclarationModel):
-    """The settings that the conf of one run may change; every other setting in a conf is refused (C10)."""
+    """The settings that the conf of one run may change; every other setting in a conf is refused."""
 
     minimum_pause: Pause | None = None
     timeout: Duration | None = None
     on_cancel: OnCancel | None = None
     parallelism: int | None = Field(default=None, ge=1)
+
+
+class Kept(DeclarationModel):
+    """Values of a profile that are loaded and checked but have no effect; docs/settings.md says why."""
+
+    producer_semantics: Literal["exactly_once"] | None = None
+    transaction_timeout: Duration | None = None
+    prefer_checkpoint_for_recovery: bool | None = None
+    time_characteristic: Literal["event_time"] | None = None
+    group_id: str | None = Field(default=None, min_length=1)
+    state_path: str | None = Field(default=None, min_length=1)
+
+    @field_validator("producer_semantics", mode="before")
+    @classmethod
+    def _only_exactly_once(cls, semantics: Any) -> Any:
+        if semantics == "at_least_once":
+            raise ValueError("at_least_once repeats records that were sent before a crash; use exactly_once")
+        return semantics
+
+    @field_validator("transaction_timeout")
+    @classmethod
+    def _broker_grants_it(cls, timeout: timedelta | None) -> timedelta | None:
+        if timeout is not None and timeout > BROKERS_MAXIMUM:
+            wanted, granted = (limit // timedelta(milliseconds=1) for limit in (timeout, BROKERS_MAXIMUM))
+            raise ValueError(
+                f"{wanted} ms is more than the {granted} ms that a broker grants (transaction.max.timeout.ms); set a"
+                " shorter time-out"
+            )
+        return timeout
+
+
+class Profile(DeclarationModel):
+    """One profile: the settings of its epochs, with the defaults of all profiles filled in, and its other values."""
+
+    name: str
+    settings: Settings
+    kept: Kept = Field(default_factory=Kept)
+
+
+def profile(name: str) -> Profile:
+    """Find a profile by name; raises ``ValueError`` with the known names if there is none."""
+    if name not in profiles():
+        raise ValueError(f"there is no profile {name!r}; known profiles: {', '.join(profiles())}")
+    return profiles()[name]
+
+
+_DEFAULTS = {
+    "minimum_pause": 0,
+    "timeout": 600,
+    "on_cancel": "delete",
+    "max_concurrent": 1,
+    "semantics": "exactly_once",
+}
+
+
+@cache
+def profiles() -> Mapping[str, Profile]:
+    """All profiles, in the order of ``profiles.toml``."""
+    tables = tomllib.loads(Path(__file__).with_name("profiles.toml").read_text())
+    return {name: _read(name, table) for name, table in tables.items()}
+
+
+def _read(name: str, table: dict[str, Any]) -> Profile:
+    kept = Kept(**table.pop("kept", {}))
+    settings = Settings(**_DEFAULTS | table)
+    if settings.tolerance is None:
+        settings = settings.model_copy(update={"tolerable_failures": 0})
+    return Profile(name=name, settings=settings, kept=kept)

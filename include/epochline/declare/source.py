@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from operator import not_
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_class
+from epochline.declare.base import DeclarationModel, alone, check_class, check_topic, refuse_names, repeated
 from epochline.declare.specs import CustomSourceSpec
 from epochline.declare.startup import FromOffsets, Startup
 
@@ -38,19 +38,15 @@ class KafkaSource(DeclarationModel):
     gaps_expected: bool = False
     connection: str = "epochline_kafka"
 
-    @field_validator("topics", mode="before")
-    @classmethod
-    def _one_topic_may_stand_alone(cls, topics: Any) -> Any:
-        return (topics,) if isinstance(topics, str) else topics
+    _topic_alone = field_validator("topics", mode="before")(alone)
 
     @model_validator(mode="after")
     def _topics_or_pattern(self) -> Self:
         if bool(self.topics) == bool(self.pattern):
             raise ValueError("give either topics or pattern, and not both")
         for topic in self.topics:
-            if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-                raise ValueError(f"topics: Kafka allows no topic named {topic!r} (letters, digits, . _ -, up to 249)")
-        if len(set(self.topics)) != len(self.topics):
+            check_topic(topic, "topics: ")
+        if repeated(self.topics):
             raise ValueError("topics: a topic is named twice")
         if self.pattern is not None:
             try:
@@ -59,8 +55,7 @@ class KafkaSource(DeclarationModel):
                 raise ValueError(f"pattern: not a regular expression: {error}") from error
         if isinstance(self.startup, FromOffsets) and self.topics:
             strangers = sorted(set(self.startup.offsets) - set(self.topics))
-            if strangers:
-                raise ValueError(f"startup: gives offsets for {', '.join(strangers)}, which topics does not name")
+            refuse_names("startup: gives offsets for", strangers, ", which topics does not name")
         return self
 
     @property
@@ -128,15 +123,9 @@ class CustomSource(DeclarationModel):
         """The source's name, which the ledger keeps where Kafka's topics have theirs."""
         return (self.name,)
 
-    @property
-    def pattern(self) -> None:
-        """None, because the source has one name."""
-        return
-
-    @property
-    def mirror(self) -> bool:
-        """False, because only Kafka has consumer groups."""
-        return False
+    pattern: ClassVar[None] = None
+    mirror: ClassVar[bool] = False
+    """Only Kafka has patterns and consumer groups."""
 
     def mirrors(self, topic: str) -> bool:
         """False, because only Kafka has consumer groups."""
@@ -172,9 +161,7 @@ class CustomSource(DeclarationModel):
     @property
     def spec(self) -> CustomSourceSpec:
         """The values that a Spark worker needs."""
-        return CustomSourceSpec(
-            name=self.name, source=self.source, options=self.options, dense=self.positions == "dense"
-        )
+        return self._as(CustomSourceSpec, dense=self.positions == "dense")
 
 
 def kind_of_source(source: Any) -> str | None:

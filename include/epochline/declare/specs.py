@@ -177,17 +177,7 @@ class EventTimeSpec:
 class PipelineSpec:
     """See `epochline.declare.pipeline.Pipeline`.
 
-    Args:
-        name: its name.
-        parse: a ready-made parser, or ``module:function``.
-        parsed_columns: columns and types of the parsed record.
-        explode: the list column whose elements become rows.
-        bad_records: ``fail`` or ``quarantine``.
-        is_transformed: whether a transform or windows make the rows.
-        sinks: all destinations of an epoch's rows.
-        external: the external sinks.
-        event_time: how a record has its time, if there are windows.
-        required: the columns that place a record in a window.
+    ``required`` are the columns that place a record in a window, ``sinks`` all destinations of an epoch's rows.
     """
 
     name: str
@@ -204,3 +194,15 @@ class PipelineSpec:
     def sink(self, table: str) -> SinkSpec:
         """Find a destination by the name of its table, outbox or external sink."""
         return next(sink for sink in self.sinks if sink.table == table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One sink of a pipeline, as staging, manifests and receipts know it."""
+
+    name: str
+    """Name of the sink in receipts."""
+    staged_as: str
+    """Name of its rows in manifests and parts: that of a table, or of the sink if Spark writes it."""
+    shown_at_commit: bool
+    """Whether the commit shows the rows; a publish shows those of the other sinks later."""

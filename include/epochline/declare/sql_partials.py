@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from epochline.declare.columns import END, INTEGERS, START, ColumnType, parse_type
@@ -45,58 +46,43 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partial:
-    """One partial aggregate: a column of the open windows.
-
-    Args:
-        function: ``count``, ``sum``, ``min`` or ``max``.
-        argument: Spark SQL over a record, or None for ``count(*)``.
-        type: PostgreSQL type of the partial result.
-    """
+    """One partial aggregate: a column of the open windows."""
 
     function: str
+    """``count``, ``sum``, ``min`` or ``max``."""
     argument: str | None
+    """Spark SQL over a record; None for ``count(*)``."""
     type: str
+    """PostgreSQL type of the partial result."""
 
 
 @dataclass(kw_only=True)
 class Split:
-    """A query in parts, as `split` fills them.
-
-    Args:
-        where: Spark SQL over a record, or None.
-        partials: partial aggregates, by column of the open windows.
-        results: Spark SQL over a window's key, ``window_start``, ``window_end`` and partial aggregates, by column of
-            the result.
-        having: the same for HAVING, or None.
-    """
+    """A query in parts, as `split` fills them."""
 
     where: str | None = None
+    """Spark SQL over a record, or None."""
     partials: dict[str, Partial] = field(default_factory=dict)
+    """Partial aggregates, by column of the open windows."""
     results: dict[str, str] = field(default_factory=dict)
+    """Spark SQL over a window's key, ``window_start``, ``window_end`` and partial aggregates, by result column."""
     having: str | None = None
+    """The same for HAVING, or None."""
 
 
 def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
-    """Split a query.
+    """Split a query over records with these columns and types; no partial aggregate gets a reserved name.
 
-    Args:
-        query: a query that was read.
-        record: columns and types of the record.
-        reserved: names that a partial aggregate must not have.
-
-    Raises:
-        ValueError: the query names a column that the record lacks, or the type of an aggregate is unknown or has no
-            exact partial results; the message has the reason.
+    Raises ``ValueError`` with the reason if the query names a column that the record lacks, or the type of an aggregate
+    is unknown or has no exact partial results.
     """
     parts = Split()
-    where = query.tree.args.get("where")
+    where, having = query.tree.args.get("where"), query.tree.args.get("having")
     if where is not None:
         _check_row_wise(where.this, record)
         parts.where = sql_of(where.this)
     splitter = _Splitter(query=query, record=record, reserved=reserved | {*record, *query.key}, partials=parts.partials)
-    for name, one in query.results.items():
-        parts.results[name] = splitter.over_partials(one, name)
-    having = query.tree.args.get("having")
+    parts.results = {name: splitter.over_partials(tree, name) for name, tree in query.results.items()}
     if having is not None:
         parts.having = splitter.over_partials(having.this, None)
     return parts
@@ -142,23 +128,34 @@ class _Splitter:
             function, sql, condition = "count", f"CASE WHEN {sql} THEN 1 END", condition
         if condition is not None:
             sql = f"CASE WHEN {condition} THEN {'1' if sql is None else sql} END"
-        add = _Adder(partials=self.partials, reserved=self.reserved)
-        match function:
-            case "count":
-                return add(name, Partial(function="count", argument=sql, type="bigint"))
-            case "bool_and" | "bool_or":
-                return add(name, Partial(function=_EXTREME[function], argument=sql, type="boolean"))
+        if function == "count":
+            return self._add(name, "count", sql, "bigint")
+        if function in ("bool_and", "bool_or"):
+            return self._add(name, "min" if function == "bool_and" else "max", sql, "boolean")
         kind = self._type(argument, shown)
         if function == "sum":
-            return add(name, Partial(function="sum", argument=sql, type=_sum_type(kind, shown)))
+            return self._add(name, "sum", sql, _sum_type(kind, shown))
         if function == "avg":
-            total = add(None, Partial(function="sum", argument=sql, type=_avg_type(kind, shown)))
-            number = add(None, Partial(function="count", argument=sql, type="bigint"))
+            total = self._add(None, "sum", sql, _avg_type(kind, shown))
+            number = self._add(None, "count", sql, "bigint")
             digits, scale = (kind.precision or 0) + _AVG_GROWS_BY, (kind.scale or 0) + _AVG_GROWS_BY
             return f"CAST({total} / {number} AS DECIMAL({digits}, {scale}))"
         if kind.name not in _ORDERED:
             raise ValueError(f"{shown}: Spark orders {kind} otherwise than PostgreSQL; CAST it to another type")
-        return add(name, Partial(function=function, argument=sql, type=str(kind)))
+        return self._add(name, function, sql, str(kind))
+
+    def _add(self, name: str | None, function: str, argument: str | None, kind: str) -> str:
+        """Add a partial aggregate unless it is there, and return its name, quoted; without a name it gets a new one."""
+        partial = Partial(function=function, argument=argument, type=kind)
+        known = next((column for column, same in self.partials.items() if same == partial), None)
+        if known is None:
+            names = chain([name] if name else [], (f"partial_{number}" for number in count(1)))
+            known = next(filter(self._is_free, names))
+            self.partials[known] = partial
+        return f"`{known.replace('`', '``')}`"
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self.reserved and name not in self.partials and not name.startswith("_")
 
     def _type(self, argument: exp.Expr | None, shown: str) -> ColumnType:
         from sqlglot import exp
@@ -172,7 +169,7 @@ class _Splitter:
             to = argument.to
             name = to.this.name
             if name == "DECIMAL":
-                digits = [int(one.name) for one in to.expressions]
+                digits = [int(number.name) for number in to.expressions]
                 return parse_type("numeric({},{})".format(*[*digits, *(10, 0)[len(digits) :]]))
             if name in _CAST:
                 return parse_type(_CAST[name])
@@ -180,33 +177,6 @@ class _Splitter:
             f"{shown}: the type of its partial results is unknown; aggregate a column of the record, or CAST the value,"
             " such as sum(CAST(price * pieces AS decimal(20,2)))"
         )
-
-
-_EXTREME: Mapping[str, str] = {"bool_and": "min", "bool_or": "max"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Adder:
-    """Adds a partial aggregate unless it is there, and returns its name, quoted."""
-
-    partials: dict[str, Partial]
-    reserved: frozenset[str]
-
-    def __call__(self, name: str | None, partial: Partial) -> str:
-        known = next((one for one, same in self.partials.items() if same == partial), None)
-        if known is None:
-            known = name if name is not None and self._is_free(name) else self._made_up()
-            self.partials[known] = partial
-        return f"`{known.replace('`', '``')}`"
-
-    def _is_free(self, name: str) -> bool:
-        return name not in self.reserved and name not in self.partials and not name.startswith("_")
-
-    def _made_up(self) -> str:
-        number = 1
-        while not self._is_free(f"partial_{number}"):
-            number += 1
-        return f"partial_{number}"
 
 
 def _outermost_calls(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -14,9 +14,9 @@ from functools import cache
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from epochline.declare.base import repeated
 from epochline.declare.columns import END, START
-from epochline.declare.sql_dialect import dialect, sql_of
-from epochline.declare.sql_functions import WINDOWS, check_words
+from epochline.declare.sql_dialect import WINDOWS, check_words, dialect, sql_of
 from epochline.declare.windows import Session, Sliding, Tumbling, Windows
 
 if TYPE_CHECKING:
@@ -31,43 +31,27 @@ TOUCH = timedelta(microseconds=1)
 _TABLE = "epochline_records"
 _PART = re.compile(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|day|week)s?\b", re.IGNORECASE)
 _CLAUSES = {
-    "distinct": "DISTINCT",
-    "order": "ORDER BY",
-    "sort": "SORT BY",
-    "cluster": "CLUSTER BY",
-    "distribute": "DISTRIBUTE BY",
-    "limit": "LIMIT",
-    "offset": "OFFSET",
-    "joins": "a join",
-    "laterals": "LATERAL VIEW",
-    "windows": "WINDOW",
-    "qualify": "QUALIFY",
-    "with_": "WITH",
-    "hint": "a hint",
-    "into": "INTO",
-    "sample": "TABLESAMPLE",
-    "pivots": "PIVOT",
-}
+    "distinct": "DISTINCT", "order": "ORDER BY", "sort": "SORT BY", "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY", "limit": "LIMIT", "offset": "OFFSET", "joins": "a join", "laterals": "LATERAL VIEW",
+    "windows": "WINDOW", "qualify": "QUALIFY", "with_": "WITH", "hint": "a hint", "into": "INTO",
+    "sample": "TABLESAMPLE", "pivots": "PIVOT",
+}  # fmt: skip
 _KNOWN_CLAUSES = frozenset({"expressions", "from_", "where", "group", "having"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedQuery:
-    """A query that was read.
-
-    Args:
-        tree: sqlglot's tree of the query, with the values of its parameters.
-        time: column that the window is of.
-        window: the window.
-        key: columns of the record by which the query groups in addition to the window.
-        results: the expression of each result column, in their order.
-    """
+    """A query that was read."""
 
     tree: exp.Select
+    """sqlglot's tree of the query, with the values of its parameters."""
     time: str
+    """Column that the window is of."""
     window: Windows
     key: tuple[str, ...]
+    """Columns of the record by which the query groups in addition to the window."""
     results: Mapping[str, exp.Expr]
+    """The expression of each result column, in their order."""
 
     @property
     def text(self) -> str:
@@ -77,14 +61,9 @@ class GroupedQuery:
 
 
 def read_query(text: str, parameters: Mapping[str, str]) -> GroupedQuery:
-    """Read a query.
+    """Read a query, ``… FROM {records} …``, with the values of markers such as ``:size``.
 
-    Args:
-        text: the query, ``FROM {records}``.
-        parameters: values of the markers such as ``:size``.
-
-    Raises:
-        ValueError: the text is no SQL, or the query holds what epochs cannot compute; the message has the reason.
+    Raises ``ValueError`` with the reason if the text is no SQL, or the query holds what epochs cannot compute.
     """
     return _read(text, tuple(sorted(parameters.items())))
 
@@ -186,14 +165,14 @@ def _group(tree: exp.Select) -> tuple[str, Windows, tuple[str, ...]]:
     from sqlglot import exp
 
     windows, key = [], []
-    for one in tree.args["group"].expressions:
-        if isinstance(one, exp.Anonymous) and str(one.this).lower() in WINDOWS:
-            windows.append(one)
-        elif isinstance(one, exp.Column) and not one.table:
-            key.append(str(one.name))
+    for group in tree.args["group"].expressions:
+        if isinstance(group, exp.Anonymous) and str(group.this).lower() in WINDOWS:
+            windows.append(group)
+        elif isinstance(group, exp.Column) and not group.table:
+            key.append(str(group.name))
         else:
             raise ValueError(
-                f"GROUP BY {one.sql(dialect=dialect())} is refused: group by a window and columns of the record;"
+                f"GROUP BY {group.sql(dialect=dialect())} is refused: group by a window and columns of the record;"
                 " compute others in parse, so that a record without a value is a bad record"
             )
     if len(windows) != 1:
@@ -201,7 +180,7 @@ def _group(tree: exp.Select) -> tuple[str, Windows, tuple[str, ...]]:
             "group by one window: window(column, '10 seconds'), window(column, '10 seconds', '5 seconds') or"
             " session_window(column, '30 minutes')"
         )
-    if len(set(key)) != len(key):
+    if repeated(key):
         raise ValueError("GROUP BY names a column twice")
     return (*_window(windows[0]), tuple(key))
 
@@ -210,7 +189,7 @@ def _window(call: exp.Anonymous) -> tuple[str, Windows]:
     from sqlglot import exp
 
     name, (column, *durations) = str(call.this).lower(), call.expressions
-    texts = [str(one.this) for one in durations if isinstance(one, exp.Literal) and one.is_string]
+    texts = [str(text.this) for text in durations if isinstance(text, exp.Literal) and text.is_string]
     if not isinstance(column, exp.Column) or column.table or not texts or len(texts) != len(durations):
         raise ValueError(f"{name}() takes a column and durations as text, such as '10 seconds'")
     lengths = [_duration(text) for text in texts]
@@ -225,28 +204,28 @@ def _window(call: exp.Anonymous) -> tuple[str, Windows]:
 
 
 def _duration(text: str) -> timedelta:
-    found = timedelta(0)
+    length = timedelta(0)
     rest = re.sub(r"^\s*interval\b", "", text, flags=re.IGNORECASE)
     while part := _PART.match(rest):
-        found += timedelta(**{f"{part[2].lower()}s": int(part[1])})
+        length += timedelta(**{f"{part[2].lower()}s": int(part[1])})
         rest = rest[part.end() :]
-    if rest.strip() or not found:
+    if rest.strip() or not length:
         raise ValueError(f"{text!r} is no duration of a window; write it as '10 seconds' or '1 hour 30 minutes'")
-    return found
+    return length
 
 
 def _results(tree: exp.Select, key: tuple[str, ...]) -> dict[str, exp.Expr]:
     from sqlglot import exp
 
     results: dict[str, exp.Expr] = {}
-    for one in tree.expressions:
-        named = isinstance(one, exp.Alias) or (isinstance(one, exp.Column) and one.name in key and not one.table)
-        if not named:
-            raise ValueError(f"name the result column: {one.sql(dialect=dialect())} AS …")
-        name = str(one.alias_or_name)
+    for column in tree.expressions:
+        is_key = isinstance(column, exp.Column) and column.name in key and not column.table
+        if not (is_key or isinstance(column, exp.Alias)):
+            raise ValueError(f"name the result column: {column.sql(dialect=dialect())} AS …")
+        name = str(column.alias_or_name)
         if name in results:
             raise ValueError(f"{name} would be two columns of the result; rename one")
-        results[name] = one.this if isinstance(one, exp.Alias) else one
+        results[name] = column if is_key else column.this
     return results
 
 

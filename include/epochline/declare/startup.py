@@ -1,4 +1,4 @@
-"""Declaration of where a topic begins that is new to the ledger (S9, S10)."""
+"""Declaration of where a topic begins that is new to the ledger."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from epochline.errors import StateError
 
 
 class StateTable(PostgresTable):
-    """Rows by key that a transform reads for the keys of an epoch's records and returns changed (C1, C8, C9).
+    """Rows by key that a transform reads for the keys of an epoch's records and returns changed.
 
     ``epochline migrate`` creates the table. It is staged, sealed and committed with the epoch, and readable with SQL.
     ``_epoch`` is the epoch that last changed a row. Only epochs may change the table: each epoch records the number of
@@ -65,18 +65,14 @@ class StateDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStanding:
-    """Content of one state table now and after its last epoch.
-
-    Args:
-        now: content of the table; None if no trigger counts it.
-        followed: whether Epochline created the table, so that its triggers can be mended.
-        left: content after the last epoch that was committed with the table, or None.
-        left_by: id of that epoch.
-    """
+    """Content of one state table now and after its last epoch."""
 
     now: StateDigest | None
+    """None if no trigger counts it."""
     followed: bool = True
+    """Whether Epochline created the table, so that its triggers can be mended."""
     left: StateDigest | None = None
+    """Content after the last epoch that was committed with the table, ``left_by``, or None."""
     left_by: int | None = None
 
     @property
@@ -85,8 +81,8 @@ class StateStanding:
         if self.left is None or self.now is None or self.now == self.left:
             return None
         same = self.now.keys == self.left.keys
-        found = "the same number of keys with other values" if same else f"{self.now}"
-        return f"epoch {self.left_by} left {self.left}, it now holds {found}"
+        held = "the same number of keys with other values" if same else str(self.now)
+        return f"epoch {self.left_by} left {self.left}, it now holds {held}"
 
     def as_left(self) -> StateStanding:
         """The standing of an unchanged table."""
@@ -94,12 +90,7 @@ class StateStanding:
 
 
 def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_committed: int | None) -> None:
-    """Refuse to continue if a state table is not as the last epoch left it (S14).
-
-    Args:
-        pipeline: its name.
-        standings: by state table.
-        last_committed: id of the pipeline's last committed epoch, or None.
+    """Refuse to continue if a state table is not as the last epoch left it.
 
     Raises:
         StateError: a table was edited, replaced or restored from a backup.
@@ -149,6 +140,6 @@ def not_counted(pipeline: str, table: str, *, followed: bool) -> StateError:
 def recorded_state(standings: Mapping[str, StateStanding]) -> dict[str, Any]:
     """Content of the state tables as JSON, as an action on state records it."""
     return {
-        table: None if one.now is None else {"keys": one.now.keys, "digest": str(one.now.digest)}
-        for table, one in standings.items()
+        table: standing.now and {"keys": standing.now.keys, "digest": str(standing.now.digest)}
+        for table, standing in standings.items()
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from operator import not_
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, Reference, check_columns, check_identifier
+from epochline.declare.base import DeclarationModel, Reference, alone, check_columns, check_identifier, refuse_names
 from epochline.declare.columns import INTEGERS, LINEAGE, STAGED_LINEAGE, ColumnType, parse_type
 from epochline.declare.names import order_column, split_table
 from epochline.declare.specs import SinkSpec, TableSpec
@@ -64,10 +64,7 @@ class PostgresTable(DeclarationModel):
     keep_unavailable: bool = Field(default=False, exclude_if=not_)
     select: Reference | None = None
 
-    @field_validator("key", "order_by", "measures", mode="before")
-    @classmethod
-    def _one_name_may_stand_alone(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
+    _name_alone = field_validator("key", "order_by", "measures", mode="before")(alone)
 
     @field_validator("table")
     @classmethod
@@ -120,13 +117,11 @@ class PostgresTable(DeclarationModel):
         for field in ("key", "measures"):
             known = {*self.columns, *(STAGED_LINEAGE if self.key_is_place else ())}
             strangers = [name for name in getattr(self, field) if name not in known]
-            if strangers:
-                raise ValueError(f"{field}: {', '.join(strangers)} is not among the columns")
+            refuse_names(f"{field}:", strangers, " is not among the columns")
         for name in self.measures:
             if parse_type(self.columns[name]).name not in INTEGERS | {"numeric"}:
-                raise ValueError(
-                    f"measures: {name} is {self.columns[name]}; only integer and numeric columns add exactly"
-                )
+                kind = self.columns[name]
+                raise ValueError(f"measures: {name} is {kind}; only integer and numeric columns add exactly")
         if self.mode == "add":
             neither = [c for c in self.columns if c not in (*self.key, *self.measures)]
             if neither or set(self.key) & set(self.measures):
@@ -174,16 +169,7 @@ class PostgresTable(DeclarationModel):
     @property
     def spec(self) -> SinkSpec:
         """The values that a Spark worker needs."""
-        return TableSpec(
-            table=self.table,
-            mode=self.mode,
-            key=self.key,
-            order_by=self.order_by,
-            measures=self.measures,
-            on_tombstone=self.on_tombstone,
-            select=self.select,
-            keep_unavailable=self.keep_unavailable,
-        )
+        return self._as(TableSpec)
 
     def __str__(self) -> str:
         return self.table

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from operator import not_
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.avro import Avro
-from epochline.declare.base import DeclarationModel, Reference, check_columns, check_reference, in_order
+from epochline.declare.base import (
+    DeclarationModel,
+    Reference,
+    alone,
+    check_columns,
+    check_function,
+    check_topic,
+    in_order,
+    refuse_names,
+    repeated,
+)
 from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import OUTBOX, outbox_table
 from epochline.declare.parsers import Json, ValueFormat
@@ -38,11 +47,11 @@ class Outbox(PostgresTable):
     @property
     def spec(self) -> OutboxSpec:
         """The values that a Spark worker needs."""
-        return OutboxSpec(table=self.table, topic=self.topic.spec, aggregated=self.aggregated)
+        return self._as(OutboxSpec, topic=self.topic.spec)
 
 
 class KafkaTopic(DeclarationModel):
-    """A topic to which an epoch's rows are published, in one Kafka transaction per epoch (P9 to P13, K16 to K19).
+    """A topic to which an epoch's rows are published, in one Kafka transaction per epoch.
 
     Args:
         topic: its name; the topic must exist.
@@ -65,7 +74,7 @@ class KafkaTopic(DeclarationModel):
             name.
         aggregated: whether a ``transform`` makes rows that belong to no single record.
         semantics: ``at_least_once`` sends without a transaction: a crash repeats records of this topic (no INV-5).
-        transaction_timeout: Kafka's ``transaction.timeout.ms`` (K17 to K19), at most what the broker allows, by
+        transaction_timeout: Kafka's ``transaction.timeout.ms``, at most what the broker allows, by
             default 15 min. The seal refuses an epoch whose outbox would take more than half of it.
         max_unpublished_epochs: no epoch is planned while this many epochs wait to be published.
         connection: id of the connection of the brokers.
@@ -87,55 +96,36 @@ class KafkaTopic(DeclarationModel):
     max_unpublished_epochs: int = Field(default=100, ge=1)
     connection: str = "epochline_kafka"
 
-    @field_validator("topic")
-    @classmethod
-    def _topic_is_a_name(cls, topic: str) -> str:
-        return _topic_name(topic)
+    _topic_alone = field_validator("other_topics", mode="before")(alone)
+    _name_alone = field_validator("key", "order_by", mode="before")(alone)
+    _ordered = field_validator("columns", mode="before")(in_order)
+    _columns_are_known = field_validator("columns")(check_columns)
 
-    @field_validator("other_topics", mode="before")
+    @field_validator("topic", "other_topics")
     @classmethod
-    def _one_topic_may_stand_alone(cls, topics: Any) -> Any:
-        return (topics,) if isinstance(topics, str) else topics
-
-    @field_validator("other_topics")
-    @classmethod
-    def _other_topics_are_names(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(_topic_name, topics))
+    def _topics_can_be_written(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for topic in (given,) if isinstance(given, str) else given:
+            if check_topic(topic) == CONTROL_TOPIC:
+                raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
+        return given
 
     @field_validator("value")
     @classmethod
     def _values_are_flat(cls, value: str | ValueFormat) -> str | ValueFormat:
-        if isinstance(value, str):
-            return check_reference(value)
         if isinstance(value, Json | Avro) and value.reads_only:
             fields = ", ".join(value.reads_only)
             raise ValueError(
                 f"{fields}: for reading only; a column is written as a member of its own name; leave it out"
             )
-        return value
-
-    @field_validator("key", "order_by", mode="before")
-    @classmethod
-    def _one_name_may_stand_alone(cls, names: Any) -> Any:
-        return (names,) if isinstance(names, str) else names
-
-    _ordered = field_validator("columns", mode="before")(in_order)
-
-    @field_validator("columns")
-    @classmethod
-    def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
-        return check_columns(columns)
+        checked: str | ValueFormat = check_function(value)
+        return checked
 
     @model_validator(mode="after")
-    def _every_topic_can_be_chosen(self) -> Self:
+    def _a_record_can_be_made(self) -> Self:
         if bool(self.other_topics) is not (self.topic_column is not None):
             raise ValueError("other_topics and topic_column: name both, or none of them")
-        if len(set(self.topics)) != len(self.topics):
+        if repeated(self.topics):
             raise ValueError("other_topics: a topic is named twice; topic is one of the topics already")
-        return self
-
-    @model_validator(mode="after")
-    def _a_function_makes_the_whole_record(self) -> Self:
         if isinstance(self.value, str):
             if not self.columns:
                 raise ValueError(f"columns: name the columns and types that the function {self.value} receives")
@@ -153,8 +143,7 @@ class KafkaTopic(DeclarationModel):
             "order_by": self.order_by,
         }.items():
             missing = [name for name in names if name not in self.record]
-            if missing:
-                raise ValueError(f"{field}: {', '.join(missing)} is not among the columns; name it in columns")
+            refuse_names(f"{field}:", missing, " is not among the columns; name it in columns")
         if self.partition and parse_type(self.record[self.partition]).name not in ("smallint", "integer"):
             raise ValueError(f"partition: {self.partition} is {self.record[self.partition]}; it must be an integer")
         if self.topic_column and parse_type(self.record[self.topic_column]).name not in ("text", "character varying"):
@@ -181,19 +170,7 @@ class KafkaTopic(DeclarationModel):
     @property
     def spec(self) -> TopicSpec:
         """The values that a Spark worker needs."""
-        return TopicSpec(
-            name=self.name,
-            topic=self.topic,
-            topics=self.topics,
-            topic_column=self.topic_column,
-            value=self.value if isinstance(self.value, str) else self.value.spec,
-            record=self.record,
-            key=self.key,
-            headers=self.headers,
-            partition=self.partition,
-            order_by=self.order_by,
-            select=self.select,
-        )
+        return self._as(TopicSpec, value=self.value if isinstance(self.value, str) else self.value.spec)
 
     def transactional_id(self, pipeline: str) -> str:
         """Kafka's ``transactional.id``, the same in every process, so that a new producer fences its predecessor."""
@@ -205,12 +182,8 @@ class KafkaTopic(DeclarationModel):
         columns = {"key": "bytea", "value": "bytea", "headers": "text", "partition": "integer"}
         columns |= {"topic": "text"} if self.topic_column else {}
         columns |= {f"order_{at}": self.record[name] for at, name in enumerate(self.order_by, 1)}
-        return Outbox(
-            table=f"{OUTBOX}.{outbox_table(pipeline, self.topic)}",
-            columns=columns,
-            aggregated=self.aggregated,
-            topic=self,
-        )
+        table = f"{OUTBOX}.{outbox_table(pipeline, self.topic)}"
+        return Outbox(table=table, columns=columns, aggregated=self.aggregated, topic=self)
 
     def __str__(self) -> str:
         return self.name
@@ -221,11 +194,3 @@ def sending_order(outbox: Outbox) -> tuple[str, ...]:
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
     return declared + read + tuple(STAGED_PLACE)
-
-
-def _topic_name(topic: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
-        raise ValueError(f"Kafka allows no topic named {topic!r} (letters, digits, . _ -, up to 249)")
-    if topic == CONTROL_TOPIC:
-        raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
-    return topic

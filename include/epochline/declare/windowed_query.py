@@ -1,4 +1,4 @@
-"""Declaration of windows by a SQL query: streaming SQL (E11). Pure."""
+"""Declaration of windows by a SQL query: streaming SQL. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from epochline.declare.aggregation import Sink, Windowed
-from epochline.declare.base import DeclarationModel, check_unreserved
+from epochline.declare.aggregation import Sink, Windowed, check_result, check_upsert
+from epochline.declare.base import DeclarationModel, check_unreserved, refuse_names
 from epochline.declare.columns import DELETED, END, START, parse_type
 from epochline.declare.event_time import EventTime
 from epochline.declare.restart import Pause
@@ -22,29 +22,25 @@ _ARGUMENT = "_argument_{}"
 
 
 class QueryWindows(Windowed):
-    """Windows that a query was compiled to: its partial aggregates over records with added columns.
-
-    Args:
-        query: the declared text.
-        parameters: values of its markers.
-        text: the query as it was read, with these values, for ``spark.sql``.
-        where: Spark SQL over a record; other records are in no window.
-        arguments: Spark SQL over a record, by the column that is added to it.
-        types: PostgreSQL types of the partial aggregates, by column of the open windows.
-        results: Spark SQL over an open window, by column of the result.
-        having: Spark SQL over an open window; other windows have no result.
-        record: columns and types of the record.
-    """
+    """Windows that a query was compiled to: its partial aggregates over records with added columns."""
 
     query: str
+    """The declared text, with ``parameters``, the values of its markers."""
     parameters: dict[str, str]
     text: str
+    """The query as it was read, with these values, for ``spark.sql``."""
     where: str | None
+    """Spark SQL over a record; other records are in no window."""
     arguments: dict[str, str]
+    """Spark SQL over a record, by the column that is added to it."""
     types: dict[str, str]
+    """PostgreSQL types of the partial aggregates, by column of the open windows."""
     results: dict[str, str]
+    """Spark SQL over an open window, by column of the result."""
     having: str | None
+    """Spark SQL over an open window; other windows have no result."""
     record: dict[str, str]
+    """Columns and types of the record."""
 
     @property
     def result_key(self) -> tuple[str, ...] | None:
@@ -62,19 +58,13 @@ class QueryWindows(Windowed):
         if key is None:
             needed = ", ".join((*self.key, "window.start AS window_start"))
             raise ValueError(f"windows.query: select {needed}; they tell the results apart")
-        columns = into.record if isinstance(into, KafkaTopic) else into.columns or {}
-        if not into.aggregated:
-            raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
-        if set(columns) != set(self.results):
-            raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(self.results))}")
-        if isinstance(into, KafkaTopic):
-            return
-        if into.mode != "upsert" or into.order_by or set(into.key) != set(key):
-            raise ValueError(f"{where} must be of mode 'upsert' by key {', '.join(key)}, without order_by")
+        check_result(where, into, self.results)
+        if not isinstance(into, KafkaTopic):
+            check_upsert(where, into, key)
 
 
 class WindowedQuery(DeclarationModel):
-    """Streaming SQL: a query that is grouped by a window of event time, in place of a transform (E11).
+    """Streaming SQL: a query that is grouped by a window of event time, in place of a transform.
 
     The result is that of one Spark batch with the same text over all records that are not too late. What epochs cannot
     compute so is refused with the reason (docs/sql.md). Open windows are state: partial aggregates, in a table with the
@@ -122,8 +112,7 @@ class WindowedQuery(DeclarationModel):
         """Check the columns and the sinks that this declaration names; raises ``ValueError`` for the first misfit."""
         query = self._read()
         missing = [name for name in (query.time, *query.key) if name not in record]
-        if missing:
-            raise ValueError(f"windows.query: {', '.join(missing)} is not a column of the record")
+        refuse_names("windows.query:", missing, " is not a column of the record")
         hidden = [name for name in ("window", "session_window", START, END) if name in record]
         if hidden:
             raise ValueError(f"windows.query: the record must not have a column {hidden[0]}, which the window has")
@@ -136,14 +125,7 @@ class WindowedQuery(DeclarationModel):
         compiled.check({**record, **dict.fromkeys(compiled.arguments, "text")}, sinks)
 
     def compiled(self, record: Mapping[str, str]) -> QueryWindows:
-        """Compile the query to windows with partial aggregates.
-
-        Args:
-            record: columns and types of the record.
-
-        Raises:
-            ValueError: the query does not fit the record; the message has the reason.
-        """
+        """Compile the query to windows with partial aggregates; raises ``ValueError`` if it does not fit the record."""
         query = self._read()
         try:
             parts: Split = split(query, record, frozenset({START, END, DELETED, *query.key}))
@@ -157,7 +139,7 @@ class WindowedQuery(DeclarationModel):
             if partial.argument is None:
                 aggregates[name] = "count(*)"
                 continue
-            column = next((one for one, text in arguments.items() if text == partial.argument), None)
+            column = next((name for name, text in arguments.items() if text == partial.argument), None)
             column = column or _ARGUMENT.format(len(arguments) + 1)
             arguments[column] = partial.argument
             aggregates[name] = f"{partial.function}({column})"

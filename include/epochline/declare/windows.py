@@ -2,7 +2,7 @@
 
 A window ``[start, end)`` is *closed* once the watermark reaches ``end``: its result is written. The window is kept
 until the watermark has passed ``end`` by the allowed lateness; until then a late record corrects the result. A record
-that comes later is *too late*: it is counted and, if a sink is declared for it, kept (X21).
+that comes later is *too late*: it is counted and, if a sink is declared for it, kept.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Sliding(DeclarationModel):
     def of(self, moment: datetime) -> Sequence[Window]:
         """The windows that contain a moment, the earliest first."""
         start = moment - (moment - EPOCH) % self.slide
-        found = []
+        windows = []
         while start > moment - self.size:
-            found.append(Window(start, start + self.size))
+            windows.append(Window(start, start + self.size))
             start -= self.slide
-        return tuple(reversed(found))
+        return tuple(reversed(windows))
 
 
 class Session(DeclarationModel):

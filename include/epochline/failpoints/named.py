@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochline.errors import ConfigurationError
-from epochline.failpoints.sites import known_failpoints
 
 NAMED = "EPOCHLINE_FAILPOINT"
 RECORD = "EPOCHLINE_FAILPOINT_RECORD"
@@ -107,6 +106,9 @@ def _parse(text: str) -> _Fault:
             f"{NAMED}: {text!r} cannot be parsed; write NAME[@N]:ACTION[:once], where ACTION is exit, stop, raise or"
             " sleep:SECONDS."
         )
+    # Imported here: `calls` imports this module.
+    from epochline.failpoints.calls import known_failpoints
+
     name, known = found["name"], known_failpoints()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)

@@ -16,7 +16,8 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
 
 from epochline.errors import SourceError
-from epochline.protocol.offsets import LogGaps, OffsetRange, joined, left_out
+from epochline.protocol.balances import LogGaps
+from epochline.protocol.offsets import OffsetRange, joined, left_out
 
 _EMPTY_ANSWERS = 3
 """After so many empty answers in a row the log has no batch in the rest of a range."""

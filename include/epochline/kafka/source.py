@@ -28,9 +28,10 @@ from epochline.kafka.refusals import detect_refusals
 from epochline.kafka.topics import compacted, group_retention, matching, offsets, readable, retention
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.evidence import Evidence, collect_evidence, mirrored_offsets, shown_by_group, unknown_to
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from epochline.coordinator.evidence import last_mirror, mirrored_offsets
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from epochline.coordinator.checks import is_read
-from epochline.coordinator.mirroring import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import (
     ActionPreview,

@@ -13,10 +13,9 @@ from epochline.coordinator.intent import (
     Intent,
     Plan,
     PlanRequest,
-    resume,
-    settle,
     write_epoch,
 )
+from epochline.coordinator.recover import recover
 from epochline.errors import ActionRefusedError, PlanChangedError
 from epochline.operations.action import Action, P, Request, Seen, Subject, record
 from epochline.operations.older_kafka import refuse_older_kafka
@@ -50,10 +49,9 @@ class EpochAction(Action[P, Seen]):
             EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
         """
         declared, source = subject.declaration()
-        recovered = settle(subject.ledger, source, declared, run, lease)
-        resumed = resume(subject.ledger, recovered)
-        if resumed is not None:
-            return resumed
+        recovered = recover(subject.ledger, source, declared, run, lease)
+        if recovered.resumed is not None:
+            return recovered.resumed
         refuse_older_kafka(subject.ledger, source, declared)
         return write_epoch(
             subject.ledger,
@@ -61,7 +59,7 @@ class EpochAction(Action[P, Seen]):
             run,
             PlanRequest(writers=writers, lease=lease, note=str(request)),
             _ActionIntent(self, subject, parameters, self.look(subject, parameters), request),
-            recovered.own,
+            recovered.aborted,
             recovered.notes,
         )
 

@@ -17,9 +17,9 @@ from epochline.coordinator.intent import (
     Intent,
     Plan,
     PlanRequest,
-    settle,
     write_epoch,
 )
+from epochline.coordinator.recover import recover
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import ActionPreview, Request, Subject, record
@@ -45,7 +45,7 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
         PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
-    settle(subject.ledger, source, declared, run, LEASE)
+    recover(subject.ledger, source, declared, run, LEASE)
     refuse_older_kafka(subject.ledger, source, declared)
     request = PlanRequest(writers=writers, note=f"replay of epoch {epoch_id}")
     view = source.look(declared.source)
@@ -98,13 +98,13 @@ def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
     declared, source = subject.declaration()
     evidence = collect_evidence(subject.ledger, source, declared)
     with pausing_where_behind(subject.ledger, subject.name), subject.ledger.transaction() as tx:
-        receipt = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id), evidence)
+        result = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id), evidence)
         done = ActionPreview(
             lines=(), before={"epoch": replay.replays}, after={"epoch": replay.epoch_id, "replays": replay.replays},
             epoch_id=replay.epoch_id,
         )  # fmt: skip
         record(tx, subject, "replay --promote", done, request)
-    return receipt
+    return result
 
 
 def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, logs: Logs) -> str | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from epochline.coordinator.mirroring import mirror
-from epochline.coordinator.undo import undo
+from epochline.coordinator.commit import undo
+from epochline.coordinator.mirror import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
 from epochline.operations.older_kafka import refuse_older_kafka

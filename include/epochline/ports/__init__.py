@@ -4,27 +4,35 @@ A `Transaction` is one transaction of the database that holds ledger, staging an
 commits (INV-2). Every method that locks says so. Locks are taken in one order everywhere: pipeline, epoch, attempt.
 """
 
-from epochline.ports.attempts import Attempts, Manifest, PartSum
-from epochline.ports.chain import Chain
-from epochline.ports.epochs import EpochRows, PipelineRow
-from epochline.ports.history import Aborts, History
+from epochline.ports.epochs import Attempts, Chain, EpochRows, Manifest, PartSum, PipelineRow
 from epochline.ports.ledger import Ledger, Transaction
 from epochline.ports.operators import (
     PAUSE_AFTER_FAILURES,
     PAUSE_BEHIND,
     PAUSE_DOWN,
+    Aborts,
     ActionRow,
     Decision,
+    History,
     Operators,
     PipelineStatus,
+    Savepoints,
 )
-from epochline.ports.quarantine import Claims, Quarantine, Selection
 from epochline.ports.receipts import Accepted, AnnouncedReceipt, DueReceipt, Receipts
-from epochline.ports.savepoints import Savepoints
 from epochline.ports.source import OffsetSource
-from epochline.ports.states import States
-from epochline.ports.targets import Applied, Fit, Prepared, RowDifference, TableDifference, Targets, Upserted
-from epochline.ports.times import Times
+from epochline.ports.targets import (
+    Applied,
+    Claims,
+    Fit,
+    Prepared,
+    Quarantine,
+    RowDifference,
+    Selection,
+    States,
+    TableDifference,
+    Targets,
+    Upserted,
+)
 
 __all__ = [
     "PAUSE_AFTER_FAILURES",
@@ -59,7 +67,6 @@ __all__ = [
     "States",
     "TableDifference",
     "Targets",
-    "Times",
     "Transaction",
     "Upserted",
 ]

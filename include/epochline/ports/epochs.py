@@ -1,15 +1,21 @@
-"""Epochs and the pipelines they belong to."""
+"""Epochs and pipelines, the attempts that stage them, and the chain of committed ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from epochline.declare.pipeline import Pipeline
-from epochline.protocol.epoch import Counts, Epoch, EpochKind, Interval, Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange
+from epochline.protocol.balances import PartitionCounts
+from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
+from epochline.protocol.failures import RecordedError
+from epochline.protocol.log_ends import LogEnd
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.sink import WrittenPart
+from epochline.protocol.staging import StagingTicket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +128,150 @@ class EpochRows(Protocol):
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         """PLANNED or PRE_COMMITTED → ABORTED."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a Spark driver recorded for one sink: how many parts and rows, under which write id."""
+
+    sink: str
+    write_id: str
+    parts: int
+    rows: int
+    body: Mapping[str, Any] | None = None
+    """What the sink's seal left for its commit; None for a table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSum:
+    """Totals of the parts that an attempt staged for one sink under one write id."""
+
+    sink: str
+    write_id: str
+    parts: int
+    rows: int
+
+
+class Attempts(Protocol):
+    """Attempts, what they wrote, and their fencing (INV-4)."""
+
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        """Insert the epoch's next attempt and make its staging tables."""
+
+    def live(self, epoch: Epoch) -> Attempt | None:
+        """The epoch's attempt that is not fenced; None if every attempt is fenced or none was made."""
+
+    def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
+        """Token of the attempt that committed an epoch; None if the epoch is not committed."""
+
+    def lock_attempt(self, attempt: Attempt) -> Attempt:
+        """Wait for writers of the attempt that are in flight; block new ones until the transaction ends."""
+
+    def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+        """The ticket that `begin` gave out."""
+
+    def fence(self, attempt: Attempt, reason: str) -> None:
+        """Reject everything that the attempt writes from now on. The reason is added to the attempt's error."""
+
+    def note_error(self, attempt: Attempt, error: RecordedError) -> None:
+        """Add to the errors of an attempt that is not fenced, unless it has this one. The attempt has failed."""
+
+    def seal(self, attempt: Attempt, rows_staged: int) -> None:
+        """Close the attempt's staging: later parts are rejected."""
+
+    def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
+        """Record the rows that targets refused, so that later attempts skip their records."""
+
+    def finish(self, attempt: Attempt) -> None:
+        """Record that the attempt's rows were committed and its staging tables dropped."""
+
+    def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
+        """What the driver recorded, one per sink."""
+
+    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
+        """Totals of the parts, per sink and write id."""
+
+    def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
+        """Counts of the records that the parts received, per topic and partition."""
+
+    def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
+        """The parts of one sink, in the order of their numbers."""
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        """End the sessions of the attempt's writers, and record each as a fenced write. Returns their number."""
+
+    def left_over(self, pipeline: str) -> Sequence[Attempt]:
+        """Attempts whose staging is no longer needed: fenced, or of an epoch that is COMMITTED or ABORTED."""
+
+    def unexplained(self) -> Sequence[str]:
+        """Names of staging tables that belong to no attempt of any pipeline, sorted."""
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        """Drop the attempt's staging tables."""
+
+
+class Chain(Protocol):
+    """The committed ranges (INV-1)."""
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        """Every partition's head, sorted. A partition with nothing committed has its origin as head."""
+
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
+        """Every partition's head as it was right after an epoch's commit."""
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        """Write where a partition begins. Does nothing if the partition has an origin."""
+
+    def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
+        """Store where logs begin and end, for people, and how long Kafka keeps them where that is known.
+
+        Rows of partitions that Kafka no longer has stay. Nothing is stored for a pipeline that has never planned.
+        """
+
+    def carry_over(
+        self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
+    ) -> None:
+        """Begin a new generation's partition with what earlier ones committed: its origin and one link to its head.
+
+        If origin and head are equal, nothing was committed, and only the origin is written. ``same_log_until`` is as in
+        `epochline.protocol.offsets.Origin`.
+        """
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        """Ids of the epochs that committed any of these offsets, in order."""
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: append the range if it starts at the head. Returns whether it did."""
+
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: move the origin back over the range if it ends there. Returns whether it did."""
+
+    def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
+        """What earlier generations committed of today's log before its origin in this one; sorted, and joined.
+
+        Ranges that a restore undid do not count, nor do offsets that the log lost since. None if it is unknown where
+        the log was cut off, because an older version adopted it.
+        """
+
+    def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
+        """Where the log was cut off, as the adoptions of later generations recorded it; None if nowhere.
+
+        What the generation knows of offsets beyond is of another log, whatever Kafka's leader epochs show.
+        """
+
+    def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
+        """Compare-and-swap: move the origin back over a range of `superseded` that ends there, as a carried link.
+
+        Returns whether it did.
+        """
+
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        """Move the head over a range that no epoch will read (INV-9), if it starts there. Returns whether it did."""
+
+    def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
+        """Record a hole in a log as lost: an epoch that reads past it balances (INV-9)."""
+
+    def declared_gaps(self, pipeline: str, tp: TopicPartition) -> Sequence[OffsetRange]:
+        """The holes that were declared lost."""

@@ -6,17 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from epochline.declare.pipeline import Pipeline
-from epochline.ports.attempts import Attempts
-from epochline.ports.chain import Chain
-from epochline.ports.epochs import EpochRows
-from epochline.ports.history import History
-from epochline.ports.operators import Operators
-from epochline.ports.quarantine import Quarantine
+from epochline.ports.epochs import Attempts, Chain, EpochRows
+from epochline.ports.operators import History, Operators, Savepoints
 from epochline.ports.receipts import Receipts
-from epochline.ports.savepoints import Savepoints
-from epochline.ports.states import States
-from epochline.ports.targets import Targets
-from epochline.ports.times import Times
+from epochline.ports.targets import Quarantine, States, Targets
 from epochline.protocol.sink import Sink
 
 
@@ -53,11 +46,7 @@ class Transaction(Protocol):
 
     @property
     def states(self) -> States:
-        """Keyed state."""
-
-    @property
-    def times(self) -> Times:
-        """Event time."""
+        """Keyed state and event times."""
 
     @property
     def savepoints(self) -> Savepoints:

@@ -1,13 +1,19 @@
-"""What operators decided and did."""
+"""What operators decided and did, settings and failures of epochs, and savepoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, Any, Protocol
 
+from epochline.declare.pipeline import Pipeline
 from epochline.ports.epochs import PipelineRow
+from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.failures import RecordedError
+from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.savepoint import Savepoint
 
 PAUSE_AFTER_FAILURES = "pause after failures"
 PAUSE_BEHIND = "pause behind"
@@ -76,3 +82,125 @@ class Operators(Protocol):
 
     def actions(self, pipeline: str) -> Sequence[ActionRow]:
         """Actions on the pipeline, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborts:
+    """How often epochs of a pipeline were aborted."""
+
+    in_a_row: int
+    """Since the last commit, or since aborts last paused the pipeline."""
+    ever: int
+
+
+class History(Protocol):
+    """Settings of epochs, the time of the last commit, and failures since."""
+
+    def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep with the epoch its settings and where each comes from (C10)."""
+
+    def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
+        """The settings that the epoch was planned with; empty if none were kept."""
+
+    def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
+        """Time until the last commit is ``pause`` ago, by the database's clock; zero if it is (K9)."""
+
+    def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
+        """Time until the last epoch, operators' epochs left out, was planned ``interval`` ago; zero if it was (K8)."""
+
+    def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
+        """Number of attempts that ended unsealed within the interval before now (R2)."""
+
+    def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
+        """Class and text of the error of each attempt since the epoch was last planned, the newest first."""
+
+    def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
+        """Keep why a run has no epoch. A repeat by the same run counts once."""
+
+    def plan_succeeded(self, pipeline: str) -> None:
+        """Keep the time, and forget what `plan_failed` kept."""
+
+    def aborts(self, pipeline: str) -> Aborts:
+        """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice (K11)."""
+
+
+class Savepoints(Protocol):
+    """Savepoints, and what a restore undoes. Callers that change something hold the pipeline's row lock."""
+
+    def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
+        """A savepoint of the pipeline's present position, not kept yet; None if no epoch was committed."""
+
+    def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
+        """Write a savepoint with a copy of every state table."""
+
+    def find(self, pipeline: str, name: str) -> Savepoint | None:
+        """The pipeline's savepoint of this name; None if no savepoint has it."""
+
+    def of(self, pipeline: str) -> Sequence[Savepoint]:
+        """The pipeline's savepoints, oldest first."""
+
+    def delete(self, pipeline: str, name: str) -> None:
+        """Delete a savepoint with its copies."""
+
+    def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
+        """Write a savepoint with its copies to a file."""
+
+    def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
+        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts (C11).
+
+        The file appears complete, by a rename, and only its owner can read it. Then the pipeline's files in the folder
+        are deleted, except those of its ``keep`` newest epochs up to this one. Needs no lock: if another epoch was
+        committed while the state was read, nothing is written.
+
+        The folder is created if missing. ``keep`` is at least 1.
+
+        Returns:
+            The file's path; None if the epoch has its file already or another epoch was committed meanwhile.
+
+        Raises:
+            SavepointFileError: the folder cannot be written.
+        """
+
+    def import_savepoint(self, source: IO[bytes]) -> Savepoint:
+        """Keep the savepoint of a file, under its pipeline's name. New pipelines can begin from it.
+
+        Raises:
+            SavepointFileError: the file is damaged or no savepoint, or the name is taken.
+        """
+
+    def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
+        """Ids of the epochs committed after this one and not undone, in order."""
+
+    def put_back_state(
+        self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
+    ) -> None:
+        """Put the savepoint's copies in place of what the state tables hold.
+
+        ``states`` names, by state table, the savepoint's state that goes there. ``epoch_id`` is the restore's. Rows
+        from another pipeline's savepoint count as written by it.
+
+        Raises:
+            StateError: a table does not hold what was saved.
+        """
+
+    def declaration(self, savepoint: Savepoint) -> str:
+        """The declaration under which the savepoint was made, as JSON."""
+
+    def rows_sealed(self, pipeline: str, epochs: Sequence[int]) -> Mapping[str, int]:
+        """How many rows these epochs sealed, by table: sinks, state tables, the quarantine."""
+
+    def restore(
+        self,
+        savepoint: Savepoint,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        undone: Sequence[int],
+        origins: Mapping[TopicPartition, int],
+    ) -> int:
+        """Write the restore's epoch, the savepoint's heads and the undone epochs. Returns the epoch's id.
+
+        ``origins`` has the origin of every partition. A partition in the savepoint goes back to its head there, with
+        the commits up to it carried over; a partition that appeared later goes back to its origin.
+        Records that an undone epoch quarantined are deleted; records that it requeued can be requeued again.
+        """

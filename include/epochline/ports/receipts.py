@@ -18,10 +18,8 @@ from epochline.protocol.sink import Committable, ShownEpoch
 class DueReceipt:
     """A committed epoch that one sink has yet to show.
 
-    Args:
-        sink: the sink's name.
-        committable: what its seal left.
-        tried: whether an earlier publish began with it and may have got anywhere.
+    ``committable`` is what the sink's seal left. ``tried`` says whether an earlier publish began with it and may have
+    got anywhere.
     """
 
     pipeline: str
@@ -108,10 +106,7 @@ class Receipts(Protocol):
     def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
         """Record that the sink shows the epoch, and delete the epoch's rows from the outbox.
 
-        Args:
-            receipt: which.
-            seconds: how long the sink took, if known.
-            outbox: the table that held the rows, for a topic.
+        ``seconds`` is how long the sink took, if known. ``outbox`` is the table that held the rows, for a topic.
 
         Returns:
             False if that was recorded already.

@@ -1,15 +1,18 @@
-"""Target tables and the staging tables that feed them."""
+"""Targets and the staging tables that feed them, the quarantine, and keyed state with its event times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from epochline.declare.event_time import TimeStanding
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateStanding
 from epochline.declare.table import PostgresTable
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable
 
@@ -18,10 +21,8 @@ from epochline.protocol.staging import StagedTable
 class Prepared:
     """What was found in a staging table before its seal.
 
-    Args:
-        refused: rows that the target would refuse.
-        untried: the target has rules that only a trial checks.
-        reads_others: code of the target runs in the trial, and may need the epoch's rows of every other target.
+    ``refused`` has rows that the target would refuse. ``untried`` says that only a trial checks some of its rules, and
+    ``reads_others`` that its code runs in the trial and may need the epoch's rows of every other target.
     """
 
     refused: Sequence[RefusedRow] = ()
@@ -33,9 +34,8 @@ class Prepared:
 class Fit:
     """How the targets that exist fit a declaration.
 
-    Args:
-        problems: why a plan would refuse a target.
-        notes: columns of the record that go nowhere while a table has columns that nothing fills.
+    ``problems`` say why a plan would refuse a target. ``notes`` name columns of the record that go nowhere while a
+    table has columns that nothing fills.
     """
 
     problems: Sequence[str] = ()
@@ -227,3 +227,65 @@ class Targets(Protocol):
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Set statement and lock time-outs for the rest of the transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Quarantined records of a generation that were not requeued and match every field that is set."""
+
+    generation: int
+    epoch_id: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    reason: str | None = None
+    """An SQL LIKE pattern."""
+
+
+Claims = Mapping[tuple[str, int], int]
+"""Numbers of quarantined records per topic and partition."""
+
+
+class Quarantine(Protocol):
+    """Quarantined records that a requeue epoch reads again, each once."""
+
+    def selected(self, pipeline: str, selection: Selection) -> Claims:
+        """How many records match the selection now."""
+
+    def claim_records(self, epoch: Epoch, selection: Selection) -> int:
+        """Assign the selected records to the epoch, permanently (INV-3). Returns their number."""
+
+    def claims(self, epoch: Epoch) -> Claims:
+        """How many records the epoch reads."""
+
+    def claims_are_free(self, epoch: Epoch) -> bool:
+        """Whether no other epoch has requeued any of the epoch's records."""
+
+    def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
+        """In the commit: mark the epoch's records requeued. Records that failed again stay, with the new reason.
+
+        Returns:
+            How many were requeued, and how many stayed.
+        """
+
+
+class States(Protocol):
+    """Keyed state, and event time: what its tables hold, and what epochs left."""
+
+    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends."""
+
+    def last_committed(self, pipeline: str) -> int | None:
+        """Id of the pipeline's last committed epoch; None before the first commit."""
+
+    def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
+        """Record the present content of every state table as what the epoch left."""
+
+    def event_times(self, pipeline: Pipeline) -> TimeStanding:
+        """The event times that the last committed epoch left, and the present time."""
+
+    def keep_unread(self, epoch: Epoch, partitions: Collection[TopicPartition]) -> None:
+        """Keep the partitions that have records beyond the epoch's ranges. An earlier plan's are forgotten."""
+
+    def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
+        """Whether an open window ends after the first watermark and not after the second."""

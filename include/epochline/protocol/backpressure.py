@@ -19,11 +19,9 @@ def adapted_limit(most: int, target: timedelta, newest: Epoch | None) -> int:
     an epoch has a fixed cost beside that of its records, the limit approaches the right one from one side. An epoch
     that read less than its limit and was in time says nothing, and neither does one that needed several attempts.
 
-    Args:
-        most: the declared limit. The result lies between a hundredth of it and it: a target below an epoch's fixed
-            cost would otherwise end at one record per epoch, and the backlog would grow for ever.
-        target: the declared target duration, > 0.
-        newest: the newest committed epoch of the pipeline that was planned without an interval.
+    The result lies between a hundredth of ``most``, the declared limit, and ``most``: a target below an epoch's fixed
+    cost would otherwise end at one record per epoch, and the backlog would grow for ever. ``newest`` is the newest
+    committed epoch that was planned without an interval.
     """
     if newest is None or newest.committed_at is None:
         return most

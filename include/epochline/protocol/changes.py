@@ -85,12 +85,7 @@ _SINK: Mapping[str, tuple[Effect, str]] = {
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """List the fields in which two stored declarations of a pipeline differ.
-
-    Args:
-        before: the declaration of the last epoch, as JSON.
-        now: the declaration as it is written now, as JSON.
-    """
+    """List the fields in which two stored declarations of a pipeline differ."""
     found = list(_plain(before, now))
     for group, other in (("sinks", "state"), ("state", "sinks")):
         was, becomes = _by_table(before, other), _by_table(now, group)
@@ -112,10 +107,8 @@ def as_last_written(
 
     A table keeps its rows and their meaning while declarations leave the table out.
 
-    Args:
-        before: the declaration of the last epoch, as JSON.
-        earlier: declarations of committed epochs, the newest first; read only if a sink is missing.
-        now: the declaration as it is written now, as JSON.
+    ``before`` is the declaration of the last epoch. ``earlier`` has those of committed epochs, the newest first; it is
+    read only if a sink is missing.
     """
     missing = {name for group in _GROUPS for name in _by_table(now, group)}
     missing -= {name for group in _GROUPS for name in _by_table(before, group)}
@@ -130,25 +123,28 @@ def as_last_written(
     return merged
 
 
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The fields that differ, sorted, each with its former and its new value; None if it is missing."""
+    for field in sorted(before.keys() | now.keys()):
+        if before.get(field) != now.get(field):
+            yield field, before.get(field), now.get(field)
+
+
 def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
-    for field in sorted((set(before) | set(now)) - _GROUPS):
-        old, new = before.get(field), now.get(field)
-        if old == new:
+    for field, old, new in _differing(before, now):
+        if field in _GROUPS:
             continue
         if field == "source" and isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _source(old, new)
+            if "inputs" in old and "inputs" in new:
+                yield from _several(old, new)
+            elif "inputs" in old or "inputs" in new:
+                yield _other_names(old, new)
+            else:
+                yield from _one_source("source", old, new)
         elif field == "windows" and isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _windows(old, new)
         else:
             yield Change(field=field, before=old, now=new, effect=Effect.NEXT_EPOCH)
-
-
-def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
-    several = "inputs" in before, "inputs" in now
-    if any(several):
-        yield from _several(before, now) if all(several) else (_other_names(before, now),)
-        return
-    yield from _one_source("source", before, now)
 
 
 def _one_source(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
@@ -159,16 +155,10 @@ def _one_source(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
     }
     if "source" in now:
         advice["connection"] = "the identity of a partition tells whether its positions are the same"
-    for field in sorted(set(before) | set(now)):
-        old, new = before.get(field), now.get(field)
-        if old != new:
-            yield Change(
-                field=f"{where}.{field}",
-                before=old,
-                now=new,
-                effect=Effect.NEXT_EPOCH,
-                advice=advice.get(field, ""),
-            )
+    for field, old, new in _differing(before, now):
+        yield Change(
+            field=f"{where}.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH, advice=advice.get(field, "")
+        )
 
 
 def _other_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
@@ -195,19 +185,13 @@ def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
             advice=_READ_AGAIN if former else "its topics begin by the startup mode",
         )
     for name in sorted(was.keys() & becomes.keys()):
-        old, new = dict(was[name]), dict(becomes[name])
-        yield from _one_source(f"source.inputs.{name}.source", old.pop("source"), new.pop("source"))
-        for field in sorted(old.keys() | new.keys()):
-            if old.get(field) != new.get(field):
-                yield Change(
-                    field=f"source.inputs.{name}.{field}", before=old.get(field), now=new.get(field),
-                    effect=Effect.NEXT_EPOCH,
-                )  # fmt: skip
-    if before.get("records_per_epoch") != now.get("records_per_epoch"):
-        yield Change(
-            field="source.records_per_epoch", before=before.get("records_per_epoch"), now=now.get("records_per_epoch"),
-            effect=Effect.NEXT_EPOCH,
-        )  # fmt: skip
+        yield from _one_source(f"source.inputs.{name}.source", was[name]["source"], becomes[name]["source"])
+        for field, old, new in _differing(was[name], becomes[name]):
+            if field != "source":
+                yield Change(field=f"source.inputs.{name}.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
+    for field, old, new in _differing(before, now):
+        if field == "records_per_epoch":
+            yield Change(field=f"source.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
 
 
 def _place(given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -222,10 +206,7 @@ def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
     """Refuse changes to open windows, which the old declaration made; another result table has no open windows."""
     kept = before.get("into") == now.get("into")
     advice = "open windows were made by the old one; give the results another table"
-    for field in sorted(set(before) | set(now)):
-        old, new = before.get(field), now.get(field)
-        if old == new:
-            continue
+    for field, old, new in _differing(before, now):
         if kept and field in ("window", "key", "aggregates", "query", "parameters", "retractions"):
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
         elif kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
@@ -264,10 +245,7 @@ def _sinks(
     for table in sorted(now.keys() - before.keys()):
         yield Change(field=f"{group}.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
     for table in sorted(before.keys() & now.keys()):
-        for field in sorted(before[table].keys() | now[table].keys()):
-            old, new = before[table].get(field), now[table].get(field)
-            if old == new:
-                continue
+        for field, old, new in _differing(before[table], now[table]):
             if field == "semantics" and old == "at_least_once":
                 where = f"{group}.{table}.semantics"
                 yield Change(field=where, before=old, now=new, effect=Effect.REFUSED, advice=_UNMARKED)
@@ -287,10 +265,7 @@ def _sinks(
 
 
 def _columns(where: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
-    for name in sorted(before.keys() | now.keys()):
-        old, new = before.get(name), now.get(name)
-        if old == new:
-            continue
+    for name, old, new in _differing(before, now):
         if new is None:
             effect, advice = Effect.NEXT_EPOCH, "the table keeps the column; it is NULL in new rows"
         else:

@@ -129,11 +129,8 @@ def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence
 def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[TopicPartition, int | None]) -> None:
     """Refuse a log that was truncated below a head and has grown past it since, which offsets alone cannot show.
 
-    Args:
-        pipeline: its name.
-        heads: every partition's head.
-        ends: for heads that were read under an earlier leader, the end of that leader's epoch
-            (`epochline.ports.OffsetSource.leader_epoch_ends`).
+    For heads that were read under an earlier leader, ``ends`` has the end of that leader's epoch
+    (`epochline.ports.OffsetSource.leader_epoch_ends`).
 
     Raises:
         DataLossError: a head lies beyond the end of its leader's epoch.
@@ -161,12 +158,7 @@ def check_read(
 
     Records are read by a topic's name, which does not identify the log.
 
-    Args:
-        epoch: the epoch, for the message.
-        ranges: its planned ranges.
-        partitions: Kafka's partitions after the read.
-        ends: for ranges that were planned under an earlier leader, the end of that leader's epoch
-            (`epochline.ports.OffsetSource.leader_epoch_ends`).
+    ``partitions`` are Kafka's after the read. ``ends`` is as in `check_not_truncated`, for the ranges.
 
     Raises:
         DataLossError: a topic is gone or was made again, or a log was truncated before the end of a range.
@@ -212,11 +204,8 @@ def cannot_be_read_again(
 ) -> str | None:
     """Why one of these ranges may not hold the records any more that were read from it; None if all do.
 
-    Args:
-        ranges: what epochs read, each with the leader epoch of its plan.
-        seen: the logs as they are.
-        ends: what `epochline.coordinator.observe.ends_of_leader_epochs` gave for the ranges.
-        counted: what `epochline.operations.restorable.logs_of` found in them.
+    Each range has the leader epoch of its plan. ``ends`` is what `epochline.coordinator.observe.ends_of_leader_epochs`
+    gave, and ``counted`` what `epochline.operations.restorable.logs_of` found.
     """
     views = {view.tp: view for view in seen.partitions}
     for planned in ranges:

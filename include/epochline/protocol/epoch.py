@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from epochline.errors import EpochStateError
+from epochline.protocol.sink import SinkAttempt
 
 
 class EpochState(enum.StrEnum):
@@ -196,6 +197,14 @@ class Attempt:
     def application_name(self) -> str:
         """``application_name`` of every session that writes for this attempt, as ``pg_stat_activity`` shows it."""
         return f"epochline:{self.attempt_id}:{self.token[:8]}"
+
+    @property
+    def sink_attempt(self) -> SinkAttempt:
+        """The attempt, as sinks know it."""
+        return SinkAttempt(
+            pipeline=self.pipeline, generation=self.generation, epoch_id=self.epoch_id, attempt=self.number,
+            token=self.token,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"attempt {self.number} of epoch {self.epoch_id} of {self.pipeline}"

@@ -51,9 +51,7 @@ class RecordedError:
     def of(cls, error: BaseException, said: str | None = None) -> RecordedError:
         """What the ledger keeps of an error.
 
-        Args:
-            error: of any class.
-            said: its message, where the error's own text holds more than that.
+        ``said`` is the error's message, where the error's own text holds more than that.
         """
         command: str | None = getattr(error, "command", None)
         if said is None:
@@ -67,9 +65,8 @@ class RecordedError:
 def failure_of(error_class: str | None, error: str | None) -> Failure:
     """Tell failures apart that the pipeline survives from those after which somebody has to act (K11, N1).
 
-    Args:
-        error_class: of the attempt's error; None if nothing was heard of the attempt: its process was lost.
-        error: the whole text that the ledger keeps.
+    The class is None if nothing was heard of the attempt: its process was lost. ``error`` is the whole text that the
+    ledger keeps.
     """
     if error_class is None or error_class in _OF_SERVERS:
         return Failure.PASSING
@@ -84,8 +81,7 @@ def failure_of(error_class: str | None, error: str | None) -> Failure:
 def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
     """How many of an epoch's newest attempts failed of the same error of code; 0 if the newest failure may pass.
 
-    Args:
-        newest_first: class and text of each attempt's error. What fenced an older one follows in its text.
+    Given are class and text of each attempt's error. What fenced an older attempt follows in its text.
     """
     if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
         return 0
@@ -102,9 +98,7 @@ def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[s
     Errors are one if they differ in the numbers of attempts and epochs that they name, or if something was added to
     one of them afterwards.
 
-    Args:
-        rows: attempts or epochs, with the column ``error``.
-        same: columns in which the rows of a group are equal.
+    Rows have the column ``error``. In the columns ``same``, the rows of a group are equal.
     """
     groups: list[list[Mapping[str, Any]]] = []
     for row in rows:

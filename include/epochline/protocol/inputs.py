@@ -6,14 +6,10 @@ name, two sources of the user's own may have equal identities, and each has its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 from epochline.declare.names import ledger_prefix
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-
-T = TypeVar("T", Head, PlannedRange)
+from epochline.protocol.offsets import TopicPartition
 
 
 def in_ledger(source: str, tp: TopicPartition) -> TopicPartition:
@@ -31,9 +27,3 @@ def in_source(source: str, tp: TopicPartition) -> TopicPartition:
 def belongs_to(source: str, topic: str) -> bool:
     """Whether a topic in the ledger is of this source; every topic is of a single one, which has no name."""
     return topic.startswith(ledger_prefix(source))
-
-
-def by_input(sources: Iterable[str], partitions: Iterable[T]) -> Mapping[str, list[T]]:
-    """Heads or ranges of each source, as the ledger names them. Those of a source that is not named are left out."""
-    given = list(partitions)
-    return {source: [one for one in given if belongs_to(source, one.tp.topic)] for source in sources}

@@ -24,13 +24,8 @@ def missing_origins(
 
     A startup mode is resolved once; a partition that has a head keeps it in every mode (S9, X32).
 
-    Args:
-        heads: every head of the pipeline's generation.
-        partitions: Kafka's partitions now.
-        startup: how a topic begins that is new to the ledger.
-        by_pattern: whether the source is declared by a pattern.
-        found: for `FromGroup` and `FromTimestamp`, Kafka's offset for each partition of `begun_by_startup`; None or
-            absent if Kafka has none.
+    ``found`` has, for `FromGroup` and `FromTimestamp`, Kafka's offset of each partition of `begun_by_startup`; None or
+    absent if Kafka has none.
 
     Raises:
         SourceError: the mode gives a partition no offset, or one outside its log.

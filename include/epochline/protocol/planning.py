@@ -74,10 +74,7 @@ def share_limit(
     number of lagging partitions each gets one offset or more. With a smaller limit the first ``limit`` partitions
     of ``order`` get one each.
 
-    Args:
-        backlog: offsets waiting, > 0, per partition.
-        limit: most offsets to read, > 0.
-        order: every partition of ``backlog``, the longest wait first.
+    All numbers are > 0. ``order`` has every partition of ``backlog``, the longest wait first.
     """
     total = sum(backlog.values())
     if limit >= total:
@@ -101,13 +98,7 @@ def share_limit(
 def left_unread(
     heads: Sequence[Head], partitions: Sequence[PartitionView], ranges: Sequence[PlannedRange]
 ) -> frozenset[TopicPartition]:
-    """The partitions that have records beyond an epoch's ranges. Records of an open transaction count as well.
-
-    Args:
-        heads: the heads of the partitions that the declaration reads.
-        partitions: the source's partitions when the epoch is planned.
-        ranges: what the epoch reads.
-    """
+    """The partitions that have records beyond an epoch's ranges. Records of an open transaction count as well."""
     ends = {view.tp: view.high_watermark for view in partitions}
     reached = {head.tp: head.next_offset for head in heads} | {one.tp: one.range.until for one in ranges}
     return frozenset(tp for tp, position in reached.items() if position < ends.get(tp, 0))
@@ -131,11 +122,8 @@ def next_ranges(
 ) -> list[PlannedRange]:
     """The ranges of the next epoch: from each head to the last stable offset, within the limit.
 
-    Args:
-        heads: every partition's head, including new origins.
-        partitions: Kafka's partitions now.
-        limit: most offsets in the epoch; None for no limit.
-        bounds: where a backfill run's interval ends, per partition; a range never goes beyond it.
+    ``heads`` has every partition's head, including new origins. ``bounds`` says where a backfill run's interval ends;
+    no range goes beyond it.
 
     Returns:
         Ranges sorted by topic and partition; empty if there is nothing to read.

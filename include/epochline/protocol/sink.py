@@ -96,10 +96,14 @@ class Writing(Protocol):
 
 
 class Committing(Protocol):
-    """The steps of a sink in tasks. Each may be called again after a crash, by another process."""
+    """The steps of a sink in tasks. Each may be called again after a crash, by another process.
+
+    A sink that inherits them writes `seal`, `commit` and `abort`; the other steps have a default.
+    """
 
     def begin(self, attempt: SinkAttempt) -> None:
-        """Make room for an attempt's rows."""
+        """Make room for an attempt's rows. By default, nothing has to be made."""
+        return
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
         """Check that every part is there and can be committed; return the body of the `Committable`.
@@ -120,13 +124,16 @@ class Committing(Protocol):
         """Discard what the attempt wrote."""
 
     def recover_and_commit(self, committable: Committable) -> None:
-        """Show the rows, however far an earlier process got."""
+        """Show the rows, however far an earlier process got. By default the same as `commit`."""
+        self.commit(committable)
 
     def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Discard what the attempt wrote, however far an earlier process got."""
+        """Discard what the attempt wrote, however far an earlier process got. By default the same as `abort`."""
+        self.abort(attempt)
 
     def notify_complete(self, committable: Committable) -> None:
-        """Learn that every sink shows the epoch and that the ledger has recorded it."""
+        """Learn that every sink shows the epoch and that the ledger has recorded it. Does nothing by default."""
+        return
 
 
 class Sink(Writing, Committing, Protocol):

@@ -15,10 +15,7 @@ from epochline.protocol.staging import StagedTable
 def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str, str]) -> dict[str, str]:
     """Columns of a sink's staging table.
 
-    Args:
-        pipeline: the declaration.
-        sink: one of its sinks.
-        target: the target's columns that this sink fills, without the ``_`` columns.
+    ``target`` has the target's columns that this sink fills, without the ``_`` columns.
     """
     columns = dict(target)
     if sink.mode == "add":
@@ -40,11 +37,7 @@ def staged_tables(
 ) -> tuple[StagedTable, ...]:
     """The staging tables of an attempt: one per sink and the quarantine.
 
-    Args:
-        pipeline: the declaration.
-        targets: per sink, the target's columns as the plan recorded them.
-        epoch_id: id of the epoch.
-        attempt: number of the attempt.
+    ``targets`` has the targets' columns as the plan recorded them, by sink.
     """
     tables = [
         StagedTable(

@@ -98,10 +98,8 @@ def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
 def way_out_of_pause(pipeline: str, command: str | None) -> str:
     """The command, without ``epochline``, that lets a paused pipeline go on.
 
-    Args:
-        pipeline: its name.
-        command: what the ledger keeps with the pause: where ledger or Kafka went back, a resumed pipeline would stop
-            again, and another command resumes it.
+    ``command`` is what the ledger keeps with the pause: where ledger or Kafka went back, a resumed pipeline would stop
+    again, and another command resumes it.
     """
     return command or f"resume {pipeline} --reason …"
 

@@ -22,8 +22,7 @@ class Turns:
 def turns(waits: Iterable[tuple[int, int]]) -> Turns:
     """Order rows so that each is written after the rows that it waits for.
 
-    Args:
-        waits: pairs of rows: the first takes a value that the second still holds.
+    Of each pair of rows, the first takes a value that the second still holds.
     """
     ahead: dict[int, set[int]] = defaultdict(set)
     behind: dict[int, set[int]] = defaultdict(set)

@@ -20,10 +20,6 @@ def records_wait(heads: Sequence[Head], ends: Mapping[TopicPartition, int]) -> b
 
     A partition without a head counts, because a plan writes its origin. So does an end below the head, and a topic
     that was made again: a plan reports the loss.
-
-    Args:
-        heads: every head of the pipeline.
-        ends: the last stable offset of every partition that the pipeline reads.
     """
     known = {head.tp: head.next_offset for head in heads}
     return any(known.get(tp) != end for tp, end in ends.items())
@@ -39,11 +35,7 @@ def is_abandoned(epoch: Epoch) -> bool:
 
 @dataclass(slots=True)
 class Restraint:
-    """Keeps wakings of one pipeline apart: by its interval, and by more while they lead to no epoch.
-
-    Args:
-        interval: least time between two wakings.
-    """
+    """Keeps wakings of one pipeline apart: by its interval, and by more while they lead to no epoch."""
 
     interval: timedelta
     _woken_at: float | None = None
@@ -53,9 +45,7 @@ class Restraint:
     def admits(self, last_epoch_id: int, now: float) -> bool:
         """Whether the pipeline may be woken.
 
-        Args:
-            last_epoch_id: the highest epoch id that the ledger gave, 0 if none.
-            now: seconds of a clock that never goes back.
+        ``last_epoch_id`` is the highest that the ledger gave, 0 if none. ``now`` is by a clock that never goes back.
         """
         if self._woken_at is None:
             return True

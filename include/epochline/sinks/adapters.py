@@ -1,4 +1,4 @@
-"""The adapters of a host, composed in one place: the ledger with its sinks, Kafka's offsets, a job's credentials.
+"""The adapters of a host, composed in one place: the ledger with its sinks, sources, a job's credentials.
 
 Clients of PostgreSQL and Kafka are imported by the methods that need them: a command pays for what it uses.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epochline.config.connections import Connection, Connections, JobCredentials
 
@@ -17,70 +17,79 @@ if TYPE_CHECKING:
     from epochline.declare.source import CustomSource, OneSource
     from epochline.kafka.topic_logs import TopicLogs
     from epochline.ports import Ledger, OffsetSource
-    from epochline.postgres.ledger.transactions import PostgresLedger
     from epochline.protocol.staging import StagingTicket
     from epochline.sources.reading import SourceReader
 
 
-@dataclass(frozen=True, slots=True)
-class Adapters:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters(Connections):
     """What reaches the servers of a host's connections. Nothing connects before it is used.
 
     Args:
-        connections: of the host.
+        look_up: as for `Connections`.
         application_name: of the host, as ``pg_stat_activity`` shows it.
     """
 
-    connections: Connections
     application_name: str
 
-    def ledger_of(self, pipeline: Pipeline) -> Ledger:
-        """The ledger behind the pipeline's PostgreSQL connection."""
+    def ledger(self, of: Pipeline | str) -> Ledger:
+        """The ledger of a pipeline, or of a connection id, for actions on pipelines that may no longer be declared."""
         from epochline.failpoints import watched
-
-        lock_timeout = pipeline.lock_timeout.total_seconds()
-        return watched(self._ledger(pipeline.postgres_connection, lock_timeout=lock_timeout))
-
-    def ledger_at(self, connection_id: str) -> Ledger:
-        """The ledger of a database, for actions on pipelines that may no longer be declared."""
-        return self._ledger(connection_id)
-
-    def _ledger(self, connection_id: str, **options: Any) -> PostgresLedger:
-        from epochline.postgres.ledger.transactions import PostgresLedger
+        from epochline.postgres.ledger.transactions import LOCK_TIMEOUT_SECONDS, PostgresLedger
         from epochline.sinks import sinks_by
 
-        return PostgresLedger(
-            self.connections.postgres_dsn(connection_id),
+        if isinstance(of, str):
+            connection_id, lock_timeout = of, float(LOCK_TIMEOUT_SECONDS)
+        else:
+            connection_id, lock_timeout = of.postgres_connection, of.lock_timeout.total_seconds()
+        ledger = PostgresLedger(
+            self.postgres_dsn(connection_id),
             application_name=self.application_name,
-            sink_factory=sinks_by(self.connections.kafka_settings),
-            **options,
+            lock_timeout=lock_timeout,
+            sink_factory=sinks_by(self.kafka_settings),
         )
+        return watched(ledger)
 
-    def offsets_of(self, pipeline: Pipeline) -> OffsetSource:
-        """The Kafka behind the pipeline's connection, the source of the user's own, or several of them together."""
+    def offsets(self, pipeline: Pipeline, kafka: Callable[[str], OffsetSource] | None = None) -> OffsetSource:
+        """The pipeline's Kafka, the source of the user's own, or several of them together.
+
+        Args:
+            pipeline: the declaration.
+            kafka: gives the Kafka of a connection id; by default, every question opens a client.
+        """
+        from epochline.declare.source import CustomSource
         from epochline.failpoints import watched_source
-
-        return watched_source(self.offsets_by(pipeline, self.offsets_of_one))
-
-    def offsets_by(self, pipeline: Pipeline, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
-        """The pipeline's source, or several of them together, each reached by a function of the caller."""
         from epochline.sources.several import offsets_of_source
 
-        return offsets_of_source(pipeline.source, of_one)
+        def of_one(source: OneSource) -> OffsetSource:
+            if isinstance(source, CustomSource):
+                from epochline.sources.positions import SourcePositions
 
-    def offsets_of_one(self, source: OneSource) -> OffsetSource:
-        """The Kafka behind a source's connection, or the source of the user's own."""
-        from epochline.declare.source import CustomSource
+                return SourcePositions(source.spec, self._source_connection(source))
+            if kafka is not None:
+                return kafka(source.connection)
+            from epochline.kafka.source import KafkaOffsets
 
-        if isinstance(source, CustomSource):
-            from epochline.sources.positions import SourcePositions
+            return KafkaOffsets(self.kafka_settings(source.connection))
 
-            return SourcePositions(source.spec, self._source_connection(source))
+        return watched_source(offsets_of_source(pipeline.source, of_one))
+
+    @contextmanager
+    def kafka(self, connection_id: str) -> Iterator[OffsetSource]:
+        """The Kafka of a connection, asked by one client in the whole block.
+
+        Raises:
+            ConfigurationError: there is no such connection.
+            SourceError: Kafka does not answer, or refuses.
+        """
+        from epochline.failpoints import watched_source
         from epochline.kafka.source import KafkaOffsets
 
-        return KafkaOffsets(self.connections.kafka_settings(source.connection))
+        source = KafkaOffsets(self.kafka_settings(connection_id))
+        with source.one_client():
+            yield watched_source(source)
 
-    def records_of(self, source: OneSource, patience: float = 120) -> TopicLogs | SourceReader:
+    def records(self, source: OneSource, patience: float = 120) -> TopicLogs | SourceReader:
         """The records of a source, for audits and previews.
 
         Args:
@@ -98,25 +107,10 @@ class Adapters:
             return SourceReader(source.spec, connection=self._source_connection(source))
         from epochline.kafka.topic_logs import TopicLogs
 
-        return TopicLogs(self.connections.kafka_settings(source.connection), patience)
+        return TopicLogs(self.kafka_settings(source.connection), patience)
 
     def _source_connection(self, source: CustomSource) -> Connection | None:
-        return None if source.connection is None else self.connections.look_up(source.connection)
-
-    @contextmanager
-    def opened_offsets(self, connection_id: str) -> Iterator[OffsetSource]:
-        """The Kafka behind a connection, asked by one client in the whole block.
-
-        Raises:
-            ConfigurationError: there is no such connection.
-            SourceError: Kafka does not answer, or refuses.
-        """
-        from epochline.failpoints import watched_source
-        from epochline.kafka.source import KafkaOffsets
-
-        source = KafkaOffsets(self.connections.kafka_settings(connection_id))
-        with source.one_client():
-            yield watched_source(source)
+        return None if source.connection is None else self.look_up(source.connection)
 
     def job_credentials(self, pipeline: Pipeline, ticket: StagingTicket) -> JobCredentials:
         """What the Spark job of an attempt is given; a login of its own is checked before.
@@ -127,24 +121,23 @@ class Adapters:
         """
         from epochline.declare.source import CustomSource
 
-        dsn = self.connections.postgres_dsn(pipeline.postgres_connection)
+        dsn = self.postgres_dsn(pipeline.postgres_connection)
         if pipeline.writer_connection is not None:
             from epochline.postgres.ledger.writer import check_writer
 
-            ledger, dsn = dsn, self.connections.postgres_dsn(pipeline.writer_connection)
+            ledger, dsn = dsn, self.postgres_dsn(pipeline.writer_connection)
             check_writer(ledger, dsn, ticket)
-        brokers = {
-            one.connection: self.connections.kafka_settings(one.connection) for one in pipeline.kafka_sources.values()
-        }
+        ids = {source.connection for source in pipeline.kafka_sources.values()}
+        brokers = {connection_id: self.kafka_settings(connection_id) for connection_id in ids}
         several = len(pipeline.inputs) > 1
         return JobCredentials(
             dsn=dsn,
             kafka={} if several else next(iter(brokers.values()), {}),
             kafkas=brokers if several else {},
             source_connections={
-                one.source.connection: self.connections.look_up(one.source.connection)
-                for one in pipeline.inputs.values()
-                if isinstance(one.source, CustomSource) and one.source.connection is not None
+                given.source.connection: self.look_up(given.source.connection)
+                for given in pipeline.inputs.values()
+                if isinstance(given.source, CustomSource) and given.source.connection is not None
             },
-            registries=self.connections.registries_of(pipeline),
+            registries=self.registries_of(pipeline),
         )

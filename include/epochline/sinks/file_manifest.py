@@ -96,11 +96,7 @@ def entry_path(epoch_id: int) -> str:
 
 
 class FileManifest:
-    """Reads the manifest of one file sink.
-
-    Args:
-        path: the sink's folder, as declared.
-    """
+    """Reads the manifest of one file sink."""
 
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")

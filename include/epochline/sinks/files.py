@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from epochline.declare.specs import FilesSpec
 from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
-from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt, WrittenPart
+from epochline.protocol.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
 from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile
 from epochline.sinks.storage import STAGING, reaching
 from epochline.sinks.store_probe import probe
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from epochline.sinks.file_part import FilePart
 
 
-class FileSink:
-    """Implements `epochline.protocol.sink.Sink` for files.
-
-    Args:
-        files: the declaration.
+class FileSink(Sink):
+    """A folder of files.
 
     Raises:
         SinkError: fsspec cannot open the URL here.
@@ -108,43 +105,6 @@ class FileSink:
             SinkError: the files are lost, or another pipeline writes here.
             SinkUnavailableError: the storage does not answer.
         """
-        self._show(committable)
-
-    def recover_and_commit(self, committable: Committable) -> None:
-        """Do the same as `commit`, however far an earlier process got."""
-        self._show(committable)
-
-    def abort(self, attempt: SinkAttempt) -> None:
-        """Remove the attempt's folder and nothing else. A repeat changes nothing; a shown attempt is kept.
-
-        Raises:
-            SinkUnavailableError: the storage does not answer.
-        """
-        self._discard(attempt)
-
-    def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Do the same as `abort`, however far an earlier process got."""
-        self._discard(attempt)
-
-    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The last epoch of the manifest.
-
-        Raises:
-            SinkError: another pipeline writes here, or the manifest's entry is damaged.
-            SinkUnavailableError: the storage does not answer.
-        """
-        newest = self._newest()
-        if newest is None:
-            return None
-        self._refuse_another(newest, pipeline)
-        return ShownEpoch(
-            generation=newest.generation, epoch_id=newest.epoch, token=newest.token, reached=newest.reached
-        )
-
-    def notify_complete(self, committable: Committable) -> None:
-        """Do nothing: the manifest's entry was the last step."""
-
-    def _show(self, committable: Committable) -> None:
         attempt, body = committable.attempt, committable.body
         target = self._storage.target(body["folder"], attempt.epoch_id)
         if not self._is_shown(attempt):
@@ -164,6 +124,31 @@ class FileSink:
             failpoint("files.shown")
         shown = frozenset(file["file"] for file in body["files"]) if target == body["folder"] else frozenset()
         self._storage.remove(_folder(attempt), keep=shown)
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Remove the attempt's folder and nothing else. A repeat changes nothing; a shown attempt is kept.
+
+        Raises:
+            SinkUnavailableError: the storage does not answer.
+        """
+        failpoint("files.abort")
+        if not self._is_shown(attempt):
+            self._storage.remove(_folder(attempt))
+
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The last epoch of the manifest.
+
+        Raises:
+            SinkError: another pipeline writes here, or the manifest's entry is damaged.
+            SinkUnavailableError: the storage does not answer.
+        """
+        newest = self._newest()
+        if newest is None:
+            return None
+        self._refuse_another(newest, pipeline)
+        return ShownEpoch(
+            generation=newest.generation, epoch_id=newest.epoch, token=newest.token, reached=newest.reached
+        )
 
     def _move(self, committable: Committable, target: str) -> None:
         attempt, sealed = committable.attempt, committable.body["folder"]
@@ -187,11 +172,6 @@ class FileSink:
     def _is_complete(self, committable: Committable, folder: str) -> bool:
         sizes = self._storage.sizes(folder)
         return all(sizes.get(file["file"]) == file["bytes"] for file in committable.body["files"])
-
-    def _discard(self, attempt: SinkAttempt) -> None:
-        failpoint("files.abort")
-        if not self._is_shown(attempt):
-            self._storage.remove(_folder(attempt))
 
     def _is_shown(self, attempt: SinkAttempt) -> bool:
         with reaching(self._files.name):

@@ -106,10 +106,7 @@ class Storage:
 
         If the file exists, it is kept and no error is raised. Read the file to find out whose it is.
 
-        Args:
-            path: path of the file.
-            data: content of the file.
-            scratch: a folder for temporary files, which a crash may leave behind.
+        A crash may leave temporary files behind in the folder ``scratch``.
         """
         with reaching(self._sink), suppress(FileExistsError):
             self._files.pipe_file(self._whole(path), data, mode="create")

@@ -18,10 +18,6 @@ def probe(storage: Storage, sink: str) -> None:
 
     Writes a file below `PROBES` and removes it. A crash may leave the file behind. On a disk nothing is checked.
 
-    Args:
-        storage: the sink's storage.
-        sink: name of the sink, for errors.
-
     Raises:
         SinkError: the store does not do so, refuses to, or lacks the bucket.
         SinkUnavailableError: the store does not answer.

@@ -19,10 +19,6 @@ _PATIENCE_SECONDS = 60
 def storage_at(path: str, sink: str) -> Storage:
     """Open the storage of a path or URL.
 
-    Args:
-        path: the sink's folder.
-        sink: name of the sink, for errors.
-
     Raises:
         SinkError: fsspec does not know the URL's scheme, or its driver is not installed.
     """

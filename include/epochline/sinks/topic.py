@@ -22,7 +22,7 @@ from epochline.kafka.preflight import check_records, check_topic, make_control_t
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.quantities import counted, duration, number
-from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
+from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +37,16 @@ class LedgerConnections(Protocol):
         """Open a separate transaction."""
 
 
-class TopicSink:
+class TopicSink(Sink):
     """Publishes a pipeline's outbox to its topic.
 
-    Implements ``Sink`` and the optional ``Preflighted``, ``Prepared``, ``Measured`` and ``Inspectable`` of
+    Has the optional ``Preflighted``, ``Prepared``, ``Measured`` and ``Inspectable`` of
     `epochline.protocol.sink`.
 
     Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
 
-    Args:
-        pipeline: name of the pipeline.
-        outbox: outbox of the topic.
-        settings: looks up the settings of the brokers (`epochline.config.kafka.broker_settings`).
-        ledger: connections to the database with outbox and receipts.
+    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``ledger`` connects to
+    the database with outbox and receipts.
     """
 
     def __init__(
@@ -100,9 +97,6 @@ class TopicSink:
         return ShownEpoch(
             generation=marker.generation, epoch_id=marker.epoch_id, token=marker.token, reached=marker.reached
         )
-
-    def begin(self, attempt: SinkAttempt) -> None:
-        """Do nothing: the outbox is staged with the tables."""
 
     def write(self, attempt: SinkAttempt, part: int) -> PartWriter:
         """Never called: rows are staged for the outbox, like those of any table."""
@@ -160,22 +154,6 @@ class TopicSink:
             SinkAheadError: the last marker is of an epoch that the ledger does not know.
             SinkError: Kafka refuses, or the outbox does not hold the sealed rows.
         """
-        self._publish(committable)
-
-    def abort(self, attempt: SinkAttempt) -> None:
-        """Do nothing: the outbox's staging is discarded with that of the tables."""
-
-    def recover_and_commit(self, committable: Committable) -> None:
-        """Do the same as `commit`: fence and marker settle what an earlier process left."""
-        self._publish(committable)
-
-    def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Do nothing, as in `abort`."""
-
-    def notify_complete(self, committable: Committable) -> None:
-        """Do nothing: the ledger deletes the outbox's rows with the receipt."""
-
-    def _publish(self, committable: Committable) -> None:
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
             with self._ledger.connection() as connection, self._measuring():
@@ -197,6 +175,9 @@ class TopicSink:
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body(), self._topic.other_topics)
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Do nothing: the outbox's staging is discarded with that of the tables."""
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:

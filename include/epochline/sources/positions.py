@@ -12,9 +12,10 @@ from epochline.declare.source import KafkaSource
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import SourceError
 from epochline.ports import OffsetSource
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
@@ -23,9 +24,7 @@ from epochline.sources.reading import explaining, open_source
 class SourcePositions:
     """A source of the user's own, as an `epochline.ports.OffsetSource`. It has no consumer group and no leaders.
 
-    Args:
-        declared: the source. Each question constructs a new instance, which holds no earlier answer.
-        connection: what its class gets.
+    Each question constructs a new instance of the source, which holds no earlier answer.
     """
 
     def __init__(self, declared: CustomSourceSpec, connection: Connection | None = None) -> None:

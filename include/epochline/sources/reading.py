@@ -52,10 +52,7 @@ def explaining(declared: CustomSourceSpec, what: str) -> Iterator[None]:
 class SourceReader:
     """Reads ranges of a source, in order and in bounded memory. It has the methods of Kafka's reader.
 
-    Args:
-        declared: the source.
-        records: a batch ends after so many records, or after 16 MiB.
-        connection: what the source's class gets.
+    A batch ends after ``records`` records, or after 16 MiB.
     """
 
     declared: CustomSourceSpec

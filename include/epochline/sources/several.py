@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from epochline.declare.inputs import DeclaredSource, Sources
 from epochline.declare.names import ledger_prefix
@@ -14,20 +14,19 @@ from epochline.declare.source import KafkaSource, OneSource
 from epochline.declare.startup import FromGroup
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.ports import OffsetSource
+from epochline.protocol.balances import LogGaps
 from epochline.protocol.clusters import cluster_text
 from epochline.protocol.inputs import belongs_to, in_ledger, in_source
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, LogGaps, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView
+
+V = TypeVar("V")
 
 
 def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
     """What is asked for the offsets of a declared source.
-
-    Args:
-        declared: the source, or several of them.
-        of_one: gives what is asked for the offsets of one source.
 
     Raises:
         SourceError, ConfigurationError: as ``of_one`` does. The message names the input and its connection.
@@ -45,10 +44,6 @@ class SeveralOffsets:
     """Several sources. Every topic has the prefix of its input, as in the ledger.
 
     Each method raises what the sources raise. The message names the input and its connection.
-
-    Args:
-        declared: the declaration.
-        asked: what is asked for the offsets of each input.
     """
 
     def __init__(self, declared: Sources, asked: Mapping[str, OffsetSource]) -> None:
@@ -82,22 +77,23 @@ class SeveralOffsets:
         )
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
-        found: dict[tuple[str, int], int] = {}
-        for name, asked in self._asked.items():
-            with self._naming(name):
-                own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
-                counted = asked.counted(own) if own else {}
-                found |= {(f"{ledger_prefix(name)}{topic}", partition): n for (topic, partition), n in counted.items()}
-        return found
+        return self._of_ranges(ranges, lambda asked, own: asked.counted(own))
 
     def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
-        found: dict[tuple[str, int], LogGaps] = {}
+        return self._of_ranges(ranges, lambda asked, own: asked.gaps(own))
+
+    def _of_ranges(
+        self,
+        ranges: Sequence[PlannedRange],
+        ask: Callable[[OffsetSource, Sequence[PlannedRange]], Mapping[tuple[str, int], V]],
+    ) -> Mapping[tuple[str, int], V]:
+        answers: dict[tuple[str, int], V] = {}
         for name, asked in self._asked.items():
+            own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
             with self._naming(name):
-                own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
-                gaps = asked.gaps(own) if own else {}
-                found |= {(f"{ledger_prefix(name)}{topic}", number): of for (topic, number), of in gaps.items()}
-        return found
+                answer = ask(asked, own) if own else {}
+            answers |= {(f"{ledger_prefix(name)}{topic}", number): value for (topic, number), value in answer.items()}
+        return answers
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         raise SourceError("several sources start no runs.")
@@ -106,22 +102,25 @@ class SeveralOffsets:
         raise SourceError("each Kafka of several sources is asked for the ends of its own logs.")
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        found: dict[TopicPartition, int | None] = {}
-        for name, asked in self._asked.items():
-            with self._naming(name):
-                own = [in_source(name, tp) for tp in partitions if belongs_to(name, tp.topic)]
-                if own:
-                    found |= {in_ledger(name, tp): at for tp, at in asked.offsets_at(own, moment).items()}
-        return found
+        return self._of_partitions(partitions, lambda asked, own: asked.offsets_at(list(own), moment))
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        found: dict[TopicPartition, int | None] = {}
+        return self._of_partitions(
+            epochs, lambda asked, own: asked.leader_epoch_ends({there: epochs[tp] for there, tp in own.items()})
+        )
+
+    def _of_partitions(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[OffsetSource, Mapping[TopicPartition, TopicPartition]], Mapping[TopicPartition, int | None]],
+    ) -> Mapping[TopicPartition, int | None]:
+        """Ask each input for its partitions, which are given with their names in the ledger."""
+        answers: dict[TopicPartition, int | None] = {}
         for name, asked in self._asked.items():
+            own = {in_source(name, tp): tp for tp in partitions if belongs_to(name, tp.topic)}
             with self._naming(name):
-                own = {in_source(name, tp): epoch for tp, epoch in epochs.items() if belongs_to(name, tp.topic)}
-                if own:
-                    found |= {in_ledger(name, tp): end for tp, end in asked.leader_epoch_ends(own).items()}
-        return found
+                answers |= {own[tp]: answer for tp, answer in (ask(asked, own) if own else {}).items()}
+        return answers
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the group holds of each source. A source with ``mirror=False`` is asked only for its startup's group."""

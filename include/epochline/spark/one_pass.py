@@ -14,7 +14,7 @@ from epochline.config.registry import Registries
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import PipelineSpec, TableSpec
 from epochline.postgres.ledger.parts import message_of
-from epochline.protocol.offsets import PartitionCounts, add_up
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging import StagedTable
 from epochline.spark.functions import ShippedFunctions

@@ -31,7 +31,7 @@ from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import PipelineSpec
 from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
-from epochline.protocol.offsets import PartitionCounts, add_up
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.source import RecordSource

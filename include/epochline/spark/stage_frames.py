@@ -22,7 +22,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
 from epochline.postgres.ledger.parts import counts_of
-from epochline.protocol.offsets import add_up
+from epochline.protocol.balances import add_up
 from epochline.spark.attempt_plan import AttemptPlan
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common

@@ -16,7 +16,7 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
 from epochline.errors import EpochFencedError, EpochNotFoundError, RecordsGoneError
 from epochline.postgres.ledger.parts import counts_of
-from epochline.protocol.offsets import add_up
+from epochline.protocol.balances import add_up
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.credentials import JobCredentials
 from tests.integration.kafka_topics import admin_of, span_of_timestamps, transactional_producer

@@ -21,7 +21,8 @@ from epochline.declare.parsers import Json
 from epochline.errors import BadRecordError, RecordsRefusedError
 from epochline.kafka.records import RecordReader
 from epochline.postgres.ledger.parts import counts_of
-from epochline.protocol.offsets import OffsetRange, add_up
+from epochline.protocol.balances import add_up
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.staging import StagingTicket
 from tests.commands import in_processes
 from tests.integration.kafka_topics import make_topic

@@ -17,7 +17,7 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
 from epochline.errors import DeclarationError, EpochlineError
 from epochline.postgres.ledger.parts import PARSE, counts_of
-from epochline.protocol.offsets import add_up
+from epochline.protocol.balances import add_up
 from epochline.protocol.staging import StagingTicket
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE

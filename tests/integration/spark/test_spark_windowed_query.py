@@ -20,7 +20,7 @@ from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Sta
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.columns import DELETED
 from epochline.declare.event_time import PartitionTime, watermark
-from epochline.declare.sql_functions import ROW_WISE
+from epochline.declare.sql_dialect import ROW_WISE
 from epochline.errors import DeclarationError
 from epochline.spark.windowed_query import query_results, query_rows, require_same_query
 from epochline.spark.windowing import windowed

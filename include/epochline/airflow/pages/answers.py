@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import HTTPException, Request
 
-from epochline.airflow.connections import postgres_dsn
+from epochline.airflow.connections import adapters
 from epochline.airflow.reading import Snapshot, snapshot
 from epochline.errors import ConfigurationError
 
@@ -28,7 +28,7 @@ def dsn() -> str:
         ConfigurationError: Airflow has no such connection, or it names no host or database.
     """
     try:
-        return postgres_dsn(CONNECTION)
+        return adapters().postgres_dsn(CONNECTION)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"{error} Its login is a member of the role epochline_reader, in the database of the ledger."

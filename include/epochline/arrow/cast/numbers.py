@@ -13,7 +13,7 @@ from epochline.arrow.cast.checks import DoesNotFitError, require
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
-_NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+_NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?0*[0-9]{1,9})?$"
 _NO_NUMBER = r"^(NaN|-?Infinity)$"
 """As PostgreSQL writes them. No decimal of Arrow has them, so only ``numeric`` without a precision takes them."""
 # The digits that PostgreSQL's numeric has before and after the point.

@@ -32,7 +32,7 @@ from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import OutboxSpec, PipelineSpec, TableSpec
 from epochline.errors import BadRecordError
-from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging import StagedTable
 

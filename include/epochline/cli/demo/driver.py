@@ -79,8 +79,8 @@ def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, A
 
 
 def _is_open(ledger: Session, attempt: dict[str, Any]) -> bool:
-    (found,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
-    return bool(found["open"])
+    (row,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
+    return bool(row["open"])
 
 
 def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> Caught | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 from epochline.errors import StackError
@@ -172,9 +171,3 @@ def _count(path: Path) -> int:
 
 def _lines_of(partition: int, lines: int, partitions: int) -> int:
     return len(range(partition, lines, partitions))
-
-
-def first_lines(source: Path, lines: int) -> list[bytes]:
-    """The first lines of a log."""
-    with source.open("rb") as opened:
-        return list(islice(opened, lines))

@@ -1,30 +1,36 @@
-"""The steps of the demo."""
+"""The command `epochline demo`, and the steps of the demo."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.rule import Rule
 
 from epochline.cli import database, printing
 from epochline.cli.database import Session
-from epochline.cli.demo.background_feed import Feeding
 from epochline.cli.demo.driver import Caught, kill_while_staging
 from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
-from epochline.cli.demo.verdict import verdict
 from epochline.cli.lag import records_behind
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.migrate import create_declared
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, StackError
+from epochline.kafka.feed import FeedReport, feed
 from epochline.local.airflow_api import AirflowApi
+from epochline.local.home import project_root
 from epochline.local.postgres import client_environment
 from epochline.local.stack import Stack
 
+LINES = 250_000
 PIPELINE = TOPIC = "access_log"
 _SEED = 7
 _FEED_SECONDS = 75
@@ -32,6 +38,23 @@ _FIRST_EPOCH = 100_000
 """Lines in the first epoch."""
 _ROUNDS = 4
 _PATIENCE_SECONDS = 600
+
+
+def demo(
+    log: Annotated[
+        Path | None, typer.Option(help="Your own access log; a deterministic one is generated if not given.")
+    ] = None,
+    lines: Annotated[int, typer.Option(min=1000, help="Length of the generated log, in lines.")] = LINES,
+) -> None:
+    """Feed an access log while Airflow runs epochs, kill a Spark driver, and compare the result with the log.
+
+    Starts the stack if it does not run, and leaves it running. May be repeated, also after an interruption: each demo
+    adds a log, and the verdict covers all logs. Exit code 0: the target holds exactly what was fed; 1: it does not, or
+    a step failed; 2: the logs could not be compared, or wrong use; 130: interrupted.
+    """
+    code = Show(log, lines).run()
+    if code:
+        raise typer.Exit(code)
 
 
 class Show:
@@ -48,14 +71,14 @@ class Show:
         self._log = log
         self._lines = lines
         self._stack = Stack()
-        self._too_fast = 0
 
     def run(self) -> int:
         """Run every step; return the verdict's exit code."""
         _step("the stack: PostgreSQL, Kafka, Spark and Airflow", f"home: {self._stack.home}")
         self._stack.up(report=printing.say)
         create_declared(printing.say)
-        api = self._airflow()
+        api = stack_api()
+        _wait(lambda: api.dag(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
         fed = FedLogs(self._stack.home.path("demo"), TOPIC, self._stack.kafka.bootstrap_servers)
         for note in fed.settle():
             printing.say(note)
@@ -64,12 +87,6 @@ class Show:
             self._show_recovery(ledger, caught)
             self._until_caught_up(ledger)
             return self._conclude(ledger, fed)
-
-    def _airflow(self) -> AirflowApi:
-        """The API, after Airflow has found the DAG."""
-        api = stack_api()
-        _wait(lambda: api.dag(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
-        return api
 
     def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Session) -> Caught:
         """Feed a log and kill a driver. If every driver was too fast, feed another log all at once."""
@@ -102,7 +119,9 @@ class Show:
                 str(self._stack.home.root),
                 PIPELINE,
                 give_up=lambda: feeding.done and self._nothing_left(ledger),  # noqa: B023
-                missed=self._say_missed,
+                missed=lambda epoch_id: printing.say(
+                    f"the driver of epoch {epoch_id} was too fast to be killed; trying the next epoch"
+                ),
             )
             if caught is not None:
                 self._show_kill(caught)
@@ -134,9 +153,6 @@ class Show:
         unfinished = database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
         return not unfinished and not records_behind(PIPELINE)
 
-    def _say_missed(self, epoch_id: int) -> None:
-        printing.say(f"the driver of epoch {epoch_id} was too fast to be killed; trying the next epoch")
-
     def _show_kill(self, caught: Caught) -> None:
         _step(
             f"killed: the Spark driver of epoch {caught.epoch_id}, attempt {caught.attempt} (process {caught.pid},"
@@ -156,11 +172,10 @@ class Show:
             f"Airflow starts the task again: attempt {caught.attempt + 1} fences attempt {caught.attempt} and reads"
             " the same range",
         )
-        key = {"pipeline": PIPELINE, "epoch_id": caught.epoch_id}
         shown: list[tuple[str, int]] = []
 
         def settled() -> bool:
-            (epoch,) = database.ask(ledger, "outcome_of_epoch", pipeline=PIPELINE, epoch=key["epoch_id"])
+            (epoch,) = database.ask(ledger, "outcome_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id)
             now = (epoch["state"], epoch["attempt"])
             if now not in shown:
                 shown.append(now)
@@ -171,8 +186,10 @@ class Show:
         if shown[-1][0] == "ABORTED":
             printing.say("its run gave up; the next run reads the range again")
         show_attempts(database.ask(ledger, "attempts_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id))
-        for one in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
-            printing.say(f"attempt {caught.attempt}, session {one['backend_pid']} on {one['host']}: {one['what']}")
+        for write in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
+            printing.say(
+                f"attempt {caught.attempt}, session {write['backend_pid']} on {write['host']}: {write['what']}"
+            )
 
     def _until_caught_up(self, ledger: Session) -> None:
         _step("waiting until every line is committed")
@@ -221,3 +238,52 @@ def _wait(ready: Callable[[], Any], what: str, seconds: float = _PATIENCE_SECOND
                 " Airflow. The stack is left running, and the demo can be run again."
             )
         time.sleep(every)
+
+
+class Feeding:
+    """A log that is being fed. The feed stops when this process ends; `FedLogs` then knows which lines were fed."""
+
+    def __init__(self, bootstrap: str, log: Path, topic: str, *, partitions: int, rate: float | None) -> None:
+        self._arguments = (bootstrap, log, topic, partitions, rate, self._count)
+        self._error: BaseException | None = None
+        self._report: FeedReport | None = None
+        self.lines = 0
+        """Lines handed to the producer so far."""
+        self._thread = threading.Thread(target=self._feed, name="epochline-demo-feed", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the feed has ended. Raises the error that ended it early."""
+        if self._error is not None:
+            raise self._error
+        return self._report is not None
+
+    def _count(self, _read: int) -> None:
+        self.lines += 1
+
+    def _feed(self) -> None:
+        try:
+            self._report = feed(*self._arguments)
+        except BaseException as error:
+            self._error = error
+
+
+def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) -> int:
+    """Run ``access_log_check`` on every log that was fed. Its output goes to this process's output.
+
+    Args:
+        logs: files of the produced lines.
+        service: name of the target database in ``PGSERVICEFILE``.
+        environment: ``PGSERVICEFILE`` and ``PGPASSFILE``.
+
+    Returns:
+        0: the target holds exactly what was produced. 1: it does not. 2: the comparison failed.
+    """
+    named = [argument for log in logs for argument in ("--log", str(log))]
+    command = [sys.executable, "-m", "epochline_examples.access_log.check", *named, "--service", service]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    sys.stdout.flush()
+    return subprocess.run(
+        command, env={**kept, **environment, "PYTHONPATH": str(project_root() / "include")}, check=False
+    ).returncode

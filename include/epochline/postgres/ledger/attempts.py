@@ -18,9 +18,9 @@ from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.shapes import staged_types, table_shapes
+from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, Run
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket

@@ -13,8 +13,9 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError, EpochStateError, LedgerError
 from epochline.ports import PipelineRow
 from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
-from epochline.protocol.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 
 
 def _epoch(row: Row[Any]) -> Epoch:

@@ -1,16 +1,25 @@
-"""The two directions of every migration: run its SQL script, and never go back."""
+"""What every migration is: the SQL script of the same name, which is run and never undone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from alembic import op
 from sqlalchemy import Connection
 
+Direction = Callable[[], None]
 
-def run_script(migration: str) -> None:
-    """Run the ``.sql`` file next to a migration that has the migration's name."""
-    execute_script(op.get_bind(), Path(migration).with_suffix(".sql").read_text())
+
+def migration(file: str) -> tuple[str, str | None, Direction, Direction]:
+    """The revision, the one before it, upgrade and downgrade of ``0002_name.py``, as Alembic reads them."""
+    script = Path(file).with_suffix(".sql")
+    number = int(script.name.partition("_")[0])
+
+    def upgrade() -> None:
+        execute_script(op.get_bind(), script.read_text())
+
+    return f"{number:04}", f"{number - 1:04}" if number > 1 else None, upgrade, _refuse
 
 
 def execute_script(connection: Connection, script: str) -> None:
@@ -18,6 +27,6 @@ def execute_script(connection: Connection, script: str) -> None:
     connection.exec_driver_sql(script, execution_options={"no_parameters": True})
 
 
-def downgrade() -> None:
+def _refuse() -> None:
     """Refuse: a downgrade would delete history. A ledger that is newer than the code is refused as well."""
     raise RuntimeError("the ledger's migrations go forward only; restore a backup instead")

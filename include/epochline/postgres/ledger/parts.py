@@ -15,8 +15,8 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named 
 
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
+from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import RefusedRow
 
 PARSE = "_parse"

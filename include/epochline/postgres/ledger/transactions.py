@@ -23,7 +23,6 @@ from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
 from epochline.postgres.ledger.states import PostgresStates
-from epochline.postgres.ledger.times import PostgresTimes
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
 from epochline.postgres.targets.tables import PostgresTargets
@@ -53,7 +52,6 @@ class PostgresTransaction:
         self.operators = PostgresOperators(connection)
         self.history = PostgresHistory(connection)
         self.states = PostgresStates(connection)
-        self.times = PostgresTimes(connection)
         self.savepoints = PostgresSavepoints(connection)
         self.receipts = PostgresReceipts(connection)
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE
+from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, STAGED_PLACE, is_reserved
 from epochline.declare.names import FOLLOWED, OWNER, deleted_keys_table, order_column, split_table
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError

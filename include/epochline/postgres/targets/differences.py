@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import STAGED_LINEAGE
+from epochline.declare.columns import STAGED_LINEAGE, is_reserved
 from epochline.declare.names import split_table
-from epochline.declare.reserved import is_reserved
 from epochline.declare.table import PostgresTable
 from epochline.ports import RowDifference, TableDifference
 from epochline.postgres.queries.composed import execute_sql

@@ -1,17 +1,5 @@
-"""From which attempt on an epoch's restarts are counted.
+"""From which attempt on an epoch's restarts are counted."""
 
-Revision ID: 0003
-"""
+from epochline.postgres.ledger.forward import migration
 
-from epochline.postgres.ledger.forward import downgrade, run_script
-
-revision = "0003"
-down_revision = "0002"
-branch_labels = None
-depends_on = None
-__all__ = ["downgrade", "upgrade"]
-
-
-def upgrade() -> None:
-    """Run ``0003_restarts.sql``."""
-    run_script(__file__)
+revision, down_revision, upgrade, downgrade = migration(__file__)

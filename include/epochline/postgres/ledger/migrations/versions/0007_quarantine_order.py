@@ -1,17 +1,5 @@
-"""The order in which pages list quarantined records.
+"""The order in which pages list quarantined records."""
 
-Revision ID: 0007
-"""
+from epochline.postgres.ledger.forward import migration
 
-from epochline.postgres.ledger.forward import downgrade, run_script
-
-revision = "0007"
-down_revision = "0006"
-branch_labels = None
-depends_on = None
-__all__ = ["downgrade", "upgrade"]
-
-
-def upgrade() -> None:
-    """Run ``0007_quarantine_order.sql``."""
-    run_script(__file__)
+revision, down_revision, upgrade, downgrade = migration(__file__)

@@ -1,0 +1,157 @@
+"""The balances of an epoch: what was received of each partition, and whether it explains every offset (INV-9). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+
+from epochline.protocol.epoch import Counts
+from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCounts:
+    """Records of one Kafka partition that a part, or a whole attempt, received.
+
+    ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
+    newest event time of a good record, if the pipeline has event time; a watermark that a record carries counts as one
+    that is newer by ``out_of_orderness``. ``oldest_timestamp`` and ``newest_timestamp`` are the least and the greatest
+    of Kafka's own timestamps, of bad records too; None if no record has a usable one.
+    """
+
+    received: int
+    passed: int
+    skipped: int
+    quarantined: int
+    first_offset: int | None
+    last_offset: int | None
+    digest: int
+    newest: datetime | None = None
+    oldest_timestamp: datetime | None = None
+    newest_timestamp: datetime | None = None
+
+    @property
+    def counts(self) -> Counts:
+        """The same without offsets and digest."""
+        return Counts(read=self.received, passed=self.passed, skipped=self.skipped, quarantined=self.quarantined)
+
+    def __add__(self, other: PartitionCounts) -> PartitionCounts:
+        firsts = [o for o in (self.first_offset, other.first_offset) if o is not None]
+        lasts = [o for o in (self.last_offset, other.last_offset) if o is not None]
+        times = [time for time in (self.newest, other.newest) if time is not None]
+        oldest = [time for time in (self.oldest_timestamp, other.oldest_timestamp) if time is not None]
+        newest = [time for time in (self.newest_timestamp, other.newest_timestamp) if time is not None]
+        return PartitionCounts(
+            received=self.received + other.received,
+            passed=self.passed + other.passed,
+            skipped=self.skipped + other.skipped,
+            quarantined=self.quarantined + other.quarantined,
+            first_offset=min(firsts, default=None),
+            last_offset=max(lasts, default=None),
+            digest=(self.digest + other.digest) % 2**64,
+            newest=max(times, default=None),
+            oldest_timestamp=min(oldest, default=None),
+            newest_timestamp=max(newest, default=None),
+        )
+
+
+NOTHING_SEEN = PartitionCounts(
+    received=0, passed=0, skipped=0, quarantined=0, first_offset=None, last_offset=None, digest=0
+)
+
+
+def add_up(
+    parts: Iterable[Mapping[tuple[str, int], PartitionCounts]],
+) -> dict[tuple[str, int], PartitionCounts]:
+    """Sum the messages of parts, keyed by (topic, partition)."""
+    total: dict[tuple[str, int], PartitionCounts] = {}
+    for part in parts:
+        for key, counts in part.items():
+            total[key] = total.get(key, NOTHING_SEEN) + counts
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogGaps:
+    """The offsets of a range that can give no record.
+
+    ``invisible`` counts transaction markers and records of aborted transactions. At ``holes`` the log has nothing.
+    """
+
+    invisible: int
+    holes: tuple[OffsetRange, ...] = ()
+
+
+def unbalanced(
+    planned: Sequence[PlannedRange],
+    seen: Mapping[tuple[str, int], PartitionCounts],
+    *,
+    invisible_allowed: frozenset[str] = frozenset(),
+    counted: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    gaps: Mapping[tuple[str, int], LogGaps] = MappingProxyType({}),
+) -> list[str]:
+    """List the partitions that do not balance at the seal (INV-9).
+
+    Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Elsewhere
+    than in the topics of ``invisible_allowed`` (compacted, or declared to have gaps), ``invisible`` and holes must be
+    what the log was found to have. `undeclared` says which holes nobody declared lost.
+
+    ``counted`` has the source's own counts of records, empty if it does not count. ``gaps`` has what the log was found
+    to have, for ranges of which offsets gave no record.
+    """
+    problems: list[str] = []
+    for one in planned:
+        key = (one.tp.topic, one.tp.partition)
+        got = seen.get(key, NOTHING_SEEN)
+        invisible = len(one.range) - got.received
+        if got.received != got.passed + got.skipped + got.quarantined:
+            problems.append(
+                f"{one}: read {got.received}, but passed {got.passed} + skipped {got.skipped}"
+                f" + quarantined {got.quarantined}"
+            )
+        if invisible < 0:
+            problems.append(f"{one}: {got.received} records read from {len(one.range)} offsets")
+        elif invisible and one.tp.topic not in invisible_allowed:
+            found = gaps.get(key, LogGaps(invisible=0))
+            explained = found.invisible + sum(map(len, found.holes))
+            if invisible != explained:
+                problems.append(
+                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is not"
+                    f" compacted; its log explains {explained} of them"
+                )
+        if counted.get(key, got.received) != got.received:
+            problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")
+        if got.first_offset is not None and got.last_offset is not None:
+            outside = got.first_offset < one.range.start or got.last_offset >= one.range.until
+            if outside:
+                problems.append(
+                    f"{one}: records from offset {got.first_offset} to {got.last_offset} lie outside the range"
+                )
+    expected = {(one.tp.topic, one.tp.partition) for one in planned}
+    problems += [f"{topic}-{p}: read, but not planned" for topic, p in sorted(set(seen) - expected)]
+    return problems
+
+
+def undeclared(
+    gaps: Mapping[tuple[str, int], LogGaps], declared: Mapping[tuple[str, int], Sequence[OffsetRange]]
+) -> dict[tuple[str, int], list[OffsetRange]]:
+    """The holes of logs that no operator declared lost, keyed by (topic, partition)."""
+    found = {
+        key: [part for hole in of.holes for part in left_out(hole, declared.get(key, ()))] for key, of in gaps.items()
+    }
+    return {key: holes for key, holes in found.items() if holes}
+
+
+def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:
+    """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read."""
+    problems = []
+    for topic, partition in sorted({*claims, *seen}):
+        claimed, got = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
+        if got.received != claimed or got.received != got.passed + got.skipped + got.quarantined:
+            problems.append(
+                f"{topic}-{partition}: {claimed} quarantined records were claimed and {got.received} read; passed"
+                f" {got.passed} + skipped {got.skipped} + quarantined {got.quarantined}"
+            )
+    return problems

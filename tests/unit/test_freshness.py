@@ -1,0 +1,145 @@
+"""A measured result counts as long as the code that it speaks of is that of its run."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.freshness import TABLES, History, Measured, of_a_fault, of_tables, stale, told
+from tests.crash.matrix import FAULTS, SPEAKS_OF
+from tests.crash.reliability import ROOT, Result
+
+TEST = "tests/crash/test_some.py"
+CODE = "include/epochline/coordinator/commit.py"
+BEFORE = '"""What it does."""\n\n\ndef f():\n    return 1\n'
+Write = Callable[[str, str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Commits a text to a repository with a product and a test; gives the commit."""
+
+    def git(*arguments: str) -> str:
+        named = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", *named, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()  # fmt: skip
+
+    def write(path: str, text: str) -> str:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        git("add", "-A")
+        git("commit", "--allow-empty", "-qm", "a change")
+        return git("rev-parse", "--short=10", "HEAD")
+
+    git("init", "-q")
+    write(CODE, BEFORE)
+    write(TEST, BEFORE)
+    return write
+
+
+def of(commit: str) -> Measured:
+    return of_a_fault(Result("F11", f"{TEST}::test_one", 1, "passed", None, "2026-01-01", commit))
+
+
+@pytest.mark.parametrize("path", [CODE, TEST, "include/epochline/postgres/queries/new.sql"])
+def test_a_line_is_stale_once_the_code_of_its_fault_or_its_test_changes(
+    write: Write, tmp_path: Path, path: str
+) -> None:
+    commit = write("README.md", "as it was")
+    assert stale([of(commit)], History(tmp_path)) == []
+
+    write(path, "def f():\n    return 2\n")
+
+    (found,) = stale([of(commit)], History(tmp_path))
+    assert found.why == f"changed since {commit}: {path}"
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        (CODE, '"""What it does now."""\n\n\ndef f():\n    """One."""\n    return 1  # always\n'),
+        ("include/epochline/cli/main.py", "X = 1\n"),
+        ("docs/page.md", "text"),
+    ],
+    ids=["words alone", "another folder", "a page"],
+)
+def test_what_a_line_does_not_speak_of_leaves_it_fresh(write: Write, tmp_path: Path, path: str, text: str) -> None:
+    commit = write("README.md", "as it was")
+
+    write(path, text)
+
+    assert stale([of(commit)], History(tmp_path)) == []
+
+
+def test_a_change_that_was_taken_back_leaves_a_line_fresh(write: Write, tmp_path: Path) -> None:
+    commit = write("README.md", "as it was")
+    write(CODE, "def f():\n    return 2\n")
+
+    write(CODE, BEFORE)
+
+    assert stale([of(commit)], History(tmp_path)) == []
+
+
+def test_a_run_of_no_known_commit_does_not_count(write: Write, tmp_path: Path) -> None:
+    commit = write("README.md", "as it was")
+
+    found = stale([of("0123456789"), of(f"{commit}+")], History(tmp_path))
+
+    assert ["does not have" in one.why for one in found] == [True, False]
+    assert "working tree" in found[1].why
+    said = told(2, found)
+    assert "2 of 2 results are older than the code" in said
+    assert said.endswith(f"--write-reliability docs/reliability.md {TEST}")
+
+
+def test_every_measured_table_has_the_commit_of_its_run_and_names_code_that_exists() -> None:
+    """Each table of performance, memory and times, and the pages of the model, the soak and the semantics."""
+    measured = list(of_tables(ROOT))
+
+    assert len({result.name for result in measured}) == len(TABLES)
+    for result in measured:
+        assert [path for path in result.speaks_of if not (ROOT / path).exists()] == []
+    assert {table.section for table in TABLES if table.section} >= {
+        f"bench.{name}" for name in ("state", "footprint", "times", "records", "cold")
+    }
+
+
+def test_a_table_that_is_stale_names_what_measures_it_again(write: Write, tmp_path: Path) -> None:
+    commit = write("README.md", "as it was")
+    table = Measured("docs/performance.md bench.state", commit, ("bench/state.py",), "python -m bench.state")
+    assert stale([table], History(tmp_path)) == []
+
+    write("bench/state.py", "ROUNDS = 7\n")
+
+    said = told(1, stale([table], History(tmp_path)))
+    assert said.startswith(f"docs/performance.md bench.state: changed since {commit}: bench/state.py")
+    assert said.endswith("python -m bench.state")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("bench.new", "TABLES does not say which code bench.new speaks of"),
+        ("bench.state", "has no date and commit of its run"),
+    ],
+)
+def test_a_table_that_nobody_could_find_stale_is_an_error(tmp_path: Path, section: str, message: str) -> None:
+    for table in TABLES:
+        page = tmp_path / table.page
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text((ROOT / table.page).read_text())
+    page = tmp_path / "docs" / "performance.md"
+    page.write_text(f"<!-- {section} begins -->\n| a |\n<!-- {section} ends -->\n")
+
+    with pytest.raises(ValueError, match=message):
+        list(of_tables(tmp_path))
+
+
+def test_every_fault_names_folders_that_exist() -> None:
+    assert SPEAKS_OF.keys() == FAULTS.keys()
+    folders = {folder for some in SPEAKS_OF.values() for folder in some}
+    assert [one for one in folders if not (ROOT / "include" / "epochline" / one).is_dir()] == []
