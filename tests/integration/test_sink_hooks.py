@@ -20,7 +20,7 @@ from epochline.coordinator import abort, commit, seal
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
 from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder, Table
-from tests.integration.sinks_world import World, new_world, values
+from tests.integration.sinks_world import SinksPipeline, new_world, values
 from tests.waiting import wait_until
 
 RECORDING = "own:recording"
@@ -31,7 +31,7 @@ TABLE = Table("append")
 class Four:
     """A pipeline to a table, a topic, files and the sink that writes down its calls."""
 
-    world: World
+    world: SinksPipeline
     folder: Path
 
     @property
@@ -77,7 +77,7 @@ def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
 
 
 @pytest.fixture
-def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> World:
+def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> SinksPipeline:
     """A pipeline with two sinks of the recording kind, and a committed epoch that is to be shown."""
     sinks = (_recording(tmp_path / name) for name in ("first", "second"))
     world = new_world(postgres_dsn, kafka_bootstrap, *sinks)
@@ -283,7 +283,7 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
     assert four.seen() == everywhere(*produced)
 
 
-def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: World, tmp_path: Path) -> None:
+def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: SinksPipeline, tmp_path: Path) -> None:
     """What no repeat mends is what a person has to see; the table shows the epoch all the same."""
     (tmp_path / "first" / "down.commit").touch()
     (tmp_path / "second" / "broken.commit").touch()
@@ -297,7 +297,7 @@ def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: W
 
 
 @pytest.mark.parametrize("mistake", ["mistaken.commit", "mistaken"], ids=["in its commit", "where it is made"])
-def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(two: World, mistake: str, tmp_path: Path) -> None:
+def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(two: SinksPipeline, mistake: str, tmp_path: Path) -> None:
     """E6: whatever it raises; the sink behind it is served, and the error is reported."""
     (tmp_path / "first" / mistake).touch()
 

@@ -120,7 +120,7 @@ class Differences:
         pass
 
 
-class Worlds:
+class TableTwice:
     """A growing table with every value, read by two pipelines: as it is, and as records of Kafka with the same values.
 
     Args:
@@ -195,18 +195,18 @@ class Worlds:
 
 
 @pytest.fixture(scope="module")
-def worlds(new_database: Callable[[], str]) -> Iterator[Worlds]:
+def worlds(new_database: Callable[[], str]) -> Iterator[TableTwice]:
     dsn = new_database()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_SHOP", as_connection(dsn))
-        yield Worlds(dsn)
+        yield TableTwice(dsn)
 
 
 def test_every_supported_type_has_its_extreme_values() -> None:
     assert {parse_type(kind).name for kind in VALUES} >= set(SUPPORTED)
 
 
-def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: Worlds) -> None:
+def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: TableTwice) -> None:
     """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range [F51, N2]."""
     worlds.insert()
 
@@ -220,7 +220,7 @@ def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: World
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_of_the_database_or_the_role_changes_no_value(
-    worlds: Worlds, name: str, owner: str, recovery: Recovery
+    worlds: TableTwice, name: str, owner: str, recovery: Recovery
 ) -> None:
     """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives [F51]."""
     database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
