@@ -47,7 +47,11 @@ class InProcess(Driver):
     _runs: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.ledger = PostgresLedger(self.dsn, sink_factory=sinks_by(lambda _: self.kafka))
+        self.log_in(self.dsn)
+
+    def log_in(self, dsn: str) -> None:
+        """Go on with the login of another URL."""
+        self.dsn, self.ledger = dsn, PostgresLedger(dsn, sink_factory=sinks_by(lambda _: self.kafka))
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return query(self.dsn, statement, *values)

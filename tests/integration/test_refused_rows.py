@@ -604,7 +604,7 @@ def test_a_login_without_the_rights_learns_which_before_anything_is_staged(
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
     ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
     it = Target(postgres_dsn, ddl, GOOD, [PostgresTable(table="t", mode="upsert", key="k")])
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     who = user(it.job.dsn)
 
     missing = "GRANT SELECT ON t; GRANT INSERT ON t; GRANT UPDATE ON t; GRANT USAGE ON SEQ"
@@ -631,7 +631,7 @@ def test_a_row_that_row_level_security_refuses_is_set_aside(
         " CREATE POLICY few ON t USING (true) WITH CHECK (v < 10)"
     )
     it = Target(postgres_dsn, ddl, [*GOOD, kv("c", 10)])
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     as_superuser(f"GRANT SELECT, INSERT ON t TO {user(it.job.dsn)}")
 
     [said] = it.sealed_after_attempts()
@@ -659,7 +659,7 @@ def test_who_may_only_fill_a_table_fills_its_identity_column(
     """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
     ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"
     it = Target(postgres_dsn, ddl, GOOD)
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     as_superuser(f"GRANT INSERT ON t TO {user(it.job.dsn)}")
     with pytest.raises(TargetError, match="Missing: GRANT SELECT ON t"):
         it.job.planned()
