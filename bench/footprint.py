@@ -173,7 +173,7 @@ def rendered(stored: Mapping[str, Any]) -> str:
     """The table of what is stored. Of small records it shows the large epochs alone: their number changes nothing."""
     columns = (*PARTS, LARGEST)
     lines = [
-        f"One epoch with a Spark of its own, two tasks at a time, {PARTITIONS} Kafka partitions; the most at any"
+        f"One epoch alone on its Spark, two tasks at a time, {PARTITIONS} Kafka partitions; the most at any"
         " moment, in MiB.",
         f"Measured by `python -m bench.footprint` on {stored['machine']}; load average {stored['load']};"
         f" {stored['date']}, `{stored['commit']}`.",

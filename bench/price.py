@@ -27,8 +27,8 @@ from bench.epochs import Bench, Epochs, in_spark, rounds_of
 from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.encoding import CopyEncoder
-from epochline.arrow.stage.flow import BatchFlow
 from epochline.declare.specs import PipelineSpec
 from epochline.kafka.preflight import check_topic
 from epochline.protocol.offsets import OffsetRange, PlannedRange
@@ -73,7 +73,7 @@ class Straight:
         # Imported by the task: the class belongs to a module of C, which is not pickled.
         from confluent_kafka import Producer
 
-        flow = BatchFlow(self.pipeline, self.staged)
+        flow = BatchRows(self.pipeline, self.staged)
         producer = Producer({**self.kafka, "linger.ms": 5, "enable.idempotence": True})
         written = 0
         with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:

@@ -20,9 +20,11 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.attempt_plan import read_plan
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.staging import StagingWriter
 from epochline.testing import FakeKafka
 from tests.driver import Driver
-from tests.job import staging_writer, write_as_spark
+from tests.job import write_as_spark
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000
 NO_RULE = "no rule"
@@ -69,10 +71,9 @@ class Ruled(Driver):
         run = str(number)
         planned, ticket = self.to_begun(run)
         ticket = read_plan(self._dsn, self.name, ticket.epoch_id, ticket.attempt).ticket
+        writer = StagingWriter(one_pass_order(self.pipeline.spec, ticket, self._dsn))
         (only,) = planned.ranges
-        write_as_spark(
-            staging_writer(self.pipeline, ticket, self._dsn), [self._batches(only.range.start, only.range.until)]
-        )
+        write_as_spark(writer, [self._batches(only.range.start, only.range.until)])
         begun = time.monotonic()
         self.seal(ticket, run)
         sealed = time.monotonic()

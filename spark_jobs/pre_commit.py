@@ -1,4 +1,4 @@
-"""Main program of a Spark job: stages one attempt of one epoch. Connection details come from a file (K21).
+"""Main program of a Spark job: stages one attempt of one epoch. Connection details come from a file.
 
 spark-submit starts it as a driver. Where the file names a Spark Connect server, it is a client of that server.
 """
@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 
 from epochline.errors import EpochlineError
 from epochline.spark.credentials import read_credentials
 from epochline.spark.failure import one_line
-from epochline.spark.orphan import ORPHANED, end_with_parent
+
+_ENDED = 143
+"""Exit code of a driver that ended itself, the same as after SIGTERM."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epoch", required=True, type=int)
     parser.add_argument("--attempt", required=True, type=int)
     given = parser.parse_args(arguments)
-    end_with_parent()
+    threading.Thread(target=_end_with_parent, name="epochline-orphan-watch", daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         _run(given.pipeline, given.epoch, given.attempt)
@@ -35,6 +40,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"EPOCHLINE-ERROR {type(error).__name__}: {one_line(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _end_with_parent() -> None:
+    """End this process once its parent is gone: Airflow ends a task by killing spark-submit's JVM, whose child it is.
+
+    An orphan would hold memory and connections, and its database sessions would look like a running attempt. No
+    clean-up is needed: PostgreSQL rolls back open transactions, and nothing counts without an end mark.
+    """
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(_ENDED)
 
 
 def _run(pipeline: str, epoch: int, attempt: int) -> None:
@@ -46,10 +63,10 @@ def _run(pipeline: str, epoch: int, attempt: int) -> None:
 
     if credentials.server is not None:
         from epochline.config.discovery import code_version
-        from epochline.spark.server import shared_session
+        from epochline.spark.session import shared_session
 
         # A task that is killed ends its job, whose query is then interrupted.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(ORPHANED))
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
         with shared_session(credentials.server, pipeline, code_version()) as spark:
             run(spark, pipeline, epoch, attempt, credentials)
         return

@@ -5,35 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from epochline import Pipeline
 from epochline.postgres.ledger.parts import end_job
-from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
-from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
-
-
-def staging_writer(
-    pipeline: Pipeline, ticket: StagingTicket, dsn: str, search: timedelta | None = None
-) -> StagingWriter:
-    """The writer that Spark would pickle and send to its executors.
-
-    Args:
-        pipeline: what the rows are made of.
-        ticket: of the attempt.
-        dsn: of the database, as executors see it.
-        search: time to look for records that staging refuses, for the next attempt to set aside.
-    """
-    spec = pipeline.spec
-    functions = ship_functions(spec)
-    flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
-    return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external, search=search))
+from epochline.spark.staging import StagingWriter, write_manifests
 
 
 def write_parts(writer: StagingWriter, parts: Iterable[Iterator[pa.RecordBatch]]) -> None:

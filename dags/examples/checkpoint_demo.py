@@ -1,4 +1,4 @@
-"""Checkpoint demo: "hello flink" once a second into examples.checkpoint_demo; each epoch leaves a file (C11)."""
+"""Checkpoint demo: "hello flink" once a second into examples.checkpoint_demo; each epoch leaves a file."""
 
 from epochline import CustomSource, Pipeline, PostgresTable, Text, epoch_dag
 

@@ -1,4 +1,4 @@
-"""Look-ups in Redis: ids from Kafka, each as ``id>>>name`` with its city, into examples.city_of_id (E9)."""
+"""Look-ups in Redis: ids from Kafka, each as ``id>>>name`` with its city, into examples.city_of_id."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

@@ -1,4 +1,4 @@
-"""IP count: visits per address and window of five seconds, from lines with a time and an address (E5)."""
+"""IP count: visits per address and window of five seconds, from lines with a time and an address."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
 

@@ -1,6 +1,6 @@
-"""Consumer of the IP count's topic: writes each window's last count into a table (Q7, X21).
+"""Consumer of the IP count's topic: writes each window's last count into a table.
 
-The first pipeline's records wake this one. The interval of the profile stays beside it (K23).
+The first pipeline's records wake this one. The interval of the profile stays beside it.
 """
 
 from datetime import timedelta

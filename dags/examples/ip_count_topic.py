@@ -1,6 +1,6 @@
-"""IP count into a topic: visits per address and window of five seconds (E5, K19).
+"""IP count into a topic: visits per address and window of five seconds.
 
-A late visit adds a second record of its window with the higher count (X21). Consumers use the last record of a key.
+A late visit adds a second record of its window with the higher count. Consumers use the last record of a key.
 """
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Batch SQL: each user's total, largest and smallest order of a day, by the text of a streaming query (E10)."""
+"""Batch SQL: each user's total, largest and smallest order of a day, by the text of a streaming query."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

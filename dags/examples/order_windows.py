@@ -1,4 +1,4 @@
-"""Streaming SQL: orders per user and window of five seconds, two seconds behind the newest order (E11)."""
+"""Streaming SQL: orders per user and window of five seconds, two seconds behind the newest order."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, WindowedQuery, epoch_dag
 from pipelines.order_query import ORDER_TOTALS

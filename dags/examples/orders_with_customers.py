@@ -1,4 +1,4 @@
-"""Two sources in one epoch: orders with their customers' names, into examples.orders_with_customers (N7)."""
+"""Two sources in one epoch: orders with their customers' names, into examples.orders_with_customers."""
 
 from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable, epoch_dag
 

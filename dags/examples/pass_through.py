@@ -1,6 +1,6 @@
-"""Pass-through: bytes from one topic to another, once exactly once and once at least once (E12, K16).
+"""Pass-through: bytes from one topic to another, once exactly once and once at least once.
 
-``pass_through_at_least_once`` repeats records after a crash (X25). The two pipelines differ only in ``semantics`` and
+``pass_through_at_least_once`` repeats records after a crash. The two pipelines differ only in ``semantics`` and
 in the topic that they write.
 """
 

@@ -1,4 +1,4 @@
-"""Restart demo: numbers into examples.t_restart, five per epoch; after a crash it continues at the head (E8)."""
+"""Restart demo: numbers into examples.t_restart, five per epoch; after a crash it continues at the head."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

@@ -1,4 +1,4 @@
-"""Word count from Kafka to Kafka: ``word:::count``, one running count per incoming word (E1)."""
+"""Word count from Kafka to Kafka: ``word:::count``, one running count per incoming word."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Savepoint demo: word counts in examples.savepoint_counts, which continue from a savepoint after a restore (E7)."""
+"""Savepoint demo: word counts in examples.savepoint_counts, which continue from a savepoint after a restore."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
 

@@ -1,4 +1,4 @@
-"""Comparison of sinks: a topic, a table of rows and a table of sums as three sinks of one epoch (E6)."""
+"""Comparison of sinks: a topic, a table of rows and a table of sums as three sinks of one epoch."""
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, epoch_dag
 

@@ -1,4 +1,4 @@
-"""Word count: lines from Kafka, and each word's count so far in examples.t_wordcount, from keyed state (E3)."""
+"""Word count: lines from Kafka, and each word's count so far in examples.t_wordcount, from keyed state."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
 

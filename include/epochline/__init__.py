@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
     from epochline.declare.restart import Endless, FailureRate, FixedDelay, NoRestart
     from epochline.declare.settings import Settings
-    from epochline.declare.source import CustomSource, KafkaSource
-    from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp
+    from epochline.declare.source import CustomSource, FromGroup, FromOffsets, FromTimestamp, KafkaSource
     from epochline.declare.state import StateTable
     from epochline.declare.table import PostgresTable
     from epochline.declare.topic import KafkaTopic
@@ -73,8 +72,7 @@ _MODULES = {
     "declare.pipeline": ("Pipeline",),
     "declare.restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
     "declare.settings": ("Settings",),
-    "declare.source": ("CustomSource", "KafkaSource"),
-    "declare.startup": ("FromGroup", "FromOffsets", "FromTimestamp"),
+    "declare.source": ("CustomSource", "FromGroup", "FromOffsets", "FromTimestamp", "KafkaSource"),
     "declare.state": ("StateTable",),
     "declare.table": ("PostgresTable",),
     "declare.topic": ("KafkaTopic",),

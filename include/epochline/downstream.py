@@ -1,4 +1,4 @@
-"""Process committed epochs downstream, each exactly once: the cursor moves in the consumer's own transaction (E6).
+"""Process committed epochs downstream, each exactly once: the cursor moves in the consumer's own transaction.
 
 An asset event may come twice, and one event may stand for many epochs. So the consumer asks the ledger which epochs
 are due, whatever triggered it::

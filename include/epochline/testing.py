@@ -11,7 +11,6 @@ from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
-from epochline.ports import OffsetSource
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
@@ -190,7 +189,3 @@ class FakeKafka:
 
     def forget(self, group: str) -> None:
         self.groups.pop(group, None)
-
-
-if TYPE_CHECKING:
-    _SOURCE: type[OffsetSource] = FakeKafka

@@ -1,4 +1,4 @@
-"""At least once: writes rows before the offset. NOT a mode of the product: a crash in between repeats rows (G2)."""
+"""At least once: writes rows before the offset. NOT a mode of the product: a crash in between repeats rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At most once: writes the offset before rows. NOT a mode of the product: a crash in between loses rows (G1)."""
+"""At most once: writes the offset before rows. NOT a mode of the product: a crash in between loses rows."""
 
 from __future__ import annotations
 

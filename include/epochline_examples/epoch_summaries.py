@@ -11,18 +11,9 @@ from epochline.downstream import take_epochs
 
 
 def summarize(dsn: str, *, consumer: str, pipeline: str, sink: str) -> list[int]:
-    """Write the number of rows of each new epoch into ``examples.<consumer>``.
+    """Write the number of rows of each new epoch into ``examples.<consumer>``; returns the ids of the taken epochs.
 
-    Creates the schema and the table if they are missing.
-
-    Args:
-        dsn: libpq URL of the database with the ledger and the sink's table.
-        consumer: name of the consumer and of its table in the schema ``examples``.
-        pipeline: the pipeline whose epochs are taken.
-        sink: a table with lineage.
-
-    Returns:
-        Ids of the taken epochs.
+    The sink is a table with lineage, in the database of the ledger. Schema and table are created if they are missing.
     """
     table, source = sql.Identifier("examples", consumer), sql.Identifier(*sink.split("."))
     taken = []

@@ -1,4 +1,4 @@
-"""Exactly once: writes rows and offset in one transaction, which is the principle of the product (G3)."""
+"""Exactly once: writes rows and offset in one transaction, which is the principle of the product."""
 
 from __future__ import annotations
 

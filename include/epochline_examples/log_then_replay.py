@@ -1,6 +1,6 @@
-"""A write-ahead log and its replay into a table: NOT a mode of the product. A crash in mid-replay repeats rows (P3).
+"""A write-ahead log and its replay into a table: NOT a mode of the product. A crash in mid-replay repeats rows.
 
-The log is durable before a row is written (X27): each read is one entry, and the last entry says where the next read
+The log is durable before a row is written: each read is one entry, and the last entry says where the next read
 begins. Up to here nothing is lost or doubled. The replay makes the difference:
 
 - into ``append``, a sink without transactions: each row is visible at once, and a file next to the log records the
@@ -16,7 +16,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +76,7 @@ def _write_safely(path: Path, content: bytes) -> None:
 
 
 class Replay:
-    """Writes the log's entries into a table of one column.
-
-    Args:
-        log: the log to replay.
-        connection: connection to the database of the table.
-        kill_after: number of rows after which this process kills itself, or None.
-    """
+    """Writes the log's entries into a table of one column, and may kill this process after ``kill_after`` rows."""
 
     def __init__(self, log: Log, connection: Connection, kill_after: int | None) -> None:
         self._log, self._connection = log, connection
@@ -155,14 +149,9 @@ def _report(into: str, log: Log, connection: Connection) -> str:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT value FROM example_{into}")  # noqa: S608 - one of two names
         rows = Counter(value for (value,) in cursor.fetchall())
-    records = Counter(_values(log))
+    records = Counter(value for entry in log.entries for value in entry.values)
     repeated, missing = (rows - records).total(), (records - rows).total()
     return f"{into}: {records.total()} records, {rows.total()} rows, {repeated} repeated, {missing} missing"
-
-
-def _values(log: Log) -> Iterator[str]:
-    for entry in log.entries:
-        yield from entry.values
 
 
 if __name__ == "__main__":

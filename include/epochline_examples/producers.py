@@ -19,29 +19,29 @@ _FIRST_VISIT = datetime(2019, 9, 15, 10, tzinfo=UTC)
 
 
 def words() -> Iterator[str]:
-    """One sentence, again and again (E3, E7)."""
+    """One sentence, again and again."""
     return itertools.repeat("hello world")
 
 
 def checkpoints() -> Iterator[str]:
-    """One sentence, again and again (C11)."""
+    """One sentence, again and again."""
     return itertools.repeat("hello flink")
 
 
 def numbers() -> Iterator[str]:
-    """1, 2, 3 and so on (E8)."""
+    """1, 2, 3 and so on."""
     return map(str, itertools.count(1))
 
 
 def visits() -> Iterator[str]:
-    """One visit per second of four addresses (E5b)."""
+    """One visit per second of four addresses."""
     for second in itertools.count():
         for last in range(1, 5):
             yield f"{_FIRST_VISIT + timedelta(seconds=second):%Y-%m-%d_%H:%M:%S} 192.168.1.{last}"
 
 
 def orders() -> Iterator[str]:
-    """Orders of three users, with the current time (E11)."""
+    """Orders of three users, with the current time."""
     while True:
         yield json.dumps(
             {

@@ -1,4 +1,4 @@
-"""Sends the messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another (E2b)."""
+"""Sends the messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
 TOPIC = "flink_kafka"
-"""Topic that this program writes and the pipeline ``raw_value`` reads (X1)."""
+"""Topic that this program writes and the pipeline ``raw_value`` reads."""
 
 
 def produce(bootstrap_servers: str, *, count: int = 20, pause: float = 1.0, topic: str = TOPIC) -> None:
@@ -18,16 +19,14 @@ def produce(bootstrap_servers: str, *, count: int = 20, pause: float = 1.0, topi
     """
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(bootstrap_servers=bootstrap_servers, acks="all", enable_idempotence=True)
-    try:
+    settings = {"bootstrap_servers": bootstrap_servers, "acks": "all", "enable_idempotence": True}
+    with closing(KafkaProducer(**settings)) as producer:
         for number in range(1, count + 1):
             value = json.dumps({"value": str(number)}, separators=(",", ":"))
             producer.send(topic, value=value.encode()).get(30)
             print(f"sent: {value}", flush=True)
             if pause and number < count:
                 time.sleep(pause)
-    finally:
-        producer.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

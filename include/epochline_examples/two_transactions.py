@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Literal
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
@@ -16,13 +17,9 @@ KILLED = 137
 
 
 class Step:
-    """One step of a program: read from the recorded offset, write the rows, record the next offset.
+    """One step of a program: read from the recorded offset of a topic with one partition, write rows, record the next.
 
-    Args:
-        connection: connection to the database of rows and offset.
-        bootstrap_servers: addresses of Kafka's brokers.
-        topic: a topic with one partition.
-        crash_at: the point at which this process ends at once, as if killed, or ``never``.
+    The process ends at once, as if killed, at the point ``crash_at``.
     """
 
     def __init__(self, connection: Connection, bootstrap_servers: str, topic: str, crash_at: CrashPoint) -> None:
@@ -61,10 +58,8 @@ def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int
     from kafka import KafkaConsumer, TopicPartition
 
     partition = TopicPartition(topic, 0)
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
-    )
-    try:
+    settings = {"bootstrap_servers": bootstrap_servers, "isolation_level": "read_committed"}
+    with closing(KafkaConsumer(enable_auto_commit=False, **settings)) as consumer:
         consumer.assign([partition])
         until = consumer.end_offsets([partition])[partition]
         consumer.seek(partition, start)
@@ -73,8 +68,6 @@ def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int
             for records in consumer.poll(timeout_ms=1000).values():
                 values += [record.value.decode() for record in records if record.offset < until]
         return values, until
-    finally:
-        consumer.close()
 
 
 def run(program: Callable[[Step], None], description: str | None, arguments: Sequence[str] | None = None) -> None:
@@ -86,8 +79,5 @@ def run(program: Callable[[Step], None], description: str | None, arguments: Seq
     parser.add_argument("--topic", required=True, help="a topic with one partition")
     parser.add_argument("--crash-at", choices=CRASH_POINTS, default="never", help="point at which this process ends")
     given = parser.parse_args(arguments)
-    connection = psycopg2.connect("")
-    try:
+    with closing(psycopg2.connect("")) as connection:
         program(Step(connection, given.bootstrap_servers, given.topic, given.crash_at))
-    finally:
-        connection.close()

@@ -1,4 +1,4 @@
-"""A source that says "hello flink" once a second (C11)."""
+"""A source that says "hello flink" once a second."""
 
 from __future__ import annotations
 

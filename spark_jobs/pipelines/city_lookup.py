@@ -1,4 +1,4 @@
-"""Makes ``id>>>name`` of each id, with the name of its city from Redis, nine ids at a time (E9).
+"""Makes ``id>>>name`` of each id, with the name of its city from Redis, nine ids at a time.
 
 Executors find Redis by the URL in REDIS_URL, or in the file ``examples/redis.url`` of EPOCHLINE_HOME. Only their
 account should be able to read that file: the URL may hold a password.

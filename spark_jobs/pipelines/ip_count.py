@@ -1,4 +1,4 @@
-"""Parses visits: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log (E5, E5b)."""
+"""Parses visits: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log."""
 
 from __future__ import annotations
 

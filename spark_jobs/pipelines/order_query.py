@@ -1,4 +1,4 @@
-"""The text of one query: a batch over nine orders runs it, and so does a stream of orders (E10, E11)."""
+"""The text of one query: a batch over nine orders runs it, and so does a stream of orders."""
 
 ORDER_TOTALS = """
 SELECT user_name, window.start AS window_start, window.end AS window_end,

@@ -1,4 +1,4 @@
-"""Parses orders from JSON and from CSV, and sums them by user in SQL (E10, E11)."""
+"""Parses orders from JSON and from CSV, and sums them by user in SQL."""
 
 from __future__ import annotations
 

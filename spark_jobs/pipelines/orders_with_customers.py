@@ -1,4 +1,4 @@
-"""Joins orders with customers of another source. An order waits in state until its customer is known (N7)."""
+"""Joins orders with customers of another source. An order waits in state until its customer is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes the key and value of each record through unchanged (E12)."""
+"""Passes the key and value of each record through unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses one number per record, in three forms: ``15``, ``"15"`` or ``{"value":"15"}`` (X2)."""
+"""Parses one number per record, in three forms: ``15``, ``"15"`` or ``{"value":"15"}``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Parse the number to text; anything else is a bad record (X2)."""
+    """Parse the number to text; anything else is a bad record."""
     return _parsed(batch, frozenset())
 
 

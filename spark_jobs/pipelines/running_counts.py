@@ -1,4 +1,4 @@
-"""Word count from topic to topic: one running count for each incoming word (E1).
+"""Word count from topic to topic: one running count for each incoming word.
 
 ``EPOCHLINE_EXAMPLE_FAULT=0.2:7`` in the environment of the driver raises an exception before each word with a
 probability of 20 %. The draw depends on the seed 7, the application's name (which differs between attempts) and the

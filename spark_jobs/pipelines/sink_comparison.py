@@ -1,4 +1,4 @@
-"""Parses tuples of three keys and a number, each with an id that a repeated read reproduces (E6)."""
+"""Parses tuples of three keys and a number, each with an id that a repeated read reproduces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEYS = ("key1", "key2", "key3")
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Parse ``{"key1": …, "key2": …, "key3": …, "indicate": 1}``; add the time and an id from the place (X23)."""
+    """Parse ``{"key1": …, "key2": …, "key3": …, "indicate": 1}``; add the time and an id from the place."""
     rows: list[Sequence[Any]] = []
     errors: list[str | None] = []
     for value in batch.column("value").to_pylist():

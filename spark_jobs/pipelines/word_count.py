@@ -1,4 +1,4 @@
-"""Word count: words of lines, each with the number of its occurrences so far (E3, E7)."""
+"""Word count: words of lines, each with the number of its occurrences so far."""
 
 from __future__ import annotations
 

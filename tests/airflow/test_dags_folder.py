@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.config.shipped_examples import switch_examples
+from epochline.config.discovery import switch_examples
 from tests.airflow.interpreter import answer_without_airflow
 from tests.declared import find_all
 from tests.declaring import DAG, declare

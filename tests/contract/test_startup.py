@@ -8,7 +8,7 @@ import pytest
 
 from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource
 from epochline.coordinator import PlanOutcome, preview
-from epochline.declare.startup import Startup
+from epochline.declare.source import Startup
 from epochline.errors import SourceError
 from epochline.protocol.mirror import MirroredOffset
 from tests.contract.worlds import World, orders, ranges

@@ -11,7 +11,7 @@ import timed
 from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
 from epochline.declare.restart import FailureRate, NoRestart
 from epochline.declare.settings import Settings
-from epochline.declare.startup import FromGroup, FromTimestamp
+from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.protocol.epoch import Interval
 
 ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100, 1, 1, tzinfo=UTC))

@@ -29,10 +29,11 @@ from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
+from epochline.spark.part_rows import one_pass_order
 from epochline.spark.staging import StagingWriter
 from tests.driver import Driver, epoch_of
 from tests.integration.kafka_topics import make_topic
-from tests.job import staging_writer, write_as_spark
+from tests.job import write_as_spark
 from tests.reading import read_range
 from tests.waiting import wait_for
 
@@ -135,8 +136,8 @@ class Line(Driver):
 
         It writes the records as they are. `SharedTopic` writes what a transform or windows make of them.
         """
-        plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None})
-        return staging_writer(plain, ticket, self.via, self.search)
+        spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
+        return StagingWriter(one_pass_order(spec, ticket, self.via, search=self.search))
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         """What the Spark job does, with a Spark partition per Kafka partition."""

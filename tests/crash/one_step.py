@@ -24,13 +24,12 @@ from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.spark import job
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.claims import claim_reader
 from epochline.spark.functions import ship_functions
-from epochline.spark.open_windows import WindowReader
-from epochline.spark.sink_frames import DIGEST, SinkFlowFactory
+from epochline.spark.part_rows import DIGEST, sink_order
+from epochline.spark.source import claim_reader
 from epochline.spark.stage_frames import Made
-from epochline.spark.staging import StagingWriter, WriteOrder
-from epochline.spark.state import StateReader
+from epochline.spark.staging import StagingWriter
+from epochline.spark.state import StateReader, WindowReader
 from epochline.spark.transaction import PartTransaction
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line
@@ -124,9 +123,7 @@ class SharedTopic(Line):
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""
         spec = self.pipeline.spec
-        tables = (ticket.table(sink.table),)
-        flow = SinkFlowFactory(pipeline=spec, sink=sink.spec, tables=tables, functions=ship_functions(spec))
-        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+        writer = StagingWriter(sink_order(spec, sink.spec, ticket, self.via, ship_functions(spec)))
         key: dict[str, object] = {"kind": "all"}
         if self.pipeline.windows is not None:
             key = {"value": "all", "window_start": WINDOW[0], "window_end": WINDOW[1]}

@@ -59,18 +59,10 @@ def data_of(page: Path) -> Path:
 
 def parsed(data: str) -> list[Result]:
     """The results in a file of data."""
-    rows = (dict(zip(_COLUMNS, line.split("\t"), strict=True)) for line in data.splitlines()[1:])
+    rows = (line.split("\t") for line in data.splitlines()[1:])
     return [
-        Result(
-            fault=row["fault"],
-            test=row["test"],
-            cases=int(row["cases"]),
-            outcome=row["outcome"],
-            recovery=float(row["recovery_seconds"]) if row["recovery_seconds"] else None,
-            date=row["date"],
-            commit=row["commit"],
-        )
-        for row in rows
+        Result(fault, test, int(cases), outcome, float(recovery) if recovery else None, date, commit)
+        for fault, test, cases, outcome, recovery, date, commit in rows
     ]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
+from typing import NamedTuple
 
 from tests.crash.reliability import ROOT, commit_of_tree
 from tests.crash.split_commit import SEMANTICS, Semantics
@@ -17,7 +17,6 @@ SINKS = ("append", "upsert", "add", "topic", "files")
 Outcomes = Mapping[str, str]
 """By sink: ``exact``, ``lost``, ``doubled``, or both."""
 
-_COLUMNS = ("semantics", "first place", "last place", "places", *SINKS, "date", "commit")
 _HEAD = """\
 # Four semantics, killed everywhere
 
@@ -38,55 +37,40 @@ A sink that recognises a repeat stays exact under at least once: an upsert by it
 """
 
 
-@dataclass(frozen=True)
-class Places:
-    """Places that follow each other and have one outcome."""
+class Places(NamedTuple):
+    """Places that follow each other and have one outcome: a line of the data, whose columns have these names."""
 
     semantics: str
     first: str
     last: str
-    count: int
-    outcomes: Outcomes
+    places: str
+    append: str
+    upsert: str
+    add: str
+    topic: str
+    files: str
     date: str
     commit: str
-
-    def line(self) -> str:
-        outcomes = [self.outcomes[sink] for sink in SINKS]
-        cells = (self.semantics, self.first, self.last, str(self.count), *outcomes, self.date, self.commit)
-        return "\t".join(cells)
 
 
 def grouped(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> list[Places]:
     """What the kills of one semantics gave, in the order of the places."""
     run = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit_of_tree()}
     found = []
-    for outcomes, group in groupby(killed, key=lambda kill: tuple(kill[1][sink] for sink in SINKS)):
-        places = [place for place, _ in group]
-        by_sink = dict(zip(SINKS, outcomes, strict=True))
-        found.append(Places(semantics, places[0], places[-1], len(places), by_sink, **run))
+    for outcomes, group in groupby(killed, key=lambda kill: {sink: kill[1][sink] for sink in SINKS}):
+        names = [place for place, _ in group]
+        found.append(Places(semantics, names[0], names[-1], str(len(names)), **outcomes, **run))
     return found
 
 
 def parsed(data: str) -> list[Places]:
     """The places in a file of data."""
-    rows = (dict(zip(_COLUMNS, line.split("\t"), strict=True)) for line in data.splitlines()[1:])
-    return [
-        Places(
-            semantics=row["semantics"],
-            first=row["first place"],
-            last=row["last place"],
-            count=int(row["places"]),
-            outcomes={sink: row[sink] for sink in SINKS},
-            date=row["date"],
-            commit=row["commit"],
-        )
-        for row in rows
-    ]
+    return [Places(*line.split("\t")) for line in data.splitlines()[1:]]
 
 
 def written(places: Sequence[Places]) -> str:
     """The file of data."""
-    return "\n".join(["\t".join(_COLUMNS), *(some.line() for some in places)]) + "\n"
+    return "\n".join("\t".join(line) for line in (Places._fields, *places)) + "\n"
 
 
 def rendered(places: Sequence[Places]) -> str:
@@ -97,7 +81,7 @@ def rendered(places: Sequence[Places]) -> str:
         if some:
             possible = outcomes_of(some)
             cells = [", ".join(sorted(possible[sink], key=("exact", "lost", "doubled").index)) for sink in SINKS]
-            count = sum(place.count for place in some)
+            count = sum(int(place.places) for place in some)
             run = f"{some[0].date}, `{some[0].commit}`"
             lines.append(f"| {title(semantics)} | {' | '.join(cells)} | {count} places | {run} |")
     lines += ["", "[The data](data/semantics.tsv) have the outcome at each place."]
@@ -106,7 +90,7 @@ def rendered(places: Sequence[Places]) -> str:
 
 def outcomes_of(places: Sequence[Places]) -> dict[str, set[str]]:
     """By sink, every outcome of some places; empty without places."""
-    return {sink: {place.outcomes[sink] for place in places} for sink in SINKS} if places else {}
+    return {sink: {getattr(place, sink) for place in places} for sink in SINKS} if places else {}
 
 
 def title(semantics: Semantics) -> str:

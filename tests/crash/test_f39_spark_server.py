@@ -268,7 +268,7 @@ def test_a_setting_that_belongs_to_the_server_is_refused_with_advice(
 CLOSING = """
 import sys
 from epochline.config.discovery import code_version
-from epochline.spark.server import shared_session
+from epochline.spark.session import shared_session
 
 with shared_session(sys.argv[1], sys.argv[2], code_version()) as spark:
     assert spark.range(3).count() == 3

@@ -12,7 +12,7 @@ from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
 from epochline.ports import Selection
 from epochline.protocol.epoch import EpochKind
-from epochline.spark.claims import ClaimReader, claim_reader
+from epochline.spark.source import ClaimReader, claim_reader
 from tests.contract.worlds import postgres_world, quarantined, run
 from tests.databases import query
 

@@ -46,7 +46,7 @@ def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
     return Topic(kafka_bootstrap, topic_name).make(2, **any_time)
 
 
-def read(topic: Topic, start: int, until: int, *, patience: float = 60, **limits: int) -> list[Columns]:
+def read(topic: Topic, start: int, until: int, *, patience: float = 60, **limits: Any) -> list[Columns]:
     with RecordReader({"bootstrap.servers": str(topic.servers)}, patience, **limits).session() as session:
         return list(session.read(topic.name, 0, OffsetRange(start=start, until=until)))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.keys import KEY_BYTES, too_long
+from epochline.arrow.stage.rows import KEY_BYTES, too_long
 from epochline.errors import BadRecordError
 from tests.integration.in_process import InProcess, over_records
 

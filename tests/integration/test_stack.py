@@ -26,8 +26,7 @@ from epochline.kafka.feed import feed
 from epochline.local.home import project_root
 from epochline.local.jars import cache_folder
 from epochline.local.postgres import binaries, client_environment
-from epochline.local.stack import Stack
-from epochline.local.status import State
+from epochline.local.stack import Stack, State
 from tests.databases import query
 from tests.integration.kafka_topics import read_topic
 from tests.waiting import arguments_of, wait_until

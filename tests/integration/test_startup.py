@@ -14,7 +14,7 @@ from kafka.structs import OffsetAndMetadata
 
 from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome, abort, plan
-from epochline.declare.startup import Startup
+from epochline.declare.source import Startup
 from epochline.errors import SourceError
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.declare.parsers import Json
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
@@ -32,8 +32,8 @@ def records(*values: bytes | None, keys: list[bytes | None] | None = None, **mor
     return pa.record_batch(columns | more)
 
 
-def flow(*sinks: PostgresTable | KafkaTopic, refused: Refused = NONE_REFUSED, **declared: Any) -> BatchFlow:
+def flow(*sinks: PostgresTable | KafkaTopic, refused: Refused = NONE_REFUSED, **declared: Any) -> BatchRows:
     declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
     targets = {table.table: table.columns or COLUMNS for table in pipeline.tables}
-    return BatchFlow(pipeline.spec, staged_tables(pipeline, targets, 1, 1), refused)
+    return BatchRows(pipeline.spec, staged_tables(pipeline, targets, 1, 1), refused)

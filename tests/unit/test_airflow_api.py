@@ -12,8 +12,7 @@ import pytest
 
 from epochline.cli import trigger
 from epochline.errors import AirflowUnavailableError, StackError
-from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi, DagState, new_run_id
-from epochline.local.airflow_waits import why_it_failed, why_it_waits
+from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi, DagState, new_run_id, why_it_failed, why_it_waits
 
 HEALTHY = {"scheduler": {"status": "healthy"}}
 DAG = {"is_paused": False, "next_dagrun_run_after": None, "max_active_runs": 1}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.rows import cast_rows
 from epochline.declare.aggregation import Windowed
 from epochline.declare.event_time import EventTime
@@ -483,7 +483,7 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: F
     tables = staged_tables(pipeline, {"u": COLUMNS}, 1, 1)
     spec = sink.spec
     assert isinstance(spec, TableSpec)
-    one = BatchFlow(pipeline.spec, tables)
+    one = BatchRows(pipeline.spec, tables)
 
     rows, quarantine, counts = one.parse_only(
         records(doc(id=1, name="a", status=2), b"x", None, keys=[None, None, doc(id=1, status=3)])

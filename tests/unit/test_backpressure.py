@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.protocol.backpressure import adapted_limit, missed_interval
 from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Run
+from epochline.protocol.planning import adapted_limit, missed_interval
 
 MOST = 1_000_000
 TARGET = timedelta(seconds=30)

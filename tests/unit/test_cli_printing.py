@@ -19,7 +19,7 @@ from epochline.cli.overview import cell_of
 from epochline.cli.printing import table
 from epochline.cli.stack import show_status
 from epochline.local.home import Home
-from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, SparkStatus, StackStatus, State
+from epochline.local.stack import AirflowStatus, KafkaStatus, PostgresStatus, SparkStatus, StackStatus, State
 
 EPOCH = {
     "pipeline": "requests_per_client", "epoch_id": 12_345, "state": "PRE_COMMITTED", "attempt": 1,

@@ -9,8 +9,7 @@ import pytest
 
 from epochline.errors import SourceAuthenticationError
 from epochline.kafka import client_log
-from epochline.kafka.client_log import RepeatsOnceAMinute, shorten_log
-from epochline.kafka.refusals import detect_refusals
+from epochline.kafka.client_log import RepeatsOnceAMinute, detect_refusals, shorten_log
 from tests.kafka_log import Said, log_of_kafka
 
 

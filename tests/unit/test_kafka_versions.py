@@ -7,7 +7,7 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from epochline.errors import SourceError
-from epochline.kafka.versions import check_versions
+from epochline.kafka.admin import check_versions
 
 
 def spoken_by(version: tuple[int, ...]) -> dict[ApiKey, tuple[int, int]]:

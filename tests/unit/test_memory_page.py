@@ -9,8 +9,7 @@ from epochline import KafkaSource
 from epochline.kafka.records import BYTES, RECORDS
 from epochline.local import spark as embedded
 from epochline.spark import job
-from epochline.spark.memory import SETTINGS
-from epochline.spark.server import SHUFFLES
+from epochline.spark.session import MEMORY_SETTINGS, SHUFFLES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "memory.md").read_text()
@@ -19,7 +18,7 @@ VALUES = dict(re.findall(r"^\| `([\w.]+)`[^|]*\| ([^|]+) \|", PAGE, re.MULTILINE
 
 def test_the_page_explains_the_settings_that_a_job_logs() -> None:
     """B2."""
-    assert {name for name in VALUES if name.startswith("spark.")} == set(SETTINGS)
+    assert {name for name in VALUES if name.startswith("spark.")} == set(MEMORY_SETTINGS)
 
 
 def test_the_values_of_the_page_are_those_that_the_code_sets() -> None:

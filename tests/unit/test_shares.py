@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
-from epochline.protocol.shares import shared
+from epochline.protocol.planning import shared
 
 
 def planned(partition: int, start: int, until: int) -> PlannedRange:

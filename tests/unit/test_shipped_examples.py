@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.config.shipped_examples import enabled_examples, example_files, switch_examples
+from epochline.config.discovery import enabled_examples, example_files, switch_examples
 from epochline.declare.names import split_table
 from tests.commands import Call, caller
 from tests.declared import find_all

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from epochline.spark.server import in_session
+from epochline.spark.session import in_session
 
 SESSION = uuid.UUID(int=7, version=4)
 

@@ -30,12 +30,10 @@ from epochline import (
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.open_windows import WindowReader
 from epochline.spark.parse_frame import ParseTask
-from epochline.spark.sink_frames import SinkFlowFactory
-from epochline.spark.staging import StagingWriter, WriteOrder
-from epochline.spark.state import StateReader
+from epochline.spark.part_rows import one_pass_order, sink_order
+from epochline.spark.staging import StagingWriter
+from epochline.spark.state import StateReader, WindowReader
 
 COLUMNS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -48,11 +46,11 @@ NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydan
 READ = """
 import pickle, sys
 import pyarrow as pa
-from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.sinks import external_sink
-from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.parse_frame import ParseTask
+from epochline.spark.part_rows import OnePassRows
 from epochline.spark.staging import StagingWriter
 
 values = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "value": b"a 1"}
@@ -60,14 +58,15 @@ records = pa.RecordBatch.from_pylist([values], schema=SOURCE_SCHEMA)
 for one in pickle.load(sys.stdin.buffer):
     if isinstance(one, ParseTask):
         one.functions.install()
-        BatchFlow(one.pipeline, one.ticket.tables).parse_only(records)
+        BatchRows(one.pipeline, one.ticket.tables).parse_only(records)
     if isinstance(one, StagingWriter):
-        flow = one.order.flow.make()
+        one.order.functions.install()
+        rows = one.order.rows()
         for sink in one.order.external:
             external_sink(sink)
-        if isinstance(one.order.flow, OnePassFactory):
-            flow.process(records)
-            flow.finish()
+        if isinstance(rows, OnePassRows):
+            rows.process(records)
+            rows.finish()
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
@@ -99,9 +98,7 @@ def one_pass(folder: str, **declared: Any) -> list[object]:
 
 
 def writer(declared: Pipeline) -> StagingWriter:
-    one = ticket(declared)
-    flow = OnePassFactory(pipeline=declared.spec, tables=one.written, functions=ship_functions(declared.spec))
-    return StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="", external=declared.spec.external))
+    return StagingWriter(one_pass_order(declared.spec, ticket(declared), ""))
 
 
 def by_regex(folder: str) -> list[object]:
@@ -132,11 +129,7 @@ def with_state(folder: str) -> list[object]:
 
 def of_a_transform(declared: Pipeline) -> list[object]:
     one, spec, functions = ticket(declared), declared.spec, ship_functions(declared.spec)
-    flows = [
-        SinkFlowFactory(pipeline=spec, sink=sink, tables=(one.table(sink.table),), functions=functions)
-        for sink in spec.sinks
-    ]
-    writers = [StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="")) for flow in flows]
+    writers = [StagingWriter(sink_order(spec, sink, one, "", functions)) for sink in spec.sinks]
     return [ParseTask(pipeline=spec, ticket=one, functions=functions, dsn=""), *writers]
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from epochline.errors import InputCutError
-from epochline.spark.whole_input import require_whole_input
+from epochline.spark.source import require_whole_input
 
 END_OF_STREAM = struct.pack("!i", -4)
 SCHEMA = pa.schema([("value", pa.int64())])

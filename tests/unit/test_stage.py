@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from epochline.coordinator import lease, stage
+from epochline.coordinator import stage
 from epochline.declare.source import KafkaSource
 from epochline.errors import EpochError, EpochFencedError, SealRefusedError, SourceUnavailableError
 from epochline.protocol.epoch import Counts, EpochState
@@ -95,7 +95,7 @@ def test_a_job_without_its_end_mark_is_not_sealed(world: World) -> None:
 def test_a_job_whose_attempt_is_fenced_is_stopped_and_seals_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "RENEW_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(STAGE, "RENEW_EVERY_SECONDS", 0.01)
     monkeypatch.setattr("threading.excepthook", lambda _: None)  # a stop that fails ends the thread of the lease
     one = Job(world)
 

@@ -78,9 +78,7 @@ class EpochResult:
     @property
     def judged(self) -> bool:
         """Whether every comparison of the epoch was possible."""
-        return all(sink.judged for sink in self.sinks) and not any(
-            partition.not_judged for partition in self.partitions
-        )
+        return all(sink.judged for sink in self.sinks) and not any(read.not_judged for read in self.partitions)
 
 
 @dataclass(slots=True, kw_only=True)

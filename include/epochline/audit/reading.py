@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
-from epochline.arrow.stage.digest import digest, record_hashes
-from epochline.arrow.stage.flow import BatchFlow
-from epochline.arrow.stage.quarantine import quarantine_batch
+from epochline.arrow.cast.source import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
+from epochline.arrow.stage.batch_rows import BatchRows
+from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside
 from epochline.audit.rows import ExpectedRows
 from epochline.declare.pipeline import Pipeline
@@ -42,18 +41,14 @@ class ReadAgain:
 class RangeReader:
     """Reads ranges of neighbouring epochs and puts the rows that they should have given into temporary tables.
 
-    Args:
-        session: reads from the source.
-        flow: the declaration's flow from records to rows; None if it cannot be built any more.
-        expected: takes the rows.
-        set_aside: by epoch, the records that it set aside. Today's parse may take them, and a later epoch may have
-            requeued them: of this epoch they are expected in the quarantine.
+    ``flow`` is None if the declaration's flow cannot be built any more. ``set_aside`` has the records that each epoch
+    set aside: today's parse may take them, and a later epoch may have requeued them, but the quarantine has them.
     """
 
     def __init__(
         self,
         session: ReadSession | SourceReading,
-        flow: BatchFlow | None,
+        flow: BatchRows | None,
         expected: ExpectedRows,
         set_aside: Mapping[int, SetAside],
     ) -> None:
@@ -135,12 +130,12 @@ class RangeReader:
         return batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), bad))), counts
 
 
-def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlow | None, str | None]:
+def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchRows | None, str | None]:
     """Build the flow that an epoch's records went through; or return the reason why it cannot be built."""
     # A record that is bad now is a difference to report; the policy `fail` must not end the audit.
     lenient = declared.model_copy(update={"bad_records": "quarantine"})
     try:
-        return BatchFlow(lenient.spec, tables), None
+        return BatchRows(lenient.spec, tables), None
     except EpochlineError as error:
         return None, str(error)
 

@@ -20,8 +20,8 @@ from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
 from epochline.postgres.queries.composed import execute_sql
 from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.targets.columns import TargetColumn, columns_of
 from epochline.postgres.targets.conversion import count_money_as_the_database
-from epochline.postgres.targets.shapes import ColumnShape, table_shapes
 
 _POSITION = ("_epoch", "_topic", "_partition", "_offset", "_row")
 _COPY = "_copy"
@@ -45,10 +45,8 @@ class RowDifference(NamedTuple):
 class ExpectedRows:
     """Temporary tables of one session: the rows that targets should have for a few epochs.
 
-    Args:
-        connection: a dedicated session; every call is one transaction.
-        sinks: per target its columns with their types, as `staged_columns` orders them.
-        skipped: per target that skips repeats, its unique key. A row is not missing there if the target has its key.
+    ``sinks`` has each target's columns with their types, as `staged_columns` orders them; ``skipped`` the unique key of
+    each that skips repeats: no row is missing whose key the target has. Every call is one transaction.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class ExpectedRows:
         self._connection = connection
         self._columns = {sink: {**columns, "_epoch": LINEAGE["_epoch"]} for sink, columns in sinks.items()}
         self._tables = {sink: f"audited_{number}" for number, sink in enumerate(sinks)}
-        self._judged: dict[str, dict[str, ColumnShape]] = {}
+        self._judged: dict[str, dict[str, TargetColumn]] = {}
         """By target, the columns that a writer fills in another type than the target's."""
 
     @property
@@ -78,7 +76,7 @@ class ExpectedRows:
                 )
             )
             for sink, columns in self._columns.items():
-                shapes = table_shapes(self._connection, sink)
+                shapes = columns_of(self._connection, sink)
                 self._judged[sink] = {name: shapes[name] for name in columns if shapes[name].is_judged}
                 given = sql.SQL(", ").join(
                     sql.SQL("NULL::{} AS {}").format(sql.SQL(shapes[name].staged), sql.Identifier(name))

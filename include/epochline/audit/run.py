@@ -26,8 +26,8 @@ from epochline.kafka.topic_logs import TopicLogs
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.identity import missing_rows
-from epochline.postgres.targets.rules import with_rules
+from epochline.postgres.targets.claims import missing_rows
+from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.staging import StagedTable

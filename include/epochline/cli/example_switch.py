@@ -10,9 +10,15 @@ import typer
 
 from epochline.cli import printing
 from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
-from epochline.config.discovery import declared_in, look, project_folder
+from epochline.config.discovery import (
+    declared_in,
+    enabled_examples,
+    example_files,
+    look,
+    project_folder,
+    switch_examples,
+)
 from epochline.config.shared_tables import without_shared_tables
-from epochline.config.shipped_examples import enabled_examples, example_files, switch_examples
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError, LedgerUnavailableError, StackError
 from epochline_examples.programs import PROGRAMS

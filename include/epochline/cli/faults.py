@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from epochline.cli import database
 from epochline.cli.database import Session
 from epochline.coordinator.checks import check_same_cluster
-from epochline.coordinator.evidence import (
-    check_group_is_there,
-    check_kafka_is_not_older,
-    mirrored_evidence,
-    mirrored_offsets,
-    refuse_unknown,
-)
+from epochline.coordinator.evidence import refuse_unknown
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.observe import former_leaders_ends
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError, PipelineStandsError, TopicMissingError
@@ -108,7 +103,7 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
     """Whether the consumer group shows an epoch that the ledger does not know (INV-8)."""
     last = row["last_epoch_id"]
     unknown = []
-    for evidence in mirrored_evidence(source, pipeline):
+    for evidence in ConsumerGroup.observe(source, pipeline, last=None).evidence:
         if evidence.shown.token is None:
             in_ledger = evidence.shown.epoch_id <= last
         else:
@@ -128,13 +123,11 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
     rows = database.ask(ledger, "last_mirror", pipeline=pipeline.name)
     if not rows or (lost is not None and lost.word == FaultWord.OTHER_CLUSTER):
         return None
-    last = LastMirror(**rows[0])
-    last = replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
-    mirrored = mirrored_offsets(source, pipeline)
+    group = ConsumerGroup.observe(source, pipeline, LastMirror(**rows[0]))
     try:
-        check_kafka_is_not_older(pipeline, last, mirrored)
-        if lost is None and last.missing(mirrored):
-            check_group_is_there(pipeline, last, mirrored, source.group_retention())
+        group.refuse_older()
+        if lost is None:
+            group.refuse_gone()
     except KafkaBehindError as error:
         return Fault(word=FaultWord.KAFKA_BEHIND, reason=_said(pipeline.name, error))
     return None

@@ -79,7 +79,7 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
     """
     from epochline.cli.execution import spark_log, start_spark
     from epochline.spark.failure import class_and_message, epochline_error_from
-    from epochline.spark.preview import transformed
+    from epochline.spark.stage_frames import transformed
 
     with ExitStack() as block:
         spark = start_spark(block, declared, connections.spark_master(declared.spark_connection))

@@ -14,8 +14,7 @@ from rich.text import Text
 from epochline.cli import database, printing
 from epochline.config import discovery
 from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError, one_line
-from epochline.local.stack import PARTS, Stack
-from epochline.local.status import StackStatus, State
+from epochline.local.stack import PARTS, Stack, StackStatus, State
 from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
 NOT_HEALTHY = 3

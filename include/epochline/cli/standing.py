@@ -12,7 +12,6 @@ from epochline.cli import connections, database
 from epochline.cli.database import Session
 from epochline.cli.faults import FaultWord, Row, kafka_fault, ledger_fault, log_fault, topic_fault
 from epochline.coordinator import observe_startup, origins_of
-from epochline.coordinator.checks import is_read
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, TopicMissingError
 from epochline.ports import OffsetSource
@@ -93,7 +92,7 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     rows = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
     view, missing = _look(pipeline, source)
     heads = [_head(one) for one in rows]
-    read = [head for head in heads if is_read(pipeline, head)]
+    read = [head for head in heads if pipeline.source.keeps(head.tp.topic)]
     lost = log_fault(pipeline, row, read, view, source)
     fault = (
         kafka_fault(pipeline, ledger, source, lost)

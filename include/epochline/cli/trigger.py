@@ -13,8 +13,7 @@ from epochline.cli import connections, database, printing
 from epochline.cli.ledger import connection_of, next_step
 from epochline.config import discovery
 from epochline.errors import EpochlineError, PipelinePausedError, StackError
-from epochline.local.airflow_api import FINISHED, AirflowApi, TaskState, new_run_id
-from epochline.local.airflow_waits import why_it_failed, why_it_waits
+from epochline.local.airflow_api import FINISHED, AirflowApi, TaskState, new_run_id, why_it_failed, why_it_waits
 from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause

@@ -62,27 +62,22 @@ class JobCredentials:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connections of one host. What the methods return holds passwords: never print or log it.
-
-    Args:
-        look_up: the connection of an id; raises `ConfigurationError` if the host does not know the id.
-    """
+    """The connections of one host. What the methods return holds passwords: never print or log it."""
 
     look_up: Callable[[str], Connection]
+    """Gives the connection of an id; raises `ConfigurationError` if the host does not know the id."""
 
     def postgres_dsn(self, connection_id: str = POSTGRES) -> str:
         """The libpq URL of a connection.
 
-        Raises:
-            ConfigurationError: there is no such connection, or it names no host or no database.
+        Raises `ConfigurationError` if there is no such connection, or it names no host or no database.
         """
         return libpq_url(self.look_up(connection_id))
 
     def kafka_settings(self, connection_id: str = KAFKA) -> dict[str, str]:
         """The Kafka properties of a connection: its extra, its host and port, its login.
 
-        Raises:
-            ConfigurationError: there is no such connection, it names no brokers, or a property is not supported.
+        Raises `ConfigurationError` if there is no such connection, it names no brokers, or a property is not supported.
         """
         at = self.look_up(connection_id)
         return broker_settings(at.where, at.extra, host=at.host, port=at.port, login=at.login, password=at.password)
@@ -90,8 +85,7 @@ class Connections:
     def registries_of(self, pipeline: Pipeline) -> dict[str, dict[str, str]]:
         """How the schema registries that the pipeline's formats name are reached, by connection id.
 
-        Raises:
-            ConfigurationError: there is no such connection, or it names no registry.
+        Raises `ConfigurationError` if there is no such connection, or it names no registry.
         """
         from epochline.config.registry import registry_connections, registry_settings
 
@@ -107,8 +101,7 @@ class Connections:
 def libpq_url(at: Connection) -> str:
     """The libpq URL of a connection to PostgreSQL. It holds the password: never print or log it.
 
-    Raises:
-        ConfigurationError: the connection names no host or no database.
+    Raises `ConfigurationError` if the connection names no host or no database.
     """
     if not at.host or not at.schema:
         raise ConfigurationError(f"{at.where} needs a host and a database (schema).")

@@ -108,8 +108,7 @@ def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Properties for librdkafka on another machine: certificates and keys in place of the names of their files.
 
-    Raises:
-        ConfigurationError: a file with a certificate or key cannot be read.
+    Raises `ConfigurationError` if a file with a certificate or key cannot be read.
     """
     read = {_INLINE[name]: _pem(settings[name], name) for name in _INLINE if name in settings}
     return {name: value for name, value in settings.items() if name not in _INLINE} | read

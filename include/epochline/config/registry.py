@@ -69,11 +69,7 @@ class Registries:
 
 
 def registry(connection: str) -> Registry:
-    """The registry of a connection.
-
-    Raises:
-        ConfigurationError: this process has no settings for it.
-    """
+    """The registry of a connection; raises `ConfigurationError` if this process has no settings for it."""
     if connection not in _known:
         raise ConfigurationError(
             f"schema registry {connection!r}: this process has no settings for it. If Spark's driver reads its own"
@@ -162,8 +158,8 @@ class Registry:
 
         for reference in schema.references or ():
             if reference.name is not None and reference.name not in named:
-                registered = self._connected().get_version(reference.subject or "", reference.version or "latest")
-                referred = registered.schema
+                client, subject = self._connected(), reference.subject or ""
+                referred = client.get_version(subject, reference.version or "latest").schema
                 self._add_references(referred, named)
                 parse_schema(exact_schema(json.loads(referred.schema_str or "")), named_schemas=named)
 
@@ -218,8 +214,7 @@ def with_header(schema_id: int, body: bytes) -> bytes:
 def split_header(value: bytes) -> int:
     """Read the schema's id of a value; its body begins after `HEADER_BYTES`.
 
-    Raises:
-        UndecodableError: the value has no such header.
+    Raises `UndecodableError` if the value has no such header.
     """
     if len(value) < HEADER_BYTES:
         raise UndecodableError("too short for Avro with a schema id")

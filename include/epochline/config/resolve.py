@@ -152,8 +152,7 @@ def recorded_value(settings: Mapping[str, Any], name: str) -> Any:
 def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
     """Read the settings of a run from its conf, which may hold the DAG's params; a value of None is ignored.
 
-    Raises:
-        ConfigurationError: the conf holds a key that no run may set, or an invalid value.
+    Raises `ConfigurationError` if the conf holds a key that no run may set, or an invalid value.
     """
     for name in conf:
         if name in _NOT_PER_RUN:

@@ -20,8 +20,7 @@ def settings_file() -> Path:
 def file_settings() -> Settings:
     """Read ``[settings]`` of the settings file. Returns defaults if the default file does not exist.
 
-    Raises:
-        ConfigurationError: the file that ``EPOCHLINE_SETTINGS`` names is missing, or a file cannot be read.
+    Raises `ConfigurationError` if the file that ``EPOCHLINE_SETTINGS`` names is missing, or a file cannot be read.
     """
     path = settings_file()
     try:

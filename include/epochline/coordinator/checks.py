@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import check_state
@@ -16,10 +16,8 @@ from epochline.errors import (
 )
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
-from epochline.protocol.clusters import moved_clusters, with_clusters
-from epochline.protocol.data_loss import check_same_log, committed_offsets, held
-from epochline.protocol.inputs import belongs_to
-from epochline.protocol.mirror import MirroredOffset
+from epochline.protocol.data_loss import committed_offsets, held
+from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.quantities import duration
@@ -46,14 +44,22 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
 
 
 def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    """Check the declaration, the state and the free connections.
+    """Check the declaration, the state, and that PostgreSQL has connections for so many writers, if that is known.
 
     Raises:
-        ChangeRefusedError, StateError, ConfigurationError: as `check_changes`, `check_states`, `check_connections`.
+        ChangeRefusedError, StateError: as `check_changes` and `check_states`.
+        ConfigurationError: too few connections are free.
     """
     check_changes(tx, pipeline)
     check_states(tx, pipeline)
-    check_connections(tx, pipeline, writers)
+    if writers is None:
+        return
+    needed, free = writers + 2, tx.targets.free_connections()  # one for begin to seal, one for people
+    if free < needed:
+        raise ConfigurationError(
+            f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
+            " free. Nothing was planned. Raise max_connections, or give Spark fewer cores."
+        )
 
 
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
@@ -79,18 +85,13 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
 
 
 def check_states(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse state that is not what the last epoch left (S14, INV-2).
+    """Refuse state that is not what the last epoch left (INV-2).
 
     Raises:
         StateError: says what happened to the state and what an operator may do.
     """
     if pipeline.states:
         check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
-
-
-def is_read(pipeline: Pipeline, head: Head) -> bool:
-    """Whether the declaration still reads the head's topic. A pattern reads a topic even after its deletion."""
-    return pipeline.source.keeps(head.tp.topic)
 
 
 def check_same_cluster(
@@ -130,32 +131,6 @@ def check_cluster(
     known = with_clusters(row.cluster_id, view.cluster_id)
     if known is not None and known != row.cluster_id:
         tx.epochs.remember_cluster(pipeline.name, known)
-
-
-def check_topics(pipeline: Pipeline, heads: Sequence[Head], view: SourceView) -> None:
-    """Stop a plan if a topic was deleted and made again, before an origin is written for the new topic."""
-    named = {one.tp.topic for one in view.partitions}
-    again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head)]
-    ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
-    changed = [head for head in again if ids[head.tp.topic] != head.tp.topic_id]
-    if changed:
-        check_same_log(pipeline.name, changed, view.partitions)
-
-
-def check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    """Compare the number of writers with PostgreSQL's free connections.
-
-    Raises:
-        ConfigurationError: too few connections are free.
-    """
-    if writers is None:
-        return
-    needed, free = writers + 2, tx.targets.free_connections()  # one for begin to seal, one for people
-    if free < needed:
-        raise ConfigurationError(
-            f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
-            " free. Nothing was planned. Raise max_connections, or give Spark fewer cores."
-        )
 
 
 def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: SourceView) -> str | None:
@@ -199,17 +174,3 @@ def _whose(partition: PartitionView) -> str:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
         said += f", which{when} is known to no coordinator: it will not end by itself"
     return f"{said}; later ones are open: {len(others)}" if others else said
-
-
-def moved_by_others(heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
-    """Notes on a consumer group that was not moved by epochline. Only the ledger counts (INV-8)."""
-    notes = []
-    known = {(head.tp.topic, head.tp.partition): head for head in heads}
-    for (topic, partition), group in sorted(mirrored.items()):
-        head = known.get((topic, partition))
-        if group.epoch_id is None and head is not None and group.offset != head.next_offset:
-            notes.append(
-                f"{topic}-{partition}: the consumer group was moved to {group.offset}; the ledger's"
-                f" {head.next_offset} counts"
-            )
-    return notes

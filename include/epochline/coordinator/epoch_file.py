@@ -1,4 +1,4 @@
-"""Leave a file for each committed epoch, for people (C11). The ledger is the truth: losing a file loses nothing."""
+"""Leave a file for each committed epoch, for people. The ledger is the truth: losing a file loses nothing."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
 and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
 Its epoch numbers prove nothing: a ledger that went back uses them again.
-
-The same group shows whether Kafka went back, as from a backup: the ledger knows which write to it Kafka took last.
 """
 
 from __future__ import annotations
@@ -12,26 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import timedelta
 from typing import cast
 
 from epochline.coordinator.checks import check_admitted
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
 from epochline.errors import KafkaBehindError, LedgerBehindError, SinkError, SinkUnavailableError
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
-from epochline.protocol.mirror import LastMirror, Mirrored
 from epochline.protocol.offsets import reached_of
-from epochline.protocol.quantities import duration
 from epochline.protocol.sink import Inspectable, ShownEpoch
 
 log = logging.getLogger(__name__)
-
-_SHOWN = 10
-"""Most partitions or topics that a message names."""
 
 Evidence = Sequence[Accepted]
 """The newest epoch of the pipeline that each consumer group and sink shows."""
@@ -64,7 +56,7 @@ def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoc
 
 
 def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
-    found = [*mirrored_evidence(source, declared[-1])]
+    found = [*ConsumerGroup.observe(source, declared[-1], last=None).evidence]
     for name, pipeline in {one.name: each for each in declared for one in each.post_commit_sinks}.items():
         sink = cast("Inspectable", ledger.sink(pipeline, name))
         if not hasattr(sink, "newest_shown"):
@@ -88,51 +80,17 @@ def _check_readable(pipeline: str, sink: str, shown: ShownEpoch) -> None:
         raise SinkError(f"{sink} of {pipeline}: what it says of epoch {shown.epoch_id} is damaged: {error}") from error
 
 
-def mirrored_evidence(source: OffsetSource, pipeline: Pipeline) -> Evidence:
-    """What the consumer group shows; nothing if the declaration has ``mirror=False``.
-
-    Raises:
-        SourceUnavailableError: Kafka does not answer.
-    """
-    return evidence_of_group(pipeline, mirrored_offsets(source, pipeline))
-
-
-def evidence_of_group(pipeline: Pipeline, mirrored: Mirrored) -> Evidence:
-    """The newest epoch of the offsets that the consumer group holds."""
-    shown = newest_mirrored(mirrored)
-    return [] if shown is None else [Accepted(shown_by=pipeline.consumer_group, shown=shown)]
-
-
-def mirrored_offsets(source: OffsetSource, pipeline: Pipeline) -> Mirrored:
-    """What the consumer group holds, by topic and partition; empty if the declaration has ``mirror=False``.
-
-    Raises:
-        SourceUnavailableError: Kafka does not answer.
-    """
-    return source.mirrored(pipeline.consumer_group) if pipeline.source.mirror else {}
-
-
 def guarded_by_sinks_alone(pipeline: Pipeline) -> list[str]:
     """A note for a plan without the consumer group's evidence: what still shows that the ledger went back in time."""
     if pipeline.source.mirror:
         return []
-    sinks = [one.name for one in pipeline.post_commit_sinks if not _has_no_markers(one)]
+    sinks = [
+        sink.name
+        for sink in pipeline.post_commit_sinks
+        if not (isinstance(sink, KafkaTopic) and sink.semantics == "at_least_once")
+    ]
     shown = f"only {', '.join(sinks)} can show" if sinks else "nothing outside the ledger shows"
     return [f"no consumer group is written: {shown} whether the ledger went back in time"]
-
-
-def _has_no_markers(sink: object) -> bool:
-    return isinstance(sink, KafkaTopic) and sink.semantics == "at_least_once"
-
-
-def newest_mirrored(mirrored: Mirrored) -> ShownEpoch | None:
-    """The newest epoch that mirrored its heads to a consumer group; None if none did."""
-    written = [
-        ShownEpoch(generation=one.generation, epoch_id=one.epoch_id, token=one.token)
-        for one in mirrored.values()
-        if one.generation is not None and one.epoch_id is not None
-    ]
-    return max(written, key=lambda one: (one.epoch_id, one.generation), default=None)
 
 
 def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
@@ -155,7 +113,9 @@ def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
         LedgerBehindError: the ledger went back in time.
     """
     unknown = unknown_to(tx, pipeline, evidence)
-    row = tx.epochs.pipeline(pipeline) if unknown else None
+    if not unknown:
+        return
+    row = tx.epochs.pipeline(pipeline)
     refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown)
 
 
@@ -203,70 +163,6 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
             tx.epochs.lock_pipeline(pipeline)
             pause(tx, pipeline, PAUSE_BEHIND, error.said, command=error.command)
         raise
-
-
-def last_mirror(tx: Transaction, pipeline: Pipeline) -> LastMirror | None:
-    """The newest write to the consumer group that Kafka took, for the topics that the declaration mirrors now.
-
-    Read it before the group: a write between the two would make the group look older.
-    """
-    last = tx.receipts.last_mirror(pipeline.name)
-    return None if last is None else replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
-
-
-def check_kafka_is_not_older(pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored) -> None:
-    """Refuse a Kafka whose consumer group shows an earlier write than the ledger knows it to have taken.
-
-    Raises:
-        KafkaBehindError: Kafka went back in time. Its logs would not show it, if other records have taken the offsets.
-    """
-    older = last.older(mirrored) if last is not None else {}
-    if last is not None and older:
-        shown = "; ".join(
-            f"{topic}-{partition}: offset {one.offset} of epoch {one.epoch_id}"
-            for (topic, partition), one in sorted(older.items())[:_SHOWN]
-        )
-        raise KafkaBehindError(
-            f"{pipeline.name}: consumer group {pipeline.consumer_group} shows an older mirror ({shown}) than the one of"
-            f" epoch {last.epoch_id}, which Kafka took after it. Kafka went back in time, as from a backup, and other"
-            " records may have the offsets that were read. Nothing was planned. The command goes on where the group"
-            f" stands. --at head goes on at the heads, if `epochline audit {pipeline.name}` finds the log to be the one"
-            " that was read.",
-            f"adopt-topic {pipeline.name} --cluster --at truncation --reason …",
-        )
-
-
-def retention_where_gone(source: OffsetSource, last: LastMirror | None, mirrored: Mirrored) -> timedelta | None:
-    """How long Kafka keeps the offsets of a group, asked only if the group lacks offsets that were written to it."""
-    return source.group_retention() if last is not None and last.missing(mirrored) else None
-
-
-def check_group_is_there(
-    pipeline: Pipeline, last: LastMirror | None, mirrored: Mirrored, retention: timedelta | None
-) -> str | None:
-    """Refuse a Kafka whose consumer group is gone, unless it has expired; a note if it has.
-
-    Raises:
-        KafkaBehindError: somebody deleted the group, or Kafka went back in time to before the group's first mirror.
-    """
-    missing = last.missing(mirrored) if last is not None else []
-    if last is None or not missing:
-        return None
-    gone = f"consumer group {pipeline.consumer_group} holds no offset of {', '.join(missing[:_SHOWN])} any more"
-    if last.may_have_expired(retention):
-        return f"{gone}: Kafka deletes the offsets of a group that nobody writes; the next commit writes them again"
-    raise KafkaBehindError(
-        f"{pipeline.name}: {gone}, although the mirror of epoch {last.epoch_id} was written {_rounded(last.age)} ago"
-        f" and Kafka keeps it for {_rounded(retention)}. Somebody deleted the group, or Kafka went back in time, as"
-        " from a backup, and other records may have the offsets that were read. Nothing was planned. The command goes"
-        f" on at the heads, if `epochline audit {pipeline.name}` finds the log to be the one that was read; --at"
-        " earliest reads what Kafka has now.",
-        f"adopt-topic {pipeline.name} --cluster --at head --reason …",
-    )
-
-
-def _rounded(time: timedelta | None) -> str:
-    return "an unknown time" if time is None else duration(time.total_seconds())
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

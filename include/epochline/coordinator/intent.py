@@ -62,7 +62,7 @@ class PlanRequest:
         interval: of a backfill run, whose ranges end at the end of the interval at the latest. An unfinished or
             aborted epoch of the run keeps its ranges, whatever the interval (INV-3).
         settings: kept with the epoch. A plan uses the declaration's own by default.
-        scheduled: whether the schedule started the run, so that its epoch starts an interval after the one before (K8).
+        scheduled: whether the schedule started the run, so that its epoch starts an interval after the one before.
     """
 
     record_limit: int | None = None

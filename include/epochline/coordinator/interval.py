@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epochline.declare.pipeline import Pipeline
 from epochline.errors import BeforeOriginError
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.backfill import PartOfInterval
@@ -23,7 +22,7 @@ class IntervalReport:
 
 def report_interval(
     tx: Transaction,
-    pipeline: Pipeline,
+    name: str,
     row: PipelineRow,
     interval: Interval,
     parts: Sequence[PartOfInterval],
@@ -34,7 +33,6 @@ def report_interval(
     Raises:
         BeforeOriginError: the whole interval lies before the origin. A retry does not help.
     """
-    name = pipeline.name
     outside = [f"{part.tp}{part.before_origin}" for part in parts if part.before_origin is not None]
     covered = [(part.tp, part.committed) for part in parts if part.committed is not None]
     extend = f"extend-back {name} {interval.start.isoformat()} --reason …"

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from epochline.coordinator.checks import is_read
-from epochline.coordinator.evidence import (
-    Evidence,
-    check_kafka_is_not_older,
-    check_known,
-    evidence_of_group,
-    last_mirror,
-    mirrored_offsets,
-)
+from epochline.coordinator.evidence import Evidence, check_known
+from epochline.coordinator.group import ConsumerGroup
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerError, SourceError
 from epochline.ports import Ledger, OffsetSource
@@ -37,14 +30,22 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: b
         return
     name, group, written, number = pipeline.name, pipeline.consumer_group, None, 0
     try:
-        evidence = [] if known else _to_overwrite(ledger, source, pipeline)
+        evidence: Evidence = ()
+        if not known:
+            with ledger.transaction() as tx:
+                last = tx.receipts.last_mirror(name)
+            shown = ConsumerGroup.observe(source, pipeline, last)
+            shown.refuse_older()
+            if shown.missing:
+                raise SourceError(f"{group} is gone; the next plan says whether it has expired.")
+            evidence = shown.evidence
         while True:
             with ledger.transaction() as tx:
                 row = tx.epochs.lock_pipeline(name)
                 if written is not None:
                     tx.receipts.confirm_mirror(name, number)
                 check_known(tx, name, evidence)
-                heads = [head for head in tx.chain.heads(name, row.generation) if is_read(pipeline, head)]
+                heads = [head for head in tx.chain.heads(name, row.generation) if pipeline.source.keeps(head.tp.topic)]
                 if heads == (written or []):
                     return
                 newest = max((head.epoch_id or 0 for head in heads), default=0)
@@ -56,19 +57,3 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: b
     except (LedgerError, SourceError) as error:
         # The epoch is committed, so the task must not fail. The next commit mirrors again.
         log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)
-
-
-def _to_overwrite(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> Evidence:
-    """What the consumer group shows, if Kafka did not go back in time.
-
-    Raises:
-        KafkaBehindError: it did.
-        SourceError: the group is gone, and a plan has to decide whether it expired.
-    """
-    with ledger.transaction() as tx:
-        last = last_mirror(tx, pipeline)
-    mirrored = mirrored_offsets(source, pipeline)
-    check_kafka_is_not_older(pipeline, last, mirrored)
-    if last is not None and last.missing(mirrored):
-        raise SourceError(f"{pipeline.consumer_group} is gone; the next plan says whether it has expired.")
-    return evidence_of_group(pipeline, mirrored)

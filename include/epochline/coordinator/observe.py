@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
+from epochline.coordinator.checks import check_same_cluster
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.startup import FromGroup, FromTimestamp
+from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource, PipelineRow
 from epochline.protocol.backfill import IntervalOffsets
@@ -60,8 +60,12 @@ def observe_source(
         check_same_log(pipeline.name, [head for head in heads if head.tp.topic in error.topics], ())
         raise
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
-    check_topics(pipeline, heads, view)
-    read = [head for head in heads if is_read(pipeline, head)]
+    read = [head for head in heads if pipeline.source.keeps(head.tp.topic)]
+    # A topic that was made again stops the plan before an origin is written for it.
+    ids = {partition.tp.topic: partition.tp.topic_id for partition in view.partitions}
+    made_again = [head for head in read if ids.get(head.tp.topic, head.tp.topic_id) != head.tp.topic_id]
+    if made_again:
+        check_same_log(pipeline.name, made_again, view.partitions)
     return SourceObservation(
         view=view,
         startup=observe_startup(source, pipeline, heads, view),

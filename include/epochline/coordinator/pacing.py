@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from epochline.config.resolve import recorded_restart, recorded_value
+from epochline.config.resolve import ResolvedSettings, recorded_restart, recorded_value
 from epochline.declare.restart import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
@@ -22,45 +21,42 @@ LONGEST_WAIT = timedelta(minutes=1)
 """How long a plan of the schedule waits for its interval at most."""
 
 
-def wait_for_pause(
-    ledger: Ledger, pipeline: str, pause: timedelta, *, sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """Return when the pipeline's last commit is ``pause`` ago, by the database's clock (K9)."""
+def wait_for_turn(
+    ledger: Ledger, pipeline: str, settings: ResolvedSettings, *, scheduled: bool, sleep: Callable[[float], None]
+) -> tuple[str, ...]:
+    """Return when the minimum pause has passed since the last commit, by the database's clock.
+
+    A plan of the schedule also waits until the last plan is an interval ago: Airflow starts a run at each tick, so a
+    late run is followed too soon by the next one. It waits for at most `LONGEST_WAIT`, because a wait holds a worker
+    slot.
+
+    Returns:
+        A note if the plan does not wait for its interval, because more than that is left.
+    """
+    pause, interval = settings.minimum_pause, settings.interval
     while pause > timedelta(0):
         with ledger.transaction() as tx:
             left = tx.history.pause_left(pipeline, pause)
         if left <= timedelta(0):
-            return
+            break
         log.info("plan.pauses pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
         sleep(left.total_seconds())
-
-
-def wait_for_interval(
-    ledger: Ledger, pipeline: str, interval: timedelta, *, sleep: Callable[[float], None] = time.sleep
-) -> tuple[str, ...]:
-    """Return when the last plan is an interval ago, by the database's clock (K8).
-
-    Airflow starts a run at each tick of the schedule, so a late run is followed too soon by the next one. A plan waits
-    for at most `LONGEST_WAIT`, because a wait holds a worker slot.
-
-    Returns:
-        A note if the plan does not wait, because more than that is left.
-    """
-    while True:
+    while scheduled and isinstance(interval, timedelta):
         with ledger.transaction() as tx:
             left = tx.history.interval_left(pipeline, interval)
         if left <= timedelta(0):
-            return ()
+            break
         if left > LONGEST_WAIT:
             since, whole = (duration(one.total_seconds()) for one in (interval - left, interval))
             note = f"this epoch starts {since} after the one before, and the interval is {whole}: the rest is longer"
             return (f"{note} than a plan waits",)
         log.info("plan.waits_for_interval pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
         sleep(left.total_seconds())
+    return ()
 
 
 def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -> None:
-    """Pause the pipeline if more epochs in a row were aborted than it tolerates (K11).
+    """Pause the pipeline if more epochs in a row were aborted than it tolerates.
 
     Called after an abort and again before a plan, so that a crash between the two hides no failure. A resume or a
     commit resets the count.
@@ -101,7 +97,7 @@ def pause(
 
 
 def pause_where_down(tx: Transaction, epoch: Epoch, attempt: Attempt) -> None:
-    """Pause the pipeline of an epoch that is about to be aborted, if its next run would only fail again (N1).
+    """Pause the pipeline of an epoch that is about to be aborted, if its next run would only fail again.
 
     The pipeline stays down after rows that a target refuses every time, and after code that raises once the restart
     strategy is used up. A pipeline that only people start is not paused for its code: they see the failure, and clear
@@ -163,7 +159,7 @@ def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
-    """Refuse another attempt if the pipeline failed too often recently (R2).
+    """Refuse another attempt if the pipeline failed too often recently.
 
     Called before the attempt is made: an earlier attempt that died silently counts as failed now.
 

@@ -11,20 +11,12 @@ from epochline.config.resolve import ResolvedSettings, resolve_settings
 from epochline.coordinator.checks import (
     check_admitted,
     check_cluster,
-    is_read,
-    moved_by_others,
     no_longer_fits,
     open_transactions,
 )
 from epochline.coordinator.epoch_file import leave_file
-from epochline.coordinator.evidence import (
-    check_group_is_there,
-    check_kafka_is_not_older,
-    last_mirror,
-    mirrored_offsets,
-    pausing_where_behind,
-    retention_where_gone,
-)
+from epochline.coordinator.evidence import pausing_where_behind
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import (
     EpochDraft,
     Intent,
@@ -37,7 +29,7 @@ from epochline.coordinator.intent import (
 )
 from epochline.coordinator.interval import report_interval
 from epochline.coordinator.observe import SourceObservation, observe_source
-from epochline.coordinator.pacing import pause_after_failures, wait_for_interval, wait_for_pause
+from epochline.coordinator.pacing import pause_after_failures, wait_for_turn
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.reasons import keep_plan_error
 from epochline.coordinator.recover import recover
@@ -46,15 +38,21 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
-from epochline.protocol.backpressure import adapted_limit, missed_interval
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.log_ends import log_ends_of
-from epochline.protocol.mirror import LastMirror, Mirrored
+from epochline.protocol.mirror import LastMirror
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.origins import missing_origins
-from epochline.protocol.planning import SourceView, left_unread, next_boundary, next_ranges
+from epochline.protocol.planning import (
+    SourceView,
+    adapted_limit,
+    left_unread,
+    missed_interval,
+    next_boundary,
+    next_ranges,
+)
 
 _TRIES = 5
 _DEFAULTS = PlanRequest()
@@ -71,14 +69,6 @@ class _Seen:
     shown: Sequence[tuple[str, Sequence[Head]]] = ()
     """Sinks, each with the places beyond the heads up to which it shows every record."""
     mirror: LastMirror | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What the consumer group holds; if that is nothing, how long Kafka keeps the offsets of a group."""
-
-    mirrored: Mirrored
-    retention: timedelta | None
 
 
 def plan(
@@ -117,32 +107,28 @@ def _plan(
     ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, request: PlanRequest,
     sleep: Callable[[float], None],
 ) -> Plan:  # fmt: skip
-    settings = request.settings or resolve_settings(pipeline)
+    name, settings = pipeline.name, request.settings or resolve_settings(pipeline)
     request = replace(request, settings=settings)
     recovered = recover(ledger, source, pipeline, run, request.lease)
     if recovered.resumed is not None:
         return recovered.resumed
-    unwritten = leave_file(ledger, pipeline.name, settings.recorded())
+    unwritten = leave_file(ledger, name, settings.recorded())
     full = full_sinks(ledger, pipeline)
     if full:
         return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
     looked = look_at_sinks(ledger, pipeline, settings.restart)
-    pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
-    wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
-    soon: tuple[str, ...] = ()
-    if request.scheduled and isinstance(settings.interval, timedelta):
-        soon = wait_for_interval(ledger, pipeline.name, settings.interval, sleep=sleep)
+    pause_after_failures(ledger, name, settings.tolerable_failures)
+    soon = wait_for_turn(ledger, name, settings, scheduled=request.scheduled, sleep=sleep)
     began = time.monotonic()
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline)
-        mirrored = mirrored_offsets(source, pipeline)
-        with pausing_where_behind(ledger, pipeline.name):
-            check_kafka_is_not_older(pipeline, seen.mirror, mirrored)
+        with pausing_where_behind(ledger, name):
+            group = ConsumerGroup.observe(source, pipeline, seen.mirror)
+            group.refuse_older()
         observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
-        notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
+        notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *group.moved_by_others(seen.heads)]
         try:
-            with pausing_where_behind(ledger, pipeline.name):
-                group = _Group(mirrored, retention_where_gone(source, seen.mirror, mirrored))
+            with pausing_where_behind(ledger, name):
                 seen = _with_origins(ledger, pipeline, seen, observed)
                 intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)
                 return write_epoch(ledger, pipeline, run, request, intent, recovered.aborted, notes)
@@ -158,7 +144,7 @@ def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
         left = left_due(pipeline, tx.receipts.unpublished(pipeline.name))
-        return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=last_mirror(tx, pipeline))
+        return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=tx.receipts.last_mirror(pipeline.name))
 
 
 def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: SourceObservation) -> _Seen:
@@ -181,7 +167,7 @@ class _NextRanges(Intent):
     pipeline: Pipeline
     seen: _Seen
     observed: SourceObservation
-    group: _Group
+    group: ConsumerGroup
     record_limit: int | None
     settings: ResolvedSettings
     began: float
@@ -190,19 +176,18 @@ class _NextRanges(Intent):
     @property
     def watched(self) -> list[Head]:
         """Heads of the partitions that the declaration reads."""
-        return [head for head in self.seen.heads if is_read(self.pipeline, head)]
+        return [head for head in self.seen.heads if self.pipeline.source.keeps(head.tp.topic)]
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
         """Refuse a ledger or a log that changed."""
         _still_as_seen(tx, self.pipeline, row, self.seen)
-        check_log(self.pipeline, self.watched, self.observed)
+        check_log(self.pipeline.name, self.watched, self.observed)
         self._expired(tx)
         tx.history.plan_succeeded(self.pipeline.name)
 
     def _expired(self, tx: Transaction) -> list[str]:
         """A note if the consumer group has expired: the next commit makes it, and is evidence from then on."""
-        group = self.group
-        note = check_group_is_there(self.pipeline, self.seen.mirror, group.mirrored, group.retention)
+        note = self.group.refuse_gone()
         if note is None:
             return []
         tx.receipts.forget_mirrors(self.pipeline.name)
@@ -233,7 +218,7 @@ class _NextRanges(Intent):
         notes += [*open_transactions(view), *self._expired(tx)]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
-            report = report_interval(tx, self.pipeline, row, backfill.interval, parts, ranges)
+            report = report_interval(tx, self.pipeline.name, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *report.notes], report.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
         if not ranges and backfill is None and not self.left_unread(ranges) and closes_windows(tx, self.pipeline):
@@ -266,15 +251,15 @@ class _NextRanges(Intent):
         return limit, place, [] if late is None else [late]
 
 
-def check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:
+def check_log(pipeline: str, watched: Sequence[Head], observed: SourceObservation) -> None:
     """Check that the log is the one that the heads belong to.
 
     Raises:
         DataLossError: it was deleted, made again or truncated, or a sink shows what it no longer holds.
     """
-    check_same_log(pipeline.name, watched, observed.view.partitions)
-    check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
-    check_shown_is_there(pipeline.name, watched, observed.cut_off)
+    check_same_log(pipeline, watched, observed.view.partitions)
+    check_not_truncated(pipeline, watched, observed.leader_epoch_ends)
+    check_shown_is_there(pipeline, watched, observed.cut_off)
 
 
 def origins_of(

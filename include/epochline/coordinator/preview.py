@@ -6,17 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.config.resolve import resolve_settings
-from epochline.coordinator.checks import check_admitted, check_against_ledger, is_read, open_transactions
-from epochline.coordinator.evidence import (
-    check_group_is_there,
-    check_kafka_is_not_older,
-    check_known,
-    collect_evidence,
-    guarded_by_sinks_alone,
-    last_mirror,
-    mirrored_offsets,
-    retention_where_gone,
-)
+from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
+from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import PlanRequest, closes_windows
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
@@ -63,8 +55,8 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: P
     """
     with ledger.transaction() as tx:
         check_admitted(tx, pipeline.name)
-        mirror = last_mirror(tx, pipeline)
-    evidence, mirrored = collect_evidence(ledger, source, pipeline), mirrored_offsets(source, pipeline)
+        last = tx.receipts.last_mirror(pipeline.name)
+    evidence, group = collect_evidence(ledger, source, pipeline), ConsumerGroup.observe(source, pipeline, last)
     with ledger.transaction() as tx:
         check_known(tx, pipeline.name, evidence)
         row, heads, shown = _known(tx, pipeline)
@@ -79,8 +71,8 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: P
     full = full_sinks(ledger, pipeline)
     settings = request.settings or resolve_settings(pipeline)
     looked = [] if full else look_at_sinks(ledger, pipeline, settings.restart, only_read=True)
-    check_kafka_is_not_older(pipeline, mirror, mirrored)
-    expired = check_group_is_there(pipeline, mirror, mirrored, retention_where_gone(source, mirror, mirrored))
+    group.refuse_older()
+    expired = group.refuse_gone()
     observed = observe_source(source, pipeline, row, heads, shown=shown)
     view = observed.view
     origins, watched, ranges = _upcoming(pipeline, heads, observed, request.record_limit)
@@ -133,7 +125,7 @@ def _upcoming(
     view = observed.view
     origins = tuple(origins_of(pipeline, heads, view, observed.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
-    watched = tuple(head for head in (*heads, *begun) if is_read(pipeline, head))
-    check_log(pipeline, watched, observed)
+    watched = tuple(head for head in (*heads, *begun) if pipeline.source.keeps(head.tp.topic))
+    check_log(pipeline.name, watched, observed)
     limit = record_limit or pipeline.source.records_per_epoch
     return origins, watched, tuple(next_ranges(watched, view.partitions, limit=limit))

@@ -1,4 +1,4 @@
-"""Publish: show committed epochs in topics, files and other sinks, by roll-forward (E6, C3).
+"""Publish: show committed epochs in topics, files and other sinks, by roll-forward.
 
 Any later run continues publishing, including other runs' epochs. Each sink gets its epochs in order. A sink that is
 down delays only itself.
@@ -88,7 +88,8 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         sink.commit(committable)
     seconds = time.monotonic() - begun
     outboxes = {box.topic.name: box.table for box in declared.outboxes}
-    measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
+    topic = cast("Measured", sink)
+    measured = topic.sending_seconds() if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
         noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))
         completed = tx.receipts.completed(receipt.pipeline, receipt.epoch_id)
@@ -103,10 +104,6 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     return Published(
         epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
     )  # fmt: skip
-
-
-def _sending_seconds(sink: Measured) -> float | None:
-    return sink.sending_seconds()
 
 
 def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
@@ -136,7 +133,7 @@ def look_at_sinks(
 ) -> list[str]:
     """Ask every sink whether it would show an epoch. Returns notes on sinks that are down or waive a guarantee.
 
-    A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
+    A transaction lives within one try of publish. If the broker ends it while the strategy waits, the next try
     sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
 
     With ``only_read``, nothing is made in a sink, and nothing is checked that only a write can check.

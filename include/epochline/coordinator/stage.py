@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from epochline.coordinator.begin import begin
+from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.intent import LEASE
-from epochline.coordinator.lease import keep_lease_alive
 from epochline.coordinator.pacing import check_not_given_up
 from epochline.coordinator.reasons import REASON_PATIENCE_SECONDS, keep_error
 from epochline.coordinator.seal import seal
 from epochline.errors import (
+    EpochFencedError,
     EpochInterruptedError,
     EpochlineError,
     LedgerUnavailableError,
@@ -31,6 +32,8 @@ PATIENCE_SECONDS = 120.0
 """How long the seal waits for Kafka and the sinks: as long as a task waits for its next record."""
 
 _PAUSE_SECONDS = 1.0
+
+RENEW_EVERY_SECONDS = LEASE.total_seconds() / 4
 
 
 def stage(
@@ -74,7 +77,7 @@ def stage(
     if ticket is None:
         return None
     try:
-        with keep_lease_alive(ledger, ticket, run, stop):
+        with _lease_kept_alive(ledger, ticket, run, stop):
             submit(ticket)
             return _sealed(ledger, source, ticket, run)
     except Exception as error:
@@ -125,3 +128,43 @@ def _sealed(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Ru
                     ticket.pipeline, ticket.epoch_id, ticket.attempt, PATIENCE_SECONDS, error,
                 )  # fmt: skip
         time.sleep(_PAUSE_SECONDS)
+
+
+@contextmanager
+def _lease_kept_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Callable[[], None]) -> Iterator[None]:
+    """Renew the lease every 15 s until the block ends.
+
+    ``stop`` is called once when the attempt is fenced. It ends the job, whose rows no longer count.
+
+    Raises:
+        EpochFencedError: the attempt was fenced while the block ran, whatever the block itself raised.
+    """
+    done = threading.Event()
+    fenced: list[EpochFencedError] = []
+
+    def keep() -> None:
+        while not done.wait(RENEW_EVERY_SECONDS):
+            try:
+                renew(ledger, ticket, run, lease=LEASE)
+            except EpochFencedError as error:
+                fenced.append(error)
+                log.warning("attempt.fenced pipeline=%s epoch=%d attempt=%d", *_names(ticket))
+                stop()
+                return
+            except EpochlineError as error:
+                # The next renewal may succeed. If the lease expires first, another run takes over.
+                log.warning("lease.not_renewed pipeline=%s epoch=%d attempt=%d reason=%s", *_names(ticket), error)
+
+    thread = threading.Thread(target=keep, name="epochline-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        if fenced:
+            raise fenced[0]
+
+
+def _names(ticket: StagingTicket) -> tuple[str, int, int]:
+    return ticket.pipeline, ticket.epoch_id, ticket.attempt

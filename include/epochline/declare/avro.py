@@ -106,12 +106,10 @@ class Avro(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return dict(self.columns)
 
     @property
     def spec(self) -> AvroSpec:
-        """The values that a Spark worker needs."""
         return self._as(AvroSpec, schema=self.schema_)
 
 

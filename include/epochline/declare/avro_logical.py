@@ -26,11 +26,7 @@ _SIZES = {"duration": 12, "uuid": 16}
 
 
 def exact_schema(schema: Any) -> Any:
-    """A schema whose logical types are renamed with `EXACT` or left out.
-
-    Args:
-        schema: as JSON gives it, before a library has checked it.
-    """
+    """A schema, as JSON gives it, whose logical types are renamed with `EXACT` or left out."""
     if isinstance(schema, list):
         return [exact_schema(one) for one in schema]
     if not isinstance(schema, dict):

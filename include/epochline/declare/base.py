@@ -30,7 +30,11 @@ reading_back: ContextVar[bool] = ContextVar("reading_back", default=False)
 
 
 class DeclarationModel(BaseModel):
-    """Base of all declarations: frozen, no unknown fields, `DeclarationError` for anything invalid."""
+    """Base of all declarations: frozen, no unknown fields, `DeclarationError` for anything invalid.
+
+    Several have a ``spec``, the values that a Spark worker needs; a ``record``, the columns and types of what is parsed
+    or sent; a ``name``, by which the ledger knows a sink or a source.
+    """
 
     # A traceback shows pydantic's error too, and the input may hold a secret.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

@@ -50,7 +50,6 @@ class EventTime(DeclarationModel):
 
     @property
     def spec(self) -> EventTimeSpec:
-        """The values that a Spark worker needs."""
         return self._as(EventTimeSpec)
 
 
@@ -98,13 +97,8 @@ def watermark(
 ) -> datetime | None:
     """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's, ``before``.
 
-    It stays ``before`` as long as a partition that is not idle has had no record.
-
-    Args:
-        declared: the pipeline's event time.
-        partitions: event time of every partition that the pipeline reads, including this epoch's records.
-        before: watermark of the previous epoch, or None.
-        now: database time.
+    It stays ``before`` as long as a partition that is not idle has had no record. ``partitions`` are all that the
+    pipeline reads, with this epoch's records; ``now`` is database time.
     """
     awake = [time for time in partitions.values() if not _idle(declared, time, now)]
     if awake:

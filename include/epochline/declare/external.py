@@ -37,12 +37,10 @@ class ExternalSink(DeclarationModel):
 
     @property
     def name(self) -> str:
-        """Name of the sink in the ledger."""
         raise NotImplementedError
 
     @property
     def spec(self) -> ExternalSpec:
-        """The values that a Spark worker needs."""
         raise NotImplementedError
 
     @property
@@ -92,12 +90,10 @@ class Files(ExternalSink):
 
     @property
     def name(self) -> str:
-        """Name of the sink in the ledger."""
         return f"files:{self.path}"
 
     @property
     def spec(self) -> FilesSpec:
-        """The values that a Spark worker needs."""
         return self._as(FilesSpec)
 
 
@@ -147,10 +143,8 @@ class CustomSink(ExternalSink):
 
     @property
     def name(self) -> str:
-        """Name of the sink in the ledger."""
         return f"own:{self.label or self.sink}"
 
     @property
     def spec(self) -> CustomSinkSpec:
-        """The values that a Spark worker needs."""
         return self._as(CustomSinkSpec)

@@ -116,7 +116,6 @@ class Sources(DeclarationModel):
 
     @property
     def described(self) -> str:
-        """What is read, for people."""
         return "; ".join(f"{name}: {given.source.described}" for name, given in self.inputs.items())
 
     @property
@@ -125,17 +124,14 @@ class Sources(DeclarationModel):
         return any(given.source.mirror for given in self.inputs.values())
 
     def mirrors(self, topic: str) -> bool:
-        """Whether a commit writes the heads of a topic in the ledger to a consumer group."""
         own = self._of(topic)
         return own is not None and own[0].mirrors(own[1])
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic in the ledger is declared, by name or by a pattern."""
         own = self._of(topic)
         return own is not None and own[0].reads(own[1])
 
     def keeps(self, topic: str) -> bool:
-        """Whether a topic with a head in the ledger is still read."""
         own = self._of(topic)
         return own is not None and own[0].keeps(own[1])
 
@@ -179,8 +175,7 @@ def one_source(source: DeclaredSource) -> OneSource:
 def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
     """Return the only source of the pipeline of this name.
 
-    Raises:
-        ConfigurationError: there are several; ``what`` needs one.
+    Raises `ConfigurationError` if there are several; ``what`` needs one.
     """
     if not isinstance(source, Sources):
         return source

@@ -27,12 +27,10 @@ class Bytes(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return {self.column: "bytea"}
 
     @property
     def spec(self) -> BytesSpec:
-        """The values that a Spark worker needs."""
         return self._as(BytesSpec)
 
 
@@ -48,12 +46,10 @@ class Text(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return {self.column: "text"}
 
     @property
     def spec(self) -> TextSpec:
-        """The values that a Spark worker needs."""
         return self._as(TextSpec)
 
 
@@ -67,22 +63,19 @@ class Json(DeclarationModel):
         columns: members and their PostgreSQL types.
         paths: by column, where its member lies if not directly in the object: ``$.address.city``, or
             ``$.address["zip code"]``. The column is NULL if an object on the path is missing or null. Anything else on
-            the path, also an array, makes a bad record. Only for ``parse``.
-        defaults: by column, the value of a member that is missing, as JSON; a member that is null is NULL. The value is
-            a part of the record: it also replaces the value of an existing row in an upsert table. A record without a
-            value takes no default. Only for ``parse``.
+            the path, also an array, makes a bad record. This and the following fields are only for ``parse``.
+        defaults: by column, the value of a missing member, as JSON; a member that is null is NULL. It also replaces the
+            value of an existing row in an upsert table. A record without a value takes no default.
         unavailable: what a connector sends in place of a value that it does not have, such as Debezium's
-            ``__debezium_unavailable_value``. It is recognized as text, as bytes in base64 or hex, as uuid, and as an
-            array or a map of it. An upsert table with ``keep_unavailable`` keeps its value; otherwise the record is
-            bad. Only for ``parse``.
-        framed: whether each value is in a schema registry's framing: a zero byte and a schema id of four bytes before
-            the object. The schema is not read. Only for ``parse``.
+            ``__debezium_unavailable_value``: as text, as bytes in base64 or hex, as uuid, or in an array or a map. An
+            upsert table with ``keep_unavailable`` keeps its value; otherwise the record is bad.
+        framed: whether a zero byte and a schema id of four bytes come before the object, as a schema registry frames
+            values. The schema is not read.
         unit: what a number counts that stands for a date or a time, by column or for all such columns: ``days``, ``s``,
             ``ms``, ``us`` or ``ns`` since 1970-01-01 in UTC, or since midnight for a ``time``. A text is read as if no
-            unit were given. A number with digits that the column does not keep makes a bad record. Only for ``parse``.
+            unit were given. A number with digits that the column does not keep makes a bad record.
         scale: by column, the scale of a decimal that is sent as base64 of its unscaled integer, as Kafka Connect does
-            (Debezium's ``decimal.handling.mode=precise``). An object with ``scale`` and ``value`` needs none. Only for
-            ``parse``.
+            (Debezium's ``decimal.handling.mode=precise``). An object with ``scale`` and ``value`` needs none.
     """
 
     kind: Literal["json"] = "json"
@@ -132,12 +125,10 @@ class Json(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return dict(self.columns)
 
     @property
     def spec(self) -> JsonSpec:
-        """The values that a Spark worker needs."""
         return self._as(JsonSpec, scales=self.scale)
 
 
@@ -173,12 +164,10 @@ class Regex(DeclarationModel):
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns of the parsed record and their types."""
         return known_types({name: self.columns.get(name, "text") for name in named_groups(self.pattern)})
 
     @property
     def spec(self) -> RegexSpec:
-        """The values that a Spark worker needs."""
         return self._as(RegexSpec, columns=self.record)
 
 

@@ -33,9 +33,8 @@ from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
 from epochline.declare.settings import profile as find_profile
-from epochline.declare.source import CustomSource, KafkaSource
+from epochline.declare.source import CustomSource, FromGroup, KafkaSource
 from epochline.declare.specs import Output, PipelineSpec
-from epochline.declare.startup import FromGroup
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import KafkaTopic, Outbox

@@ -7,7 +7,7 @@ run at once under every strategy; the class of the error decides (`epochline.err
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -72,10 +72,8 @@ class FailureRate(DeclarationModel):
     interval: Duration
     delay: Pause = DELAY
 
-    @property
-    def retries(self) -> int:
-        """How often Airflow tries again; the ledger ends the retries earlier."""
-        return WITHOUT_END
+    retries: ClassVar[int] = WITHOUT_END
+    """The ledger ends Airflow's retries earlier."""
 
 
 class Endless(DeclarationModel):
@@ -93,6 +91,7 @@ class Endless(DeclarationModel):
     kind: Literal["endless"] = "endless"
     delay: Pause = DELAY
     max_delay: Pause = timedelta(minutes=5)
+    retries: ClassVar[int] = WITHOUT_END
 
     def pause_after(self, alike: int) -> timedelta:
         """The pause after so many attempts in a row that failed of the same error of code; 0 for a passing failure."""
@@ -104,26 +103,13 @@ class Endless(DeclarationModel):
         """What no pause exceeds."""
         return max(self.delay, self.max_delay)
 
-    @property
-    def retries(self) -> int:
-        """How often Airflow tries again."""
-        return WITHOUT_END
-
 
 class NoRestart(DeclarationModel):
     """Never try again: the default of a pipeline without an interval."""
 
     kind: Literal["none"] = "none"
-
-    @property
-    def retries(self) -> int:
-        """How often Airflow tries again."""
-        return 0
-
-    @property
-    def delay(self) -> timedelta:
-        """Zero: there is no retry to wait for."""
-        return timedelta(0)
+    retries: ClassVar[int] = 0
+    delay: ClassVar[timedelta] = timedelta(0)
 
 
 RestartStrategy = Annotated[FixedDelay | FailureRate | Endless | NoRestart, Field(discriminator="kind")]

@@ -92,8 +92,7 @@ class StateStanding:
 def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_committed: int | None) -> None:
     """Refuse to continue if a state table is not as the last epoch left it.
 
-    Raises:
-        StateError: a table was edited, replaced or restored from a backup.
+    Raises `StateError` if a table was edited, replaced or restored from a backup.
     """
     for table, standing in standings.items():
         what = f"{pipeline}: state {table}"

@@ -168,7 +168,6 @@ class PostgresTable(DeclarationModel):
 
     @property
     def spec(self) -> SinkSpec:
-        """The values that a Spark worker needs."""
         return self._as(TableSpec)
 
     def __str__(self) -> str:
@@ -178,8 +177,7 @@ class PostgresTable(DeclarationModel):
 def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
     """Types of the ``_order_…`` columns of an upsert sink, by name; empty without ``order_by``.
 
-    Raises:
-        ValueError: a column has a type that staging holds as text, so that it would be ordered as text.
+    Raises ``ValueError`` if a column has a type that staging holds as text, so that it would be ordered as text.
     """
     kinds = {name: parse_type(kind) for name, kind in {**(sink.columns or {}), **record}.items()}
     for name in sink.order_by:

@@ -46,7 +46,6 @@ class Outbox(PostgresTable):
 
     @property
     def spec(self) -> OutboxSpec:
-        """The values that a Spark worker needs."""
         return self._as(OutboxSpec, topic=self.topic.spec)
 
 
@@ -154,7 +153,6 @@ class KafkaTopic(DeclarationModel):
 
     @property
     def name(self) -> str:
-        """Name of the sink in the ledger."""
         return f"kafka:{self.topic}"
 
     @property
@@ -169,7 +167,6 @@ class KafkaTopic(DeclarationModel):
 
     @property
     def spec(self) -> TopicSpec:
-        """The values that a Spark worker needs."""
         return self._as(TopicSpec, value=self.value if isinstance(self.value, str) else self.value.spec)
 
     def transactional_id(self, pipeline: str) -> str:

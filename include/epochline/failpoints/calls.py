@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from epochline.failpoints.named import armed, failpoint
 
 if TYPE_CHECKING:
-    from epochline.declare.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource, Transaction
-    from epochline.protocol.sink import Sink
 
 Position = tuple[int, int]
 """Line and column at which a call's text ends. Both the syntax tree and a running frame have it."""
@@ -46,13 +44,11 @@ def _methods() -> tuple[frozenset[str], Mapping[str, str]]:
     """The sides of a transaction, and the port of each method of a ledger, source or sink."""
     # Imported here: a Spark worker loads this package without the declarations.
     from epochline import ports
-    from epochline.protocol import sink
 
     def public(*protocols: type) -> list[str]:
         return [name for protocol in protocols for name in vars(protocol) if not name.startswith("_")]
 
-    sinks = public(sink.Committing, sink.Preflighted, sink.Prepared, sink.Measured, sink.Inspectable)
-    methods = dict.fromkeys(sinks, "sink.") | dict.fromkeys(public(ports.OffsetSource), "source.")
+    methods = dict.fromkeys(public(*ports.SINK), "sink.") | dict.fromkeys(public(ports.OffsetSource), "source.")
     return frozenset(public(ports.Transaction)), methods | {"transaction": ""}
 
 
@@ -163,8 +159,8 @@ class _WatchedLedger:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        return cast("Sink", _WatchedPort(self._ledger.sink(pipeline, name)))
+    def sink(self, *declared: Any) -> Any:
+        return _WatchedPort(self._ledger.sink(*declared))
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         places = _places(sys._getframe(1))

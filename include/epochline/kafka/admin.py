@@ -1,4 +1,4 @@
-"""kafka-python's admin client, with requests that it does not offer: ends of leader epochs, and batches of a log."""
+"""kafka-python's admin client, with requests that it does not offer, and a check of the broker's version."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import NoError, for_code
+from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 
-from epochline.kafka.refusals import detect_refusals
+from epochline.errors import SourceError
+from epochline.kafka.client_log import detect_refusals
 
 _ANY_LEADER = -1
 _CONSUMER = -1
@@ -25,11 +27,7 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
     """The admin client. Its methods use the same internals as kafka-python's own requests."""
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late.
-
-        Raises:
-            KafkaError: a broker refused, or did not answer.
-        """
+        """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late."""
         ends: dict[TopicPartition, int | None] = self._manager.run(self._async_leader_epoch_ends, epochs)
         return ends
 
@@ -48,12 +46,9 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         return found
 
     def fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """Some whole batches from an offset on, below the last stable offset; those of aborted transactions, too.
+        """Some whole batches from an offset on, below the last stable offset, aborted ones included.
 
         Returns the batches, and of each aborted transaction in them its producer and its first offset.
-
-        Raises:
-            KafkaError: a broker refused, or did not answer.
         """
         fetched: tuple[bytes, list[tuple[int, int]]] = self._manager.run(self._async_fetch_batches, key, offset)
         return fetched
@@ -65,7 +60,9 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         error = for_code(found.error_code)
         if error is not NoError:
             raise error(f"batches of {key.topic}-{key.partition} from offset {offset} on")
-        aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+        aborted = [
+            (transaction.producer_id, transaction.first_offset) for transaction in found.aborted_transactions or ()
+        ]
         return bytes(found.records or b""), aborted
 
 
@@ -114,3 +111,25 @@ def _fetch(key: TopicPartition, offset: int) -> Any:
         topics=[Topic(topic=key.topic, partitions=[partition])], forgotten_topics_data=[], rack_id="",
         min_version=_WITH_ABORTED, max_version=_LAST_BY_NAME,
     )  # fmt: skip
+
+
+NEEDED: Mapping[ApiKey, tuple[int, str]] = {
+    ApiKey.InitProducerId: (0, "transactions (Kafka 0.11)"),
+    ApiKey.ListOffsets: (2, "the last stable offset (Kafka 0.11)"),
+    ApiKey.Metadata: (10, "topic ids (Kafka 2.8)"),
+    ApiKey.DescribeProducers: (0, "the producers of a partition (Kafka 2.8)"),
+}
+"""Per request, the lowest sufficient version, and what it provides."""
+
+
+def check_versions(servers: str, offered: Mapping[ApiKey, tuple[int, int]]) -> None:
+    """Raise `SourceError`, naming what a broker lacks, unless it offers every request that a plan needs.
+
+    ``offered`` has per request the lowest and highest version that the broker supports.
+    """
+    lacking = [why for key, (version, why) in NEEDED.items() if offered.get(key, (0, -1))[1] < version]
+    if lacking:
+        raise SourceError(
+            f"Kafka at {servers} is too old: it lacks {', '.join(lacking)}. Nothing was planned. Exactly-once epochs"
+            " need Kafka 2.8 or newer on every broker."
+        )

@@ -74,12 +74,7 @@ SOURCE = Side(SourceError, SourceUnavailableError, SourceAuthenticationError)
 
 
 class Reports:
-    """Collects the errors that librdkafka reports by callback: why a broker cannot be reached while a call waits.
-
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        side: the classes of the errors.
-    """
+    """Collects the errors that librdkafka reports by callback: why a broker cannot be reached while a call waits."""
 
     def __init__(self, settings: Mapping[str, str], side: Side = SINK) -> None:
         self._servers = settings[SERVERS]
@@ -104,11 +99,9 @@ class Reports:
             raise self._refused(self._refusal)
 
     def explained(self, error: KafkaError, doing: str) -> EpochlineError:
-        """Translate an error of librdkafka into one of the side's. Its class says whether a retry helps.
+        """Translate an error of a call or a delivery into one of the side's. Its class says whether a retry helps.
 
-        Args:
-            error: the error of a call or a delivery.
-            doing: what was tried, and on what; begins the message.
+        ``doing`` begins the message: what was tried, and on what.
         """
         refusal = error if _is_refusal(error) else self._refusal
         if refusal is not None:
@@ -121,8 +114,8 @@ class Reports:
                 " A retry begins with what is committed."
             )
         if _is_transient(error):
-            said = f"Kafka at {self._servers}: {text}{self.last}"
-            return self._side.unavailable(f"{doing} failed, and a retry may help: {said}")
+            report = f"Kafka at {self._servers}: {text}{self.last}"
+            return self._side.unavailable(f"{doing} failed, and a retry may help: {report}")
         remedy = f" {_REMEDIES[code]}" if code in _REMEDIES else ""
         return self._side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
 
@@ -197,12 +190,7 @@ def call_in_turns(
 ) -> T:
     """Repeat a call with growing time-outs until it returns. So a refused login fails at once, not at the deadline.
 
-    Args:
-        call: takes a time-out in seconds.
-        client: that makes the call; it is polled for reports in between.
-        reports: of the client.
-        doing: what the call does, for messages.
-        seconds: until the deadline.
+    The client that makes the call is polled for reports in between.
 
     Raises:
         SinkUnavailableError: no answer in time.
@@ -231,10 +219,10 @@ def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, sec
     """
     doing = f"looking up topic {topic}"
     listed = call_in_turns(lambda turn: client.list_topics(topic, timeout=turn), client, reports, doing, seconds)
-    found = listed.topics[topic]
-    if found.error is not None and found.error.code() not in _MISSING:
-        raise reports.explained(found.error, doing)
-    return None if found.error is not None else len(found.partitions)
+    described = listed.topics[topic]
+    if described.error is not None and described.error.code() not in _MISSING:
+        raise reports.explained(described.error, doing)
+    return None if described.error is not None else len(described.partitions)
 
 
 def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import Message
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
@@ -23,19 +22,12 @@ from epochline.errors import ConfigurationError, EpochlineError, SourceError, So
 from epochline.kafka.client import SOURCE, Reports, new_producer
 from epochline.kafka.client_log import shorten_log
 from epochline.kafka.feed_lines import FeedRecord, Partitioner, plain_record
+from epochline.kafka.sending import RecordQueue
 
 shorten_log()
 
 STANDARD_INPUT = Path("-")
-_TURN_SECONDS = 1.0
-_POLL_EVERY = 1_000
-_CHOSEN_BY_KEY = -1
-_PROPERTIES = {
-    "client.id": "epochline-feed",
-    "linger.ms": 20,
-    "batch.size": 256 * 1024,
-    "message.timeout.ms": 120_000,
-}
+_PROPERTIES = {"client.id": "epochline-feed", "linger.ms": 20, "batch.size": 256 * 1024, "message.timeout.ms": 120_000}
 
 ReadLine = Callable[[bytes], FeedRecord]
 """Makes a record of a line. Raises `ValueError`, whose text goes on after "line 3"."""
@@ -102,7 +94,7 @@ def feed(
         created, count = _ensure_topic(settings, topic, partitions)
         if highest is not None:
             _require_partition(*highest, path, topic, count, "Nothing was sent.")
-        sent = _FeedProducer(settings, topic, f"feeding {path} into {topic}", partitioner)
+        sent = _FeedQueue(settings, topic, f"feeding {path} into {topic}", partitioner)
         start = time.monotonic()
         try:
             for number, line in enumerate(lines):
@@ -112,11 +104,11 @@ def feed(
                     record = _record(path, number, line, read)
                     _require_partition(record.partition or 0, number, path, topic, count)
                 except ConfigurationError as error:
-                    sent.finish()
+                    sent.settle()
                     raise ConfigurationError(f"{error} Kafka has the {sent.acknowledged} lines before it.") from None
                 sent.send(record, number % count)
                 progress(len(line))
-            sent.finish()
+            sent.settle()
         finally:
             sent.close()
     seconds = time.monotonic() - start
@@ -125,123 +117,62 @@ def feed(
 
 
 def check_readable(path: Path) -> None:
-    """Refuse a file that `feed` could not read. A named pipe is not opened, because it can be read only once.
-
-    Raises:
-        ConfigurationError: the file cannot be read.
-    """
+    """Raise `ConfigurationError` for a file that `feed` could not read. A named pipe is not opened."""
     if path != STANDARD_INPUT and (path.is_dir() or not os.access(path, os.R_OK)):
         with _lines(path):
             return
 
 
-class _FeedProducer:
-    """A producer that counts what Kafka acknowledged.
-
-    Args:
-        doing: what it does, for messages.
-    """
+class _FeedQueue(RecordQueue):
+    """Sends records to one topic, and counts what Kafka acknowledged."""
 
     def __init__(self, settings: Mapping[str, str], topic: str, doing: str, partitioner: Partitioner) -> None:
-        self._topic = topic
-        self._doing = doing
         self._in_turn = partitioner is Partitioner.ROUND_ROBIN
-        self._handed_over = 0
+        reports = Reports(settings, SOURCE)
+        hashed = {} if self._in_turn else {"partitioner": partitioner.value}
+        super().__init__(new_producer(settings, reports, {**_PROPERTIES, **hashed}), reports, doing)
+        self._topic = topic
         self._early: set[int] = set()
-        self._failed: ClientError | None = None
         self.acknowledged = 0
         """How many records from the first one on are stored; later ones may be stored too."""
         self.records: Counter[int] = Counter()
         self.payload = 0
-        self._reports = Reports(settings, SOURCE)
-        hashed = {} if self._in_turn else {"partitioner": partitioner.value}
-        self._producer = new_producer(settings, self._reports, {**_PROPERTIES, **hashed})
 
     def send(self, record: FeedRecord, turn: int) -> None:
-        """Hand a record to the client. Waits while the client's queue is full.
-
-        Args:
-            record: the record.
-            turn: the partition of a record that names none and has no key to choose it.
-        """
+        """Hand a record to the client. ``turn`` is its partition if it names none and has no key to choose it."""
         partition = record.partition
-        if partition is None:
-            partition = turn if self._in_turn or record.key is None else _CHOSEN_BY_KEY
-        size = len(record.value or b"")
-        while True:
-            try:
-                self._producer.produce(
-                    self._topic,
-                    value=record.value,
-                    key=record.key,
-                    partition=partition,
-                    headers=list(record.headers),
-                    # The client takes a zero as the time now.
-                    timestamp=record.timestamp_ms or 0,
-                    on_delivery=partial(self._delivered, self._handed_over, size),
-                )
-                break
-            except BufferError:
-                self._poll(_TURN_SECONDS)
-            except KafkaException as error:
-                raise self._explained(error.args[0]) from error
-        self._handed_over += 1
-        if self._handed_over % _POLL_EVERY == 0:
-            self._poll(0)
+        if partition is None and (self._in_turn or record.key is None):
+            partition = turn
+        self.put(self._topic, record, partition, record.timestamp_ms)
 
     def wait_until(self, due: float) -> None:
-        """Wait until a moment of the monotonic clock."""
         while (left := due - time.monotonic()) > 0:
-            self._poll(left)
-
-    def finish(self) -> None:
-        """Wait until every record is acknowledged; raises if one failed."""
-        while self._flush():
-            self._poll(0)
-        self._poll(0)
-
-    def close(self) -> None:
-        """Drop what is not sent yet. Nothing is left after `finish`."""
-        self._producer.purge()
-        with suppress(KafkaException):
-            self._producer.poll(0)
-
-    def _flush(self) -> int:
-        with self._reports.explaining(self._doing):
-            return self._producer.flush(_TURN_SECONDS)
-
-    def _poll(self, seconds: float) -> None:
-        with self._reports.explaining(self._doing):
-            self._producer.poll(seconds)
-        if self._failed is not None:
-            raise self._explained(self._failed)
-        self._reports.check()
+            self.poll(left)
 
     def _delivered(self, number: int, size: int, error: ClientError | None, message: Message) -> None:
-        if error is not None:
-            self._failed = error if self._failed is None else self._failed
-            return
-        self.records[message.partition() or 0] += 1
-        self.payload += size
-        self._early.add(number)
-        while self.acknowledged in self._early:
-            self._early.remove(self.acknowledged)
-            self.acknowledged += 1
+        super()._delivered(number, size, error, message)
+        if error is None:
+            self.records[message.partition() or 0] += 1
+            self.payload += size
+            self._early.add(number)
+            while self.acknowledged in self._early:
+                self._early.remove(self.acknowledged)
+                self.acknowledged += 1
 
-    def _explained(self, error: ClientError) -> EpochlineError:
-        explained = self._reports.explained(error, self._doing)
-        return type(explained)(
-            f"{explained} Kafka has the first {self.acknowledged} lines, and may have later ones. Feeding the file"
-            " again sends them once more."
-        )
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            with super()._explaining():
+                yield
+        except EpochlineError as error:
+            raise type(error)(
+                f"{error} Kafka has the first {self.acknowledged} lines, and may have later ones. Feeding the file"
+                " again sends them once more."
+            ) from error
 
 
 def _check(path: Path, read: ReadLine) -> tuple[int, int] | None:
-    """The greatest partition that a line of a regular file names, and the number of that line, counted from 0.
-
-    Raises:
-        ConfigurationError: a line makes no record, or the file cannot be read.
-    """
+    """The greatest partition that a line of a regular file names, and the number of that line, counted from 0."""
     if read is plain_record or path == STANDARD_INPUT or not path.is_file():
         return None
     highest: tuple[int, int] | None = None

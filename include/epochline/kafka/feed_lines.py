@@ -110,8 +110,8 @@ def _members(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
+    space = _SPACE.match(text, at)
+    return at if space is None else space.end()
 
 
 def _expect(text: str, at: int, mark: str) -> int:

@@ -49,11 +49,7 @@ class Marker:
 
     @classmethod
     def from_body(cls, body: bytes | None) -> Marker:
-        """Parse the value of a record.
-
-        Raises:
-            ValueError: it is not a marker.
-        """
+        """Parse the value of a record; raises `ValueError` if it is not a marker."""
         try:
             fields = json.loads(body or b"")
             generation, epoch_id, token = fields["generation"], fields["epoch_id"], fields["token"]
@@ -71,14 +67,9 @@ def last_marker(
     """The marker of the last transaction that a sink committed, or None if it has committed none.
 
     All sinks share the control topic. A committed marker stays invisible while it stands behind another sink's open
-    transaction. So this function waits until the last marker of the sink, visible or not, is committed or aborted.
-    Call it after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the sink itself is open.
-
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        pipeline: of the sink.
-        sink: its name in the ledger.
-        patience: how long to wait for another sink's transaction.
+    transaction. So this function waits, up to ``patience``, until the last marker of the sink, visible or not, is
+    committed or aborted. Call it after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the
+    sink itself is open.
 
     Raises:
         SinkUnavailableError: Kafka does not answer, or another sink's transaction hides the last marker.
@@ -101,13 +92,13 @@ def last_marker(
 
 def _last_committed(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
     """The last visible marker of a key, once every record up to an offset is committed or aborted."""
-    found = None
+    marker = None
     for message in _messages(consumer, reports, deadline):
         ended = message.error() is not None
         if not ended and message.key() == key:
-            found = _read(message)
+            marker = _read(message)
         if _offset(message) > newest or (not ended and _offset(message) == newest):
-            return found
+            return marker
     raise SinkUnavailableError(
         f"the marker at offset {newest} of {CONTROL_TOPIC} stands behind the open transaction of another sink, so it"
         " cannot be read yet. Nothing was sent. That transaction ends when its sink publishes again, or at its"
@@ -155,11 +146,7 @@ def _until_end(consumer: Consumer, reports: Reports, deadline: float) -> Iterato
 
 
 def _messages(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
-    """Yields records, and at each end of the partition a message whose error is ``_PARTITION_EOF``.
-
-    Raises:
-        SinkError: Kafka refuses, or does not answer.
-    """
+    """Yields records, and at each end of the partition a message whose error is ``_PARTITION_EOF``."""
     while time.monotonic() < deadline:
         message = consumer.poll(_POLL_SECONDS)
         reports.check()

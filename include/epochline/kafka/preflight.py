@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import (
-    KafkaError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 from kafka.protocol.api_key import ApiKey
 
 from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
 from epochline.kafka.admin import EpochlineAdmin, new_admin
-from epochline.kafka.refusals import detect_refusals
+from epochline.kafka.client_log import detect_refusals
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +26,9 @@ _LARGEST = "max.message.bytes"
 
 
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
-    """Check that each topic takes what the declaration sends (K18). Changes nothing; the control topic may be missing.
+    """Check that each topic takes what the declaration sends. Changes nothing; the control topic may be missing.
 
     Settings that the connection's user may not read are not checked; a warning says so.
-
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        topic: the declared sink.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
@@ -64,10 +55,6 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
 def make_control_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
     """Create the control topic if it is missing. A repeat changes nothing.
 
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        topic: the declared sink.
-
     Raises:
         SinkUnavailableError: Kafka does not answer, or does not show the new topic yet.
         SinkError: this user may not create it.
@@ -93,12 +80,7 @@ def check_records(
 ) -> None:
     """Check that one of the sink's topics takes the records of an epoch.
 
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        topic: the declared sink.
-        name: the topic.
-        partition: the highest partition that a record names; None if no record names one.
-        largest: bytes of key and value of the largest record.
+    ``partition`` is the highest one that a record names, ``largest`` the bytes of key and value of the largest record.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
@@ -111,9 +93,7 @@ def check_records(
                 f"{topic}: a record is for partition {partition}, but {name} has {len(found['partitions'])},"
                 " counted from 0. Nothing was sealed. Add partitions, or correct the partition column."
             )
-        resource = ConfigResource(ConfigResourceType.TOPIC, name, [_LARGEST])
-        for config in _configs(admin, [resource], topic, _LARGEST).values():
-            allowed = int(config[_LARGEST]["value"])
+        for allowed in map(int, _values(admin, ConfigResourceType.TOPIC, [name], _LARGEST, topic)):
             if largest > allowed:
                 raise SinkError(
                     f"{topic}: a record has {largest} bytes, but {_LARGEST} of {name} is {allowed}. Nothing was"
@@ -126,9 +106,7 @@ def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
     # Any broker may coordinate the sink's transactions.
     described = admin.describe_cluster()["brokers"]
     brokers = [str(broker["broker_id"]) for broker in described if not broker.get("is_fenced")]
-    resources = [ConfigResource(ConfigResourceType.BROKER, broker, [_MAX_TIMEOUT]) for broker in brokers]
-    configs = _configs(admin, resources, topic, _MAX_TIMEOUT)
-    allowed = min((int(config[_MAX_TIMEOUT]["value"]) for config in configs.values()), default=wanted)
+    allowed = min(map(int, _values(admin, ConfigResourceType.BROKER, brokers, _MAX_TIMEOUT, topic)), default=wanted)
     if wanted > allowed:
         raise SinkError(
             f"{topic}: transaction_timeout is {wanted} ms, and the brokers allow {allowed} ms at most ({_MAX_TIMEOUT})."
@@ -146,9 +124,7 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
             " was planned. First let every pipeline publish what it has committed, because the markers will be lost."
             " Then delete the topic; the next plan creates it."
         )
-    resource = ConfigResource(ConfigResourceType.TOPIC, CONTROL_TOPIC, [_POLICY])
-    for config in _configs(admin, [resource], topic, _POLICY).values():
-        policy = config[_POLICY]["value"]
+    for policy in _values(admin, ConfigResourceType.TOPIC, [CONTROL_TOPIC], _POLICY, topic):
         if policy != "compact":
             raise SinkError(
                 f"{topic}: {_POLICY} of {CONTROL_TOPIC} is {policy}, so Kafka would delete markers that are still"
@@ -167,16 +143,17 @@ def _described(admin: EpochlineAdmin, name: str) -> Mapping[str, Any] | None:
     return found
 
 
-def _configs(
-    admin: EpochlineAdmin, resources: list[ConfigResource], topic: KafkaTopic, name: str
-) -> Mapping[str, Mapping[str, Any]]:
-    """The configuration of each resource, without those that the connection's user may not see."""
+def _values(
+    admin: EpochlineAdmin, kind: ConfigResourceType, names: Sequence[str], setting: str, topic: KafkaTopic
+) -> list[str]:
+    """A setting of topics or brokers, without those that the connection's user may not see."""
+    resources = [ConfigResource(kind, name, [setting]) for name in names]
     answers: Mapping[str, Mapping[str, Mapping[str, Any]]] = admin.describe_configs(resources, config_filter="all")
     # kafka-python returns an empty configuration on an error, and a broker refuses only if the user lacks the right.
-    shown = {resource: config for kind in answers.values() for resource, config in kind.items() if name in config}
-    if len(shown) < len(resources):
-        log.warning("topic.unchecked sink=%s config=%s reason=not shown to this user", topic, name)
-    return shown
+    configs = [config for answer in answers.values() for config in answer.values() if setting in config]
+    if len(configs) < len(resources):
+        log.warning("topic.unchecked sink=%s config=%s reason=not shown to this user", topic, setting)
+    return [config[setting]["value"] for config in configs]
 
 
 @contextmanager

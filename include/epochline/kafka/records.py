@@ -14,12 +14,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from epochline.errors import RecordsGoneError, SourceUnavailableError
-from epochline.kafka.client import SOURCE, Reports, new_consumer
+from epochline.kafka.client import SOURCE, Reports, call_in_turns, new_consumer, partitions_of
 from epochline.protocol.offsets import OffsetRange
 
 RECORDS, BYTES = 10_000, 16 * 1024 * 1024
 """Where a batch ends by default."""
 
+_LOOK_SECONDS = 15.0
 _TURN_SECONDS = 0.1
 """How long the client collects records for one answer. It bounds what is held beyond a batch."""
 
@@ -50,31 +51,33 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class RecordReader:
-    """Reads ranges of offsets with isolation level ``read_committed``, in order and in bounded memory.
+    """Reads ranges of offsets at an isolation level, in order and in bounded memory.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
         patience: how long a read waits for the next record, in seconds.
         records: a batch ends after so many records.
         size: a batch ends after so many bytes of keys and values.
+        isolation: Kafka's ``isolation.level``.
     """
 
     def __init__(
-        self, settings: Mapping[str, str], patience: float = 120, records: int = RECORDS, size: int = BYTES
+        self,
+        settings: Mapping[str, str],
+        patience: float = 120,
+        records: int = RECORDS,
+        size: int = BYTES,
+        isolation: str = "read_committed",
     ) -> None:
-        self._settings = settings
+        self._settings, self._isolation = settings, isolation
         self._patience = patience
         self._limits = records, size
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:
-        """Opens a consumer; use it for many ranges, one after the other.
-
-        Raises:
-            SourceError: librdkafka refuses a property, or cannot use a file that a property names.
-        """
+        """Opens a consumer; use it for many ranges, one after the other."""
         reports = Reports(self._settings, SOURCE)
-        consumer = new_consumer(self._settings, reports, "read_committed", _PROPERTIES)
+        consumer = new_consumer(self._settings, reports, self._isolation, _PROPERTIES)
         try:
             yield ReadSession(consumer, reports, self._patience, self._limits)
         finally:
@@ -89,6 +92,18 @@ class ReadSession:
         self._reports = reports
         self._patience = patience
         self._limits = limits
+
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has, or None if it does not exist."""
+        return partitions_of(self._consumer, self._reports, topic, _LOOK_SECONDS)
+
+    def log(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset of a log, and the end of what the isolation level shows."""
+        place, doing = TopicPartition(topic, partition), f"reading the end offsets of {topic}"
+        return call_in_turns(
+            lambda turn: self._consumer.get_watermark_offsets(place, timeout=turn),
+            self._consumer, self._reports, doing, _LOOK_SECONDS,
+        )  # fmt: skip
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Columns]:
         """Yields the visible records of a range in offset order, some thousand at a time.
@@ -136,7 +151,7 @@ class ReadSession:
         """Tell records from reports, and drop what the client still had of another range."""
         records, end = messages, _NOWHERE
         if any(map(Message.error, messages)):
-            records = [one for one in messages if one.error() is None]
+            records = [message for message in messages if message.error() is None]
             for message in messages:
                 error = message.error()
                 if error is None or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -146,7 +161,7 @@ class ReadSession:
                 if (message.topic(), message.partition()) == (topic, partition):
                     end = message.offset() or 0
         if {*map(Message.topic, records)} - {topic} or {*map(Message.partition, records)} - {partition}:
-            records = [one for one in records if (one.topic(), one.partition()) == (topic, partition)]
+            records = [record for record in records if (record.topic(), record.partition()) == (topic, partition)]
         last = (records[-1].offset() or 0) + 1 if records else _NOWHERE
         return _Answer(records, max(last, end), end)
 
@@ -191,7 +206,6 @@ class _Batch:
         return max(1, min(self._most_records - len(self._records), (self._most_bytes - self._bytes) // self._average))
 
     def add(self, records: list[Message]) -> list[Columns]:
-        """Add records; returns the batches that they complete."""
         complete: list[Columns] = []
         if not records:
             return complete
@@ -208,7 +222,6 @@ class _Batch:
         return complete
 
     def rest(self) -> list[Columns]:
-        """Returns what no batch has held yet."""
         rest = [_columns(self._records)] if self._records else []
         self._records, self._bytes = [], 0
         return rest

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.kafka.client import Reports, call_in_turns, new_producer, partitions_of
+from epochline.kafka.feed_lines import FeedRecord
 
 log = logging.getLogger(__name__)
 
@@ -41,25 +43,17 @@ class Outgoing:
 
 
 class TransactionalSender:
-    """Sends batches of records, each in one transaction: all of a batch becomes visible, or nothing (P9, P12).
+    """Sends batches of records, each in one transaction: all of a batch becomes visible, or nothing.
 
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        transactional_id: a later sender with the same id ends this one when it calls `fence`.
-        timeout: Kafka's ``transaction.timeout.ms``: the brokers abort a transaction that takes longer.
-
-    Raises:
-        SinkError: librdkafka refuses a property of the connection.
+    A later sender with the same transactional id ends this one when it calls `fence`. The brokers abort a transaction
+    that takes longer than ``timeout``.
     """
 
     def __init__(self, settings: Mapping[str, str], transactional_id: str, timeout: timedelta) -> None:
         self._id = transactional_id
         self._timeout = timeout.total_seconds()
         self._reports = Reports(settings)
-        properties = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": int(self._timeout * 1000),
-        }
+        properties = {"transactional.id": transactional_id, "transaction.timeout.ms": int(self._timeout * 1000)}
         self._producer = new_producer(settings, self._reports, properties)
 
     def __enter__(self) -> Self:
@@ -68,12 +62,12 @@ class TransactionalSender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _discard(self._producer)
+        discard(self._producer)
         # librdkafka ends its threads and connections when the object goes, although a caller may keep this sender.
         del self._producer
 
     def fence(self) -> None:
-        """End every earlier sender of this transactional id, and abort its open transaction (P13).
+        """End every earlier sender of this transactional id, and abort its open transaction.
 
         Call it once, before the first `send`. On return, every transaction of the id is committed or aborted.
 
@@ -112,10 +106,10 @@ class TransactionalSender:
         with self._reports.explaining(doing):
             self._producer.begin_transaction()
         try:
-            queue = _Queue(self._producer, self._reports, doing, deadline)
-            sent = queue.put_all(topic, records, partitions)
+            queue = RecordQueue(self._producer, self._reports, doing, deadline)
+            sent = _put_all(queue, doing, topic, records, partitions)
             failpoint("topic.marker")
-            queue.put(CONTROL_TOPIC, Outgoing(key=marker_key, value=marker, partition=0))
+            queue.put(CONTROL_TOPIC, Outgoing(key=marker_key, value=marker), 0)
             queue.settle()
             failpoint("topic.commit")
         except BaseException:
@@ -164,16 +158,17 @@ def send_plainly(
     producer = new_producer(settings, reports, {})
     try:
         partitions = _known_partitions(producer, reports, [topic, *others])
-        queue = _Queue(producer, reports, f"sending to {topic}")
-        sent = queue.put_all(topic, records, partitions)
+        doing = f"sending to {topic}"
+        queue = RecordQueue(producer, reports, doing)
+        sent = _put_all(queue, doing, topic, records, partitions)
         queue.settle()
         failpoint("topic.sent")
     finally:
-        _discard(producer)
+        discard(producer)
     return sent
 
 
-class _Queue:
+class RecordQueue:
     """Hands records to librdkafka and counts those that are stored.
 
     Args:
@@ -185,56 +180,64 @@ class _Queue:
         self._reports = reports
         self._doing = doing
         self._deadline = deadline
-        self._put = 0
-        self._stored = 0
+        self._handed_over = self._stored = 0
         self._failed: KafkaError | None = None
 
-    def put_all(self, topic: str, records: Iterable[Outgoing], partitions: Mapping[str, int]) -> int:
-        for number, record in enumerate(records):
-            failpoint("topic.record")
-            name = record.topic or topic
-            if name not in partitions:
-                raise SinkError(f"{self._doing}: record {number} is for an undeclared topic. Restore the outbox.")
-            if record.partition is not None and not 0 <= record.partition < partitions[name]:
-                raise SinkError(
-                    f"{self._doing}: record {number} is for partition {record.partition}, but {name} has"
-                    f" {partitions[name]}, counted from 0. Correct the partition column, or add partitions."
-                )
-            self.put(name, record)
-        return self._put
-
-    def put(self, topic: str, record: Outgoing) -> None:
-        """Hand over one record. Waits while the queue is full."""
-        if self._put % _POLL_EVERY == 0:
-            self._poll(0)
+    def put(
+        self, topic: str, record: Outgoing | FeedRecord, partition: int | None, timestamp_ms: int | None = None
+    ) -> None:
+        """Hand over one record. Waits while the queue is full. Without a partition, the key chooses one."""
+        if self._handed_over % _POLL_EVERY == 0:
+            self.poll(0)
         while True:
             try:
                 self._producer.produce(
                     topic,
                     value=record.value,
                     key=record.key,
-                    partition=_CHOSEN_BY_KEY if record.partition is None else record.partition,
+                    partition=_CHOSEN_BY_KEY if partition is None else partition,
                     headers=list(record.headers),
-                    on_delivery=self._delivered,
+                    # The client takes a zero as the time now.
+                    timestamp=timestamp_ms or 0,
+                    on_delivery=partial(self._delivered, self._handed_over, len(record.value or b"")),
                 )
             except BufferError:
-                self._poll(_TURN_SECONDS)
+                self.poll(_TURN_SECONDS)
                 continue
             except (KafkaException, SystemError):  # SystemError: see `Reports.explaining`
                 with self._explaining():
                     raise
-            self._put += 1
+            self._handed_over += 1
             return
 
     def settle(self) -> None:
         """Wait until all replicas store every record; raises if a record failed."""
         while self._flush():
-            self._poll(0)
-        self._poll(0)
-        if self._stored != self._put:
-            raise SinkError(f"{self._doing}: {self._put} records were handed over, but {self._stored} are stored.")
+            self.poll(0)
+        self.poll(0)
+        if self._stored != self._handed_over:
+            raise SinkError(
+                f"{self._doing}: {self._handed_over} records were handed over, but {self._stored} are stored."
+            )
 
-    def _delivered(self, error: KafkaError | None, _record: Message) -> None:
+    def poll(self, seconds: float) -> None:
+        """Take what librdkafka reports, for some time; raises if a record failed."""
+        with self._explaining():
+            self._producer.poll(seconds)
+        if self._failed is not None:
+            if self._failed.code() in _PURGED:
+                # Wait for the report of the record that failed, which holds the reason.
+                self._flush()
+            with self._explaining():
+                raise self._reports.explained(self._failed, self._doing)
+        self._reports.check()
+        self._check_time()
+
+    def close(self) -> None:
+        """Drop what is still in the queue: records that were not committed, or that were reported as failed."""
+        discard(self._producer)
+
+    def _delivered(self, number: int, size: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self._stored += 1
         elif self._failed is None or self._failed.code() in _PURGED:
@@ -242,28 +245,12 @@ class _Queue:
             self._failed = error
 
     def _flush(self) -> int:
-        """Wait for one turn. Returns how many records are still not stored."""
         with self._explaining():
             return self._producer.flush(_TURN_SECONDS)
 
-    def _poll(self, seconds: float) -> None:
-        with self._explaining():
-            self._producer.poll(seconds)
-        self._reports.check()
-        if self._failed is not None:
-            if self._failed.code() in _PURGED:
-                # Wait for the report of the record that failed, which holds the reason.
-                self._flush()
-            with self._explaining():
-                raise self._reports.explained(self._failed, self._doing)
-        self._check_time()
-
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Translate librdkafka's errors.
-
-        After the transaction's time-out librdkafka fails with many different errors; `_check_time` replaces them.
-        """
+        """Translate librdkafka's errors; those after the transaction's time-out are replaced by `_check_time`."""
         try:
             with self._reports.explaining(self._doing):
                 yield
@@ -274,24 +261,42 @@ class _Queue:
     def _check_time(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise SinkUnavailableError(
-                f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._put} records"
-                " handed over were stored, and the transaction is aborted. Raise the topic's transaction_timeout, which"
-                " the next try uses. For later epochs you may also lower records_per_epoch."
+                f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._handed_over}"
+                " records handed over were stored, and the transaction is aborted. Raise the topic's"
+                " transaction_timeout, which the next try uses. For later epochs you may also lower records_per_epoch."
             )
 
 
+def _put_all(
+    queue: RecordQueue, doing: str, topic: str, records: Iterable[Outgoing], partitions: Mapping[str, int]
+) -> int:
+    number = 0
+    for number, record in enumerate(records, 1):
+        failpoint("topic.record")
+        name = record.topic or topic
+        if name not in partitions:
+            raise SinkError(f"{doing}: record {number - 1} is for an undeclared topic. Restore the outbox.")
+        if record.partition is not None and not 0 <= record.partition < partitions[name]:
+            raise SinkError(
+                f"{doing}: record {number - 1} is for partition {record.partition}, but {name} has"
+                f" {partitions[name]}, counted from 0. Correct the partition column, or add partitions."
+            )
+        queue.put(name, record, record.partition)
+    return number
+
+
 def _known_partitions(producer: Producer, reports: Reports, topics: Sequence[str]) -> dict[str, int]:
-    known = {}
+    counts = {}
     # Before sending, because librdkafka waits for a missing topic as long as for a slow one.
     for topic in topics:
         partitions = partitions_of(producer, reports, topic, _PATIENCE_SECONDS)
         if partitions is None:
             raise SinkError(f"Kafka has no topic {topic}. Nothing was sent. Create it.")
-        known[topic] = partitions
-    return known
+        counts[topic] = partitions
+    return counts
 
 
-def _discard(producer: Producer) -> None:
+def discard(producer: Producer) -> None:
     """Drop what is still in the queue: records that were not committed, or that were reported as failed."""
     # The producer's own close() would wait for the brokers to abort. No abort is due: after an error before the commit
     # `send` has aborted, and after a commit without an answer the marker tells the outcome.

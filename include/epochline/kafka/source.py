@@ -21,15 +21,21 @@ from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
-from epochline.kafka.admin import EpochlineAdmin, new_admin
-from epochline.kafka.client_log import shorten_log
-from epochline.kafka.log_gaps import log_gaps
-from epochline.kafka.refusals import detect_refusals
-from epochline.kafka.topics import compacted, group_retention, matching, offsets, readable, retention
-from epochline.kafka.transactions import open_transactions
-from epochline.kafka.versions import check_versions
+from epochline.kafka.admin import EpochlineAdmin, check_versions, new_admin
+from epochline.kafka.client_log import detect_refusals, shorten_log
+from epochline.kafka.topics import (
+    compacted,
+    group_retention,
+    held_logs,
+    log_gaps,
+    matching,
+    offsets,
+    open_transactions,
+    readable,
+    retention,
+)
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import LogEnd
+from epochline.protocol.log_ends import HeldLog, LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
@@ -45,11 +51,7 @@ _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class KafkaOffsets:
-    """One Kafka cluster, queried through its admin protocol with isolation level ``read_committed``.
-
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-    """
+    """One Kafka cluster, queried through its admin protocol with isolation level ``read_committed``."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         if not settings.get(SERVERS):
@@ -59,12 +61,7 @@ class KafkaOffsets:
 
     @contextmanager
     def one_client(self) -> Iterator[None]:
-        """Use one client for all calls in the block; otherwise each call opens and closes a client.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses the client, or is too old.
-        """
+        """Use one client for all calls in the block; otherwise each call opens and closes a client."""
         with self._opened() as admin:
             self._kept = admin
             try:
@@ -100,7 +97,6 @@ class KafkaOffsets:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Translate kafka-python's errors in the block."""
         servers = self._settings["bootstrap_servers"]
         try:
             with detect_refusals(servers):
@@ -151,10 +147,10 @@ class KafkaOffsets:
     def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
         with self._client() as call:
             return {
-                (one.tp.topic, one.tp.partition): log_gaps(
-                    KafkaPartition(one.tp.topic, one.tp.partition), one.range, call
+                (planned.tp.topic, planned.tp.partition): log_gaps(
+                    KafkaPartition(planned.tp.topic, planned.tp.partition), planned.range, call
                 )
-                for one in ranges
+                for planned in ranges
             }
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
@@ -174,9 +170,14 @@ class KafkaOffsets:
                 )
             ]  # fmt: skip
 
+    def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
+        """See `epochline.kafka.topic_logs.TopicLogs.held`."""
+        with self._client() as call:
+            return held_logs(topics, call)
+
     @staticmethod
     def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
-        found = {}
+        partitions = {}
         for topic in topics:
             for partition in topic["partitions"]:
                 tp = TopicPartition(
@@ -186,15 +187,15 @@ class KafkaOffsets:
                     raise SourceUnavailableError(
                         f"{tp} has no leader now, so its offsets are unknown. Nothing was planned. A retry may help."
                     )
-                found[tp] = partition["leader_epoch"]
-        return dict(sorted(found.items()))
+                partitions[tp] = partition["leader_epoch"]
+        return dict(sorted(partitions.items()))
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         milliseconds = -(-(moment - _UNIX_EPOCH) // timedelta(milliseconds=1))
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in partitions}
         with self._client() as call:
-            found = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)
-        return {tp: found[key].offset if found[key].offset >= 0 else None for key, tp in keys.items()}
+            answers = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)
+        return {tp: answers[key].offset if answers[key].offset >= 0 else None for key, tp in keys.items()}
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in epochs}
@@ -269,7 +270,6 @@ class KafkaOffsets:
 
 
 def _retrying() -> Retrying:
-    """Retries transient errors for some seconds."""
     return Retrying(
         retry=retry_if_exception(lambda error: bool(getattr(error, "retriable", False))),
         stop=stop_after_delay(_PATIENCE_SECONDS),

@@ -1,26 +1,22 @@
-"""Compare what ``read_committed`` and ``read_uncommitted`` consumers see of a topic (E4b, X4)."""
+"""Compare what ``read_committed`` and ``read_uncommitted`` consumers see of a topic."""
 
 from __future__ import annotations
 
 import enum
 import hashlib
-import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from epochline.errors import SinkError, SinkUnavailableError
-from epochline.kafka.client import Reports, call_in_turns, new_consumer, partitions_of
+from epochline.errors import SourceError
+from epochline.kafka.records import Columns, ReadSession, RecordReader
+from epochline.protocol.offsets import OffsetRange
 
-_PATIENCE_SECONDS = 15.0
 _STALLED_SECONDS = 60.0
-_BATCH = 5_000
-_TURN_SECONDS = 0.5
 _EXAMPLES = 5
 
 
@@ -75,17 +71,11 @@ class TopicComparison:
 
 
 class TopicReader:
-    """Reads the same offsets of a topic at several isolation levels.
-
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        topic: its name.
-        isolations: one or both.
-        since: the offset to begin at in every partition, or the log's start if that is later.
+    """Reads the same offsets of a topic at one or both isolation levels, in every partition from ``since`` on.
 
     Raises:
-        SinkUnavailableError: Kafka does not answer.
-        SinkError: Kafka refuses, or has no such topic.
+        SourceUnavailableError: Kafka does not answer.
+        SourceError: Kafka refuses, or has no such topic.
     """
 
     def __init__(
@@ -93,34 +83,26 @@ class TopicReader:
     ) -> None:
         self._topic = topic
         self._levels: dict[Isolation, _Level] = {}
-        try:
+        with ExitStack() as opened:
             for isolation in isolations:
-                self._levels[isolation] = _Level(settings, topic, isolation, since)
-        except BaseException:
-            self._close()
-            raise
+                reader = RecordReader(settings, _STALLED_SECONDS, isolation=isolation)
+                self._levels[isolation] = _Level(opened.enter_context(reader.session()), topic, since)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        for level in self._levels.values():
-            level.close()
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
     def read(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> int:
         """Read on to the current ends. Returns the number of new records of all levels.
 
-        Args:
-            progress: called with the number of offsets read so far and the number to read.
+        ``progress`` is called with the number of offsets read so far and the number to read.
 
         Raises:
-            SinkUnavailableError: Kafka stopped answering.
-            SinkError: Kafka refuses.
+            SourceUnavailableError: Kafka stopped answering.
+            SourceError: Kafka refuses.
         """
         # The committed end first: so the other level reads at least as far, even if records are written meanwhile.
         levels = [self._levels[isolation] for isolation in Isolation if isolation in self._levels]
@@ -142,111 +124,62 @@ class TopicReader:
             topic=self._topic,
             starts=widest.starts,
             ends=widest.ends,
-            seen={isolation: level.seen() for isolation, level in self._levels.items()},
+            seen={isolation: level.seen(isolation) for isolation, level in self._levels.items()},
             hidden=_hidden(committed, every) if committed and every else None,
         )
 
 
 class _Level:
-    """A consumer of one isolation level, and digests of what it received."""
-
-    def __init__(self, settings: Mapping[str, str], topic: str, isolation: Isolation, since: int) -> None:
-        self._topic = topic
-        self._isolation = isolation
-        self._reports = Reports(settings)
-        self._doing = f"reading {topic}"
-        self._consumer: Consumer = new_consumer(settings, self._reports, isolation)
-        try:
-            count = partitions_of(self._consumer, self._reports, topic, _PATIENCE_SECONDS)
-            if count is None:
-                raise SinkError(f"Kafka has no topic {topic}. Correct the name.")
-            self.starts = {partition: max(since, self._log(partition)[0]) for partition in range(count)}
-        except BaseException:
-            self._consumer.close()
-            raise
-        self.ends: dict[int, int] = dict(self.starts)
+    def __init__(self, session: ReadSession, topic: str, since: int) -> None:
+        self._session, self._topic = session, topic
+        count = session.partitions(topic)
+        if count is None:
+            raise SourceError(f"Kafka has no topic {topic}. Correct the name.")
+        self.starts = {partition: max(since, session.log(topic, partition)[0]) for partition in range(count)}
+        self.ends = dict(self.starts)
         """Where this level stops reading; for ``read_committed`` the last stable offset."""
         self._positions = dict(self.starts)
         self.offsets: dict[int, array[int]] = {partition: array("q") for partition in self.starts}
         self._keys, self._values, self._records = (array("Q") for _ in range(3))
-        self._where: dict[str, array[int]] = {"partition": array("l"), "offset": array("q")}
-
-    def close(self) -> None:
-        self._consumer.close()
+        self._places = array("l"), array("q")
+        """Partition and offset of each record with a key."""
 
     def refresh_ends(self) -> int:
         """Fetch the current ends. Returns the number of offsets to read."""
-        for partition in self.ends:
-            self.ends[partition] = max(self._log(partition)[1], self._positions[partition])
-        return sum(self.ends[partition] - at for partition, at in self._positions.items())
+        for partition, position in self._positions.items():
+            self.ends[partition] = max(self._session.log(self._topic, partition)[1], position)
+        return sum(self.ends[partition] - position for partition, position in self._positions.items())
 
     def read(self) -> Iterator[tuple[int, int]]:
         """Read to the ends. Yields, for some records at a time, their number and the number of offsets passed."""
-        behind = {partition for partition, at in self._positions.items() if at < self.ends[partition]}
-        if not behind:
-            return
-        assigned = [TopicPartition(self._topic, partition, self._positions[partition]) for partition in sorted(behind)]
-        self._consumer.assign(assigned)
-        last_progress = time.monotonic()
-        while behind:
-            with self._reports.explaining(self._doing):
-                messages = self._consumer.consume(_BATCH, _TURN_SECONDS)
-            self._reports.check()
-            before, records = sum(self._positions.values()), 0
-            for message in messages:
-                records += self._receive(message, behind)
-            passed = sum(self._positions.values()) - before
-            if passed:
-                last_progress = time.monotonic()
-                yield records, passed
-            elif time.monotonic() - last_progress > _STALLED_SECONDS:
-                raise SinkUnavailableError(
-                    f"{self._topic} could not be read to its end: for {_STALLED_SECONDS:.0f} s no record came from"
-                    f" partitions {sorted(behind)}. Nothing was counted. A retry may help."
-                )
-        self._consumer.unassign()
+        for partition, end in self.ends.items():
+            if self._positions[partition] == end:
+                continue
+            left = OffsetRange(start=self._positions[partition], until=end)
+            for columns in self._session.read(self._topic, partition, left):
+                self._count(partition, columns)
+                yield len(columns["offset"]), self._pass(partition, columns["offset"][-1] + 1)
+            yield 0, self._pass(partition, end)
 
-    def _receive(self, message: Message, behind: set[int]) -> int:
-        error, offset, partition = message.error(), message.offset() or 0, message.partition() or 0
-        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return 0  # The consumer uses no group.
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise self._reports.explained(error, self._doing)
-        if partition not in behind:
-            return 0  # Written after the ends were fetched.
-        end = self.ends[partition]
-        counted = error is None and offset < end
-        if counted:
-            self._count(message, partition, offset)
-        self._positions[partition] = min(offset if error is not None else offset + 1, end)
-        if self._positions[partition] >= end:
-            behind.discard(partition)
-        return int(counted)
+    def _pass(self, partition: int, position: int) -> int:
+        before, self._positions[partition] = self._positions[partition], position
+        return position - before
 
-    def _count(self, message: Message, partition: int, offset: int) -> None:
-        key, value = message.key(), message.value()
-        self.offsets[partition].append(offset)
-        if key is not None:
-            self._keys.append(_digest(key))
-            self._where["partition"].append(partition)
-            self._where["offset"].append(offset)
-        self._values.append(_digest(value))
-        self._records.append(_digest(key, value, *(part for header in message.headers() or () for part in header)))
+    def _count(self, partition: int, columns: Columns) -> None:
+        self.offsets[partition].extend(columns["offset"])
+        rows = zip(*(columns[name] for name in ("offset", "key", "value", "headers")), strict=True)
+        for offset, key, value, headers in rows:
+            if key is not None:
+                self._keys.append(_digest(key))
+                self._places[0].append(partition)
+                self._places[1].append(offset)
+            self._values.append(_digest(value))
+            self._records.append(_digest(key, value, *(part for header in headers or () for part in header)))
 
-    def _log(self, partition: int) -> tuple[int, int]:
-        at = TopicPartition(self._topic, partition)
-        return call_in_turns(
-            lambda turn: self._consumer.get_watermark_offsets(at, timeout=turn),
-            self._consumer,
-            self._reports,
-            f"reading the end offsets of {self._topic}",
-            _PATIENCE_SECONDS,
-        )
-
-    def seen(self) -> Seen:
+    def seen(self, isolation: Isolation) -> Seen:
         repeated, examples = self._repeated_keys()
         return Seen(
-            isolation=self._isolation,
+            isolation=isolation,
             records={partition: len(offsets) for partition, offsets in self.offsets.items()},
             keyless=len(self._values) - len(self._keys),
             distinct_keys=len(self._keys) - repeated,
@@ -265,7 +198,8 @@ class _Level:
         return len(again), [(first, second) for first, second in first_and_again]
 
     def _place(self, index: int) -> tuple[int, int]:
-        return self._where["partition"][index], self._where["offset"][index]
+        partitions, offsets = self._places
+        return partitions[index], offsets[index]
 
 
 def _hidden(committed: _Level, every: _Level) -> dict[int, Hidden]:

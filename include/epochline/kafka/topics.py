@@ -6,19 +6,24 @@ Each function takes ``call``, which calls a method of the admin client by its na
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, UnsupportedCodecError
 from kafka.protocol.consumer import IsolationLevel
+from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatch
 
 from epochline.declare.source import KafkaSource, OneSource
 from epochline.errors import SourceError, TopicMissingError
-from epochline.protocol.log_ends import Retention
-from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.balances import LogGaps
+from epochline.protocol.log_ends import HeldLog, Retention
+from epochline.protocol.offsets import OffsetRange, TopicPartition, joined, left_out
+from epochline.protocol.planning import OpenTransaction
 
 _UNKNOWN_TOPIC = 3
 
@@ -51,7 +56,7 @@ def readable(sources: Sequence[KafkaSource], call: Callable[..., Any]) -> dict[K
         for topic in described
         for name in [topic["name"]]
         if not topic["error_code"]
-        and any(one.reads(name) and not (one.pattern and topic["is_internal"]) for one in sources)
+        and any(source.reads(name) and not (source.pattern and topic["is_internal"]) for source in sources)
         for partition in topic["partitions"]
         if partition["leader_id"] >= 0 and not partition["error_code"]
     }
@@ -60,8 +65,26 @@ def readable(sources: Sequence[KafkaSource], call: Callable[..., Any]) -> dict[K
 def offsets(keys: Iterable[KafkaPartition], where: OffsetSpec, call: Callable[..., Any]) -> list[int]:
     """The offset of each partition at one end of its log, for a ``read_committed`` consumer, in the given order."""
     asked = dict.fromkeys(keys, where)
-    found = call("list_partition_offsets", asked, IsolationLevel.READ_COMMITTED) if asked else {}
-    return [found[key].offset for key in asked]
+    answers = call("list_partition_offsets", asked, IsolationLevel.READ_COMMITTED) if asked else {}
+    return [answers[key].offset for key in asked]
+
+
+def held_logs(topics: Sequence[str], call: Callable[..., Any]) -> dict[tuple[str, int], HeldLog]:
+    """The logs of those topics that exist, up to the last stable offset."""
+    known = {topic["name"]: topic for topic in call("describe_topics", sorted(topics)) if not topic["error_code"]}
+    keys = [
+        KafkaPartition(name, partition["partition_index"])
+        for name, topic in known.items()
+        for partition in topic["partitions"]
+    ]
+    starts, ends = (offsets(keys, where, call) for where in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
+    compact = compacted(set(known), call) if known else set()
+    return {
+        (key.topic, key.partition): HeldLog(
+            identity=str(known[key.topic]["topic_id"]), start=start, end=end, compacted=key.topic in compact
+        )
+        for key, start, end in zip(keys, starts, ends, strict=True)
+    }
 
 
 def retention(topics: Sequence[str], call: Callable[..., Any]) -> dict[str, Retention]:
@@ -93,8 +116,7 @@ def group_retention(call: Callable[..., Any]) -> timedelta | None:
 def compacted(topics: set[str], call: Callable[..., Any]) -> set[str]:
     """Topics of which Kafka may delete any record that has a successor under its key.
 
-    Raises:
-        SourceError: Kafka does not tell this login.
+    Raises `SourceError` if Kafka does not tell this login.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
     configs = call("describe_configs", resources, config_filter="all")["topic"]
@@ -105,3 +127,136 @@ def compacted(topics: set[str], call: Callable[..., Any]) -> set[str]:
             " DescribeConfigs on it."
         )
     return {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}
+
+
+def open_transactions(
+    partitions: Sequence[KafkaPartition], call: Callable[..., Any]
+) -> dict[KafkaPartition, tuple[OpenTransaction, ...]]:
+    """The open transactions that hold back the last stable offset of the partitions (KIP-664), oldest first.
+
+    Returns an empty mapping if the broker is too old, or if the user lacks the right: the transactions only help the
+    operator, and no plan fails without them.
+    """
+    if not partitions:
+        return {}
+    try:
+        producers = call("describe_producers", partitions)
+    except KafkaError:
+        return {}
+    writing = {
+        key: [producer for producer in state.active_producers if producer.current_transaction_start_offset >= 0]
+        for key, state in producers.items()
+    }
+    known = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
+    return {
+        key: tuple(
+            sorted(
+                (_transaction(producer, known.get(producer.producer_id)) for producer in active),
+                key=lambda transaction: transaction.start_offset,
+            )
+        )
+        for key, active in writing.items()
+    }
+
+
+def _by_producer(producer_ids: Iterable[int], call: Callable[..., Any]) -> Mapping[int, tuple[str, Any]]:
+    """Transactional id and description per producer id, as far as a coordinator knows the producer."""
+    wanted = sorted(set(producer_ids))
+    if not wanted:
+        return {}
+    try:
+        listed = call("list_transactions", producer_id_filters=wanted)
+        names = [transaction.transactional_id for found in listed.values() for transaction in found]
+        described = call("describe_transactions", names) if names else {}
+    except KafkaError:
+        return {}
+    return {transaction.producer_id: (name, transaction) for name, transaction in described.items()}
+
+
+def _transaction(producer: Any, known: tuple[str, Any] | None) -> OpenTransaction:
+    name, described = known or (None, None)
+    return OpenTransaction(
+        start_offset=producer.current_transaction_start_offset,
+        producer_id=producer.producer_id,
+        last_write_at=_moment(producer.last_timestamp),
+        transactional_id=name,
+        begun_at=_moment(described.transaction_start_time_ms) if described else None,
+        timeout=timedelta(milliseconds=described.transaction_timeout_ms) if described else None,
+    )
+
+
+def _moment(milliseconds: int) -> datetime | None:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds >= 0 else None
+
+
+_EMPTY_ANSWERS = 3
+"""After so many empty answers in a row the log has no batch in the rest of a range."""
+
+
+def log_gaps(key: KafkaPartition, wanted: OffsetRange, call: Callable[..., Any]) -> LogGaps:
+    """Read the batches of a range and sort its offsets: records, offsets without a visible record, and holes.
+
+    The range ends at the last stable offset or before it, so that every transaction in it has ended. ``call`` calls a
+    method of the admin client by name.
+
+    Raises:
+        SourceError: a batch cannot be decompressed.
+    """
+    held: list[OffsetRange] = []
+    position, invisible, empty = wanted.start, 0, 0
+    while position < wanted.until and empty < _EMPTY_ANSWERS:
+        records, aborted = call("fetch_batches", key, position)
+        before = position
+        for batch in _batches(records, aborted):
+            inside = [offsets for offsets in (_common(wanted, part) for part in batch.offsets) if offsets is not None]
+            # A batch may begin before the position that was asked for, and was counted then.
+            inside = [offsets for offsets in inside if offsets.start >= before]
+            held += inside
+            invisible += 0 if batch.is_visible else sum(map(len, inside))
+            position = max(position, batch.until)
+        empty = 0 if position > before else empty + 1
+    return LogGaps(invisible=invisible, holes=tuple(left_out(wanted, held)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The offsets that a batch holds, the offset after it, and whether a consumer gets its records."""
+
+    offsets: Sequence[OffsetRange]
+    until: int
+    is_visible: bool
+
+
+def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[_Batch]:
+    """The batches of an answer. ``aborted`` has producer and first offset of each aborted transaction in it."""
+    waiting = sorted(aborted, key=lambda one: one[1])
+    aborting: set[int] = set()
+    for batch in MemoryRecords(records):
+        if not isinstance(batch, DefaultRecordBatch):
+            offsets = joined(OffsetRange(start=record.offset, until=record.offset + 1) for record in batch)
+            yield _Batch(offsets, offsets[-1].until, is_visible=True)
+            continue
+        while waiting and waiting[0][1] <= batch.last_offset:
+            aborting.add(waiting.pop(0)[0])
+        is_aborted = batch.is_transactional and batch.producer_id in aborting
+        offsets = _offsets(batch)
+        if batch.is_control_batch and next(batch).abort:
+            aborting.discard(batch.producer_id)
+        yield _Batch(offsets, batch.last_offset + 1, is_visible=not batch.is_control_batch and not is_aborted)
+
+
+def _offsets(batch: DefaultRecordBatch) -> list[OffsetRange]:
+    """The offsets that a batch holds: all of its span, unless compaction took some of its records."""
+    if batch.records_count == batch.last_offset - batch.base_offset + 1:
+        return [OffsetRange(start=batch.base_offset, until=batch.last_offset + 1)]
+    try:
+        return joined(OffsetRange(start=record.offset, until=record.offset + 1) for record in batch)
+    except UnsupportedCodecError as error:
+        raise SourceError(
+            f"offsets [{batch.base_offset}, {batch.last_offset + 1}) cannot be decompressed: {error}"
+        ) from error
+
+
+def _common(wanted: OffsetRange, other: OffsetRange) -> OffsetRange | None:
+    start, until = max(wanted.start, other.start), min(wanted.until, other.until)
+    return OffsetRange(start=start, until=until) if start < until else None

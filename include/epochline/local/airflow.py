@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from pathlib import Path
 
 import psutil
 
@@ -18,20 +17,14 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.airflow_settings import AirflowSettings
-from epochline.local.home import Home, write_private
-from epochline.local.kafka import Kafka
+from epochline.local.home import write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
-from epochline.local.spark import Spark
 
 # Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
-    "api-server": ("api-server",),
-    "scheduler": ("scheduler", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
-    "triggerer": ("triggerer", "--skip-serve-logs"),
-}
+    "api-server": (), "scheduler": ("--skip-serve-logs",), "dag-processor": (), "triggerer": ("--skip-serve-logs",),
+}  # fmt: skip
 # Variables of the caller's shell for another Airflow or Spark must not leak into this one.
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
 
@@ -41,34 +34,16 @@ class Airflow:
 
     name = "airflow"
 
-    def __init__(
-        self,
-        home: Home,
-        ports: Ports,
-        postgres: Postgres,
-        kafka: Kafka,
-        spark: Spark,
-        *,
-        config: Mapping[str, str] | None = None,
-        dags_folder: Path | None = None,
-        extra_pythonpath: Sequence[Path] = (),
-    ) -> None:
-        self._home = home
+    def __init__(self, settings: AirflowSettings, ports: Ports) -> None:
+        self._home = settings.home
         self._ports = ports
-        self.folder = home.path("airflow")
-        self._settings = AirflowSettings(
-            home=home,
-            postgres=postgres,
-            kafka=kafka,
-            spark=spark,
-            config=config or {},
-            dags_folder=dags_folder,
-            extra_pythonpath=extra_pythonpath,
-        )
+        self._settings = settings
+        self.folder = self._home.path("airflow")
+        self.password_file = settings.password_file
+        """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
+        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
         self.daemons = {
-            name: Daemon(
-                home, f"airflow-{name}", stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)), idle=_is_idle_worker
-            )
+            name: Daemon(settings.home, f"airflow-{name}", stop_signals=signals, idle=_is_idle_worker)
             for name in _PROCESSES
         }
 
@@ -81,11 +56,6 @@ class Airflow:
     def url(self) -> str:
         """The URL of the user interface and the REST API."""
         return f"http://{LOOPBACK}:{self.port}"
-
-    @property
-    def password_file(self) -> Path:
-        """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
-        return self._settings.password_file
 
     @property
     def pids(self) -> dict[str, int | None]:
@@ -124,7 +94,7 @@ class Airflow:
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:
-                self.daemons[name].start(self.command(arguments), environment=environment, cwd=self.folder)
+                self.daemons[name].start(self.command([name, *arguments]), environment=environment, cwd=self.folder)
 
     def wait(self, seconds: float = 240) -> None:
         """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy.

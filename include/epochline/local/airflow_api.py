@@ -1,4 +1,4 @@
-"""A client for the part of Airflow's REST API that the stack and the command line use."""
+"""A client for the part of Airflow's REST API that the stack and the command line use, and what it tells of a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from epochline.errors import AirflowUnavailableError, StackError
+from epochline.errors import AirflowUnavailableError, StackError, rebuilt
 
 # Requests to loopback must not go through a proxy of the environment.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -63,13 +63,7 @@ class _RefusedError(OSError):
 
 
 class AirflowApi:
-    """One API server.
-
-    Args:
-        url: of the server.
-        timeout: seconds that an answer may take.
-        token: of a user with the rights for the requests; the method `token` gets one.
-    """
+    """One API server, which may take ``timeout`` seconds to answer. The method `token` gets a token."""
 
     def __init__(self, url: str, timeout: float = 5.0, token: str | None = None) -> None:
         self._url = url
@@ -77,11 +71,9 @@ class AirflowApi:
         self._token = token
 
     def token(self, user: str, password: str) -> str:
-        """Log in and return a token.
+        """Log in and return a token. As every request, raises `AirflowUnavailableError` if the server does not answer.
 
-        Raises:
-            AirflowUnavailableError: the server does not answer, or fails.
-            StackError: it refuses.
+        Raises `StackError` if it refuses.
         """
         try:
             answer = self._call("/auth/token", {"username": user, "password": password})
@@ -93,10 +85,7 @@ class AirflowApi:
         """None if the database and each part in `since` are healthy; else what is wrong.
 
         Airflow reports a killed scheduler as healthy for half a minute. So a part's last heartbeat must be later than
-        its time in `since`.
-
-        Args:
-            since: per part the time of its start, in seconds since 1970.
+        its start in `since`, in seconds since 1970.
         """
         try:
             answer = self._call("/api/v2/monitor/health")
@@ -114,25 +103,22 @@ class AirflowApi:
 
     def scheduler_trouble(self) -> str | None:
         """None if the scheduler reports; else what is wrong with it."""
-        said = self._request("/api/v2/monitor/health")["scheduler"]
-        if said.get("status") == "healthy":
+        scheduler = self._request("/api/v2/monitor/health")["scheduler"]
+        if scheduler.get("status") == "healthy":
             return None
-        return f"the scheduler has not reported since {said.get('latest_scheduler_heartbeat') or 'its start'}"
+        return f"the scheduler has not reported since {scheduler.get('latest_scheduler_heartbeat') or 'its start'}"
 
     def dag(self, dag_id: str) -> DagState | None:
         """The state of a DAG; None if Airflow does not have the DAG (yet)."""
         try:
-            found = self._try_request(f"/api/v2/dags/{quote(dag_id)}")
-        except _RefusedError as error:
-            if error.code == 404:
+            dag = self._call(f"/api/v2/dags/{quote(dag_id)}")
+        except (OSError, ValueError) as error:
+            if _refused_with(404, error):
                 return None
             raise self._failed(error) from error
-        begins = found["next_dagrun_run_after"]
-        return DagState(
-            paused=bool(found["is_paused"]),
-            next_run=None if begins is None else datetime.fromisoformat(begins),
-            max_active_runs=found["max_active_runs"],
-        )
+        begins = dag["next_dagrun_run_after"]
+        next_run = None if begins is None else datetime.fromisoformat(begins)
+        return DagState(paused=bool(dag["is_paused"]), next_run=next_run, max_active_runs=dag["max_active_runs"])
 
     def pause(self, dag_id: str, paused: bool) -> None:
         """Pause or unpause a DAG."""
@@ -142,9 +128,9 @@ class AirflowApi:
         """Start a manual run without a logical date. Returns its id. A repeat with the same id starts no second run."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}
         try:
-            return str(self._try_request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
-        except _RefusedError as error:
-            if error.code == 409 and run_id is not None:
+            return str(self._call(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+        except (OSError, ValueError) as error:
+            if run_id is not None and _refused_with(409, error):
                 return run_id
             raise self._failed(error) from error
 
@@ -155,71 +141,42 @@ class AirflowApi:
     def running(self, dag_id: str) -> list[str]:
         """The ids of the DAG's runs that are running, the oldest first."""
         asked = urlencode({"state": "running", "order_by": "start_date"})
-        found = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
-        return [str(run["dag_run_id"]) for run in found]
+        runs = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
+        return [str(run["dag_run_id"]) for run in runs]
 
     def slots(self, pool: str) -> tuple[int, int]:
         """The free slots of a pool, and all of them."""
-        found = self._request(f"/api/v2/pools/{quote(pool, safe='')}")
-        return int(found["open_slots"]), int(found["slots"])
+        slots = self._request(f"/api/v2/pools/{quote(pool, safe='')}")
+        return int(slots["open_slots"]), int(slots["slots"])
 
     def task_states(self, dag_id: str, run_id: str) -> list[TaskState]:
         """The current states of a run's tasks."""
-        return [
-            TaskState(
-                task_id=task["task_id"],
-                state=task["state"],
-                try_number=task["try_number"],
-                pool=task["pool"],
-                pool_slots=task["pool_slots"],
-            )
-            for task in self._request(f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
-        ]
+        tasks = self._request(f"{_run_path(dag_id, run_id)}/taskInstances")["task_instances"]
+        names = [field.name for field in fields(TaskState)]
+        return [TaskState(**{name: task[name] for name in names}) for task in tasks]
 
     def tries(self, dag_id: str, run_id: str) -> list[TaskTry]:
-        """Every try of every task of a run that was started, in the order of their starts.
+        """Every try of every task of a run that was started, in the order of their starts."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances"
+        tries = [
+            TaskTry(
+                task_id=made["task_id"], number=made["try_number"], state=made["state"], started_at=made["start_date"]
+            )
+            for task in self._request(path)["task_instances"]
+            for made in self._request(f"{path}/{quote(task['task_id'])}/tries")["task_instances"]
+            if made["try_number"] > 0 and made["start_date"] is not None
+        ]
+        return sorted(tries, key=lambda started: (started.started_at, started.task_id))
 
-        Raises:
-            StackError: the server does not answer or refuses, or has no such run.
-        """
-        run = _run_path(dag_id, run_id)
-        found = []
-        for task in self._request(f"{run}/taskInstances")["task_instances"]:
-            for one in self._request(f"{run}/taskInstances/{quote(task['task_id'])}/tries")["task_instances"]:
-                if one["try_number"] > 0 and one["start_date"] is not None:
-                    found.append(
-                        TaskTry(
-                            task_id=one["task_id"],
-                            number=one["try_number"],
-                            state=one["state"],
-                            started_at=one["start_date"],
-                        )
-                    )
-        return sorted(found, key=lambda one: (one.started_at, one.task_id))
-
-    def log(self, dag_id: str, run_id: str, one: TaskTry) -> list[Mapping[str, Any]]:
-        """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more.
-
-        Raises:
-            StackError: the server does not answer or refuses.
-        """
-        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(one.task_id)}/logs/{one.number}?full_content=true"
+    def log(self, dag_id: str, run_id: str, made: TaskTry) -> list[Mapping[str, Any]]:
+        """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more."""
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(made.task_id)}/logs/{made.number}?full_content=true"
         content = self._request(path)["content"]
         return [{"event": message} if isinstance(message, str) else message for message in content]
 
     def _request(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         try:
-            return self._try_request(path, body, method)
-        except _RefusedError as error:
-            raise self._failed(error) from error
-
-    def _try_request(
-        self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None
-    ) -> dict[str, Any]:
-        try:
             return self._call(path, body, method)
-        except _RefusedError:
-            raise
         except (OSError, ValueError) as error:
             raise self._failed(error) from error
 
@@ -251,6 +208,10 @@ class AirflowApi:
         return answer
 
 
+def _refused_with(code: int, error: Exception) -> bool:
+    return isinstance(error, _RefusedError) and error.code == code
+
+
 def _run_path(dag_id: str, run_id: str) -> str:
     return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
@@ -272,3 +233,52 @@ def _detail(error: urllib.error.HTTPError) -> str:
 
 def _moment(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+_WAITING = ("scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred")
+
+
+def why_it_waits(api: AirflowApi, dag_id: str, run_id: str, state: str, tasks: Sequence[TaskState]) -> str | None:
+    """Say what a run waits for, from the states of the run and of its tasks; None if one of them is at work."""
+    if any(task.state == "running" for task in tasks):
+        return None
+    trouble = api.scheduler_trouble()
+    if trouble is not None:
+        return f"{trouble}; `epochline up` starts it again"
+    return _queued(api, dag_id, run_id) if state == "queued" else _at_work(api, tasks)
+
+
+def _queued(api: AirflowApi, dag_id: str, run_id: str) -> str:
+    dag = api.dag(dag_id)
+    if dag is not None and dag.paused:
+        return f"DAG {dag_id} is paused; unpause it in Airflow"
+    others = [other for other in api.running(dag_id) if other != run_id]
+    if dag is not None and dag.max_active_runs is not None and len(others) >= dag.max_active_runs:
+        tasks = [task for task in api.task_states(dag_id, others[0]) if task.state is not None]
+        doing = f" ({', '.join(f'{task.task_id} is {task.state}' for task in tasks)})" if tasks else ""
+        return f"run {others[0]} is running{doing}, and the DAG runs {dag.max_active_runs} at a time"
+    return "the scheduler has not taken the run yet"
+
+
+def _at_work(api: AirflowApi, tasks: Sequence[TaskState]) -> str | None:
+    task = next((waiting for waiting in tasks if waiting.state in _WAITING), None)
+    if task is None:
+        return None
+    if task.state == "up_for_retry":
+        return f"{task.task_id} waits for its next try"
+    free, slots = api.slots(task.pool)
+    if free < task.pool_slots:
+        return f"{task.task_id} waits for a slot of pool {task.pool}: {slots - free} of {slots} are taken"
+    return f"{task.task_id} is {task.state}, and no worker has taken it yet"
+
+
+def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
+    """The task of a run that failed last, and its error in one line; None if its log shows none."""
+    failed = [made for made in api.tries(dag_id, run_id) if made.state == "failed"]
+    for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
+        for detail in message.get("error_detail") or ():
+            # The first is what the task raised; its causes follow.
+            line = " ".join(str(detail["exc_value"]).split())
+            name, _, error = line.partition(": ")
+            return f"{failed[-1].task_id}: {error if rebuilt(name, error) else line}"
+    return None

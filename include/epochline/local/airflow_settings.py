@@ -1,4 +1,4 @@
-"""Airflow's settings, connections and its tasks' environment, as environment variables (SEC-4)."""
+"""Airflow's settings, connections and its tasks' environment, as environment variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochline.local.home import Home, project_root, write_private
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK
 from epochline.local.postgres import Postgres, client_environment
-from epochline.local.spark import Spark
+from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 
 ADMIN = "admin"
@@ -39,10 +39,7 @@ class AirflowSettings:
         return self.home.path("airflow", "passwords.json")
 
     def write_password_file(self) -> None:
-        """Write the administrator's password. Without the file, Airflow generates a password and prints it.
-
-        Users that somebody added to the embedded stack keep their passwords.
-        """
+        """Write the administrator's password, which Airflow would else make up and print; other users keep theirs."""
         secret = credentials.require(self.home)
         try:
             others = dict(json.loads(self.password_file.read_text()))
@@ -71,9 +68,7 @@ class AirflowSettings:
             "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
-            "DATABASE__SQL_ALCHEMY_CONN": self.postgres.dsn("airflow").replace(
-                "postgresql://", "postgresql+psycopg2://", 1
-            ),
+            "DATABASE__SQL_ALCHEMY_CONN": self.postgres.sqlalchemy_url("airflow"),
             "API__HOST": LOOPBACK,
             "API__PORT": str(port),
             "API__BASE_URL": url,
@@ -126,25 +121,16 @@ class AirflowSettings:
         }
 
     def _tasks(self) -> dict[str, str]:
-        project = project_root()
-        path = [project / "include", project / "spark_jobs", *self.extra_pythonpath]
         binaries = Path(sys.executable).parent
-        direct = ",".join(
-            filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), LOOPBACK, "localhost"))
-        )
+        proxied = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+        direct = ",".join(filter(None, (proxied, LOOPBACK, "localhost")))
         return {
-            "EPOCHLINE_HOME": str(self.home.root),
-            "EPOCHLINE_PROJECT": str(project),
+            **task_environment(self.home, spark_home(), self.extra_pythonpath),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
-            "SPARK_HOME": str(spark_home()),
-            # By default the driver and its user interface listen on every address of the machine.
-            "SPARK_LOCAL_IP": LOOPBACK,
             # A driver runs for seconds here, on few cores: the second compiler and a parallel collector do not pay off.
             "SPARK_SUBMIT_OPTS": " ".join(
                 f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_options()} {self.spark.driver_options}".split()
             ),
-            "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "NO_PROXY": direct,
             "no_proxy": direct,

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochline.errors import StackError
-from epochline.local.jars import cache_folder
+from epochline.local.jars import cache_folder, unwritable
 from epochline.local.java import java_executable
 from epochline.local.spark_home import spark_home
 
 _TRAINING = Path(__file__).parents[1] / "spark" / "class_training.py"
-
 _TRAINING_SECONDS = 300
 
 
@@ -39,8 +38,7 @@ def class_options() -> str:
 def make_class_archive(report: Callable[[str], None] | None = None) -> None:
     """Write the archive with a small Spark job, unless there is one: half a minute, once per machine and Spark.
 
-    Raises:
-        StackError: the job failed, or the cache cannot be written.
+    Raises `StackError` if the job failed, or the cache cannot be written.
     """
     archive = _archive()
     if archive.is_file():
@@ -52,9 +50,7 @@ def make_class_archive(report: Callable[[str], None] | None = None) -> None:
         # Renamed when it is complete: Java trusts the content of a file with a good header.
         folder = Path(tempfile.mkdtemp(prefix=".training-", dir=archive.parent))
     except OSError as error:
-        raise StackError(
-            f"the cache {archive.parent} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a folder you own"
-        ) from error
+        raise unwritable(archive.parent, error) from error
     try:
         _train(folder, folder / archive.name)
         (folder / archive.name).rename(archive)
@@ -64,13 +60,11 @@ def make_class_archive(report: Callable[[str], None] | None = None) -> None:
 
 def _train(folder: Path, draft: Path) -> None:
     home = spark_home()
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.local.dir": str(folder),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-    }
-    conf = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", *conf, str(_TRAINING)]
+    command = [
+        str(home / "bin" / "spark-submit"), "--master", "local[1]", "--conf", "spark.ui.enabled=false",
+        "--conf", f"spark.local.dir={folder}", "--conf", f"spark.sql.warehouse.dir={folder / 'warehouse'}",
+        str(_TRAINING),
+    ]  # fmt: skip
     environment = {
         **{name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"},
         "PYSPARK_PYTHON": sys.executable,
@@ -86,8 +80,8 @@ def _train(folder: Path, draft: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StackError(f"Spark's classes could not be archived: {error}") from error
     if done.returncode != 0 or not draft.is_file():
-        said = " ".join((done.stderr + done.stdout).split()[-60:])
-        raise StackError(f"Spark's classes could not be archived (exit code {done.returncode}): {said}")
+        last_words = " ".join((done.stderr + done.stdout).split()[-60:])
+        raise StackError(f"Spark's classes could not be archived (exit code {done.returncode}): {last_words}")
 
 
 def _archive() -> Path:
@@ -95,7 +89,7 @@ def _archive() -> Path:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     # Java refuses an archive whose jars have another size or time, even if the same Spark was installed again. Without
     # `java -version`, which takes longer than the archive of a small program saves.
-    known: list[object] = [
+    known = [
         str(java),
         java.stat().st_mtime_ns,
         *((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in jars),

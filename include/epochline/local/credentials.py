@@ -59,7 +59,7 @@ def load(home: Home) -> Credentials | None:
     except FileNotFoundError:
         return None
     except (ValidationError, OSError) as error:
-        # The text of a validation error contains the file's values: it is neither shown nor chained (SEC-4).
+        # The text of a validation error contains the file's values: it is neither shown nor chained.
         raise StackError(
             f"{home.secrets} cannot be read ({type(error).__name__}); restore the file, or start over with"
             " `epochline down --wipe`, which deletes this stack's data"
@@ -67,11 +67,7 @@ def load(home: Home) -> Credentials | None:
 
 
 def require(home: Home) -> Credentials:
-    """The credentials of a home.
-
-    Raises:
-        StackError: the stack was never started, or the file cannot be read.
-    """
+    """The credentials of a home; raises `StackError` if the stack was never started, or the file cannot be read."""
     known = load(home)
     if known is None:
         raise StackError(f"the stack in {home} was never started; run `epochline up`")

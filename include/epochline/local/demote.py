@@ -35,11 +35,7 @@ def server_account(data: Path, needed: Sequence[Path]) -> Account:
     Root's checkout often lies below a folder that no other account may enter (`/root`). Then the account keeps the
     capability to pass closed folders, and no other; the modes of folders are not changed. PostgreSQL's programs look
     for each other with access(2), which ignores the capability unless the secure bit ``no_setuid_fixup`` is set
-    (ADR 0005).
-
-    Args:
-        data: the data folder, existing or not.
-        needed: the paths that the account must be able to reach.
+    (ADR 0005). The account must be able to reach the needed paths.
 
     Raises:
         StackError: the caller is root, and `setpriv` is not installed.

@@ -39,6 +39,16 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def wait_until(done: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
+    """Ask again after each pause until it is done; returns False once the time is over."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
 class Home:
     """The folders of one stack. Nothing is created before `create`."""
 
@@ -64,13 +74,13 @@ class Home:
                 be written.
         """
         # In this order: another command may be making the home right now.
-        if self.root.is_dir() and any(self.root.iterdir()) and not self._is_home():
+        if self.root.is_dir() and any(self.root.iterdir()) and not self.exists():
             raise StackError(
                 f"{self.root} is not empty and was not made by epochline; choose another EPOCHLINE_HOME,"
                 " so that `down --wipe` can never delete your files"
             )
         try:
-            if not self._is_home():
+            if not self.exists():
                 self.root.mkdir(parents=True, exist_ok=True)
                 # If root starts the stack, PostgreSQL runs as another account, which must be able to enter the home.
                 self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
@@ -84,18 +94,19 @@ class Home:
 
     def exists(self) -> bool:
         """Whether a stack was ever started here."""
-        return self._is_home()
+        return (self.root / MARKER).is_file()
 
     def wipe(self) -> None:
         """Delete the home and all data in it, but only if `create` made the folder."""
-        if self._is_home():
-            # A command that waits for the lock must not meet what is half deleted.
-            gone = self.root.with_name(f"{self.root.name}.wiped-{os.getpid()}")
-            try:
-                self.root.rename(gone)
-            except OSError:  # a mount point, or in a folder of somebody else's
-                gone = self.root
-            shutil.rmtree(gone)
+        if not self.exists():
+            return
+        # A command that waits for the lock must not meet what is half deleted.
+        gone = self.root.with_name(f"{self.root.name}.wiped-{os.getpid()}")
+        try:
+            self.root.rename(gone)
+        except OSError:  # a mount point, or in a folder of somebody else's
+            gone = self.root
+        shutil.rmtree(gone)
 
     @contextmanager
     def lock(self, report: Callable[[str], None] = print) -> Iterator[None]:
@@ -126,6 +137,3 @@ class Home:
             os.close(handle)
             time.sleep(0.2)
         raise StackError(f"another epochline command has held {self.root} for ten minutes; end it and try again")
-
-    def _is_home(self) -> bool:
-        return (self.root / MARKER).is_file()

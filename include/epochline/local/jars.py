@@ -27,6 +27,11 @@ KAFKA = Path(__file__).parent / "ivy" / "kafka.xml"
 """The Ivy file of the broker."""
 
 
+def unwritable(cache: Path, error: OSError) -> StackError:
+    """The error for a cache that cannot be written."""
+    return StackError(f"the cache {cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a folder you own")
+
+
 def cache_folder() -> Path:
     """`$EPOCHLINE_CACHE`, or `epochline` under `$XDG_CACHE_HOME` or `~/.cache`: outside any checkout."""
     chosen = os.environ.get("EPOCHLINE_CACHE")
@@ -41,19 +46,13 @@ def kafka_jars(report: Callable[[str], None] | None = None) -> list[Path]:
 
 
 class JarSet:
-    """The jars of one Ivy file, as the lock file beside it (`.sha256`) lists them.
-
-    Args:
-        ivy: the Ivy file.
-        cache: in place of `cache_folder`, for tests.
-    """
+    """The jars of one Ivy file, as the lock file beside it (`.sha256`) lists them; by default in `cache_folder`."""
 
     def __init__(self, ivy: Path, cache: Path | None = None) -> None:
         self.name = ivy.stem
         text = ivy.with_suffix(".sha256").read_text()
-        self.expected: Mapping[str, str] = {
-            file: digest for digest, file in (line.split() for line in text.splitlines() if line)
-        }
+        lines = [line.split() for line in text.splitlines() if line]
+        self.expected: Mapping[str, str] = {file: digest for digest, file in lines}
         self._ivy = ivy
         self._cache = cache or cache_folder()
         # Each lock file has its own folder, so that checkouts of two versions can share a cache.
@@ -82,29 +81,24 @@ class JarSet:
     def verify(self, folder: Path) -> None:
         """Check a folder against the lock. A jar that differs is deleted, also in Ivy's cache.
 
-        Raises:
-            StackError: the folder holds other jars than the lock lists, or a jar differs.
+        Raises `StackError` if the folder holds other jars than the lock lists, or a jar differs.
         """
-        found = {path.name for path in folder.glob("*.jar")}
-        if found != set(self.expected):
-            missing, extra = sorted(set(self.expected) - found), sorted(found - set(self.expected))
+        fetched = {path.name for path in folder.glob("*.jar")}
+        if fetched != set(self.expected):
+            missing, extra = sorted(set(self.expected) - fetched), sorted(fetched - set(self.expected))
             raise StackError(
                 f"the {self.name} jars are not those of the lock file: missing {missing}, not listed {extra}"
             )
-        wrong = [
-            name
-            for name, digest in self.expected.items()
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest
-        ]
-        if not wrong:
-            return
+        digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in self.expected}
+        wrong = sorted(name for name, digest in digests.items() if digest != self.expected[name])
         for name in wrong:
             for copy in (folder / name, *(self._cache / "ivy").rglob(name)):
                 copy.unlink(missing_ok=True)
-        raise StackError(
-            f"these {self.name} jars differ from their recorded checksums and were deleted: {', '.join(sorted(wrong))}."
-            " Run the command again to fetch them again. If this error repeats, do not trust your repository"
-        )
+        if wrong:
+            raise StackError(
+                f"these {self.name} jars differ from their recorded checksums and were deleted: {', '.join(wrong)}."
+                " Run the command again to fetch them again. If this error repeats, do not trust your repository"
+            )
 
     def _complete(self) -> bool:
         return all((self.folder / name).is_file() for name in self.expected)
@@ -121,8 +115,7 @@ class JarSet:
                 "-cache", str(self._cache / "ivy"), "-types", "jar", "bundle",
                 "-retrieve", f"{draft}/[artifact]-[revision].[ext]",
             ]  # fmt: skip
-            settings = os.environ.get("EPOCHLINE_IVY_SETTINGS")
-            if settings:
+            if settings := os.environ.get("EPOCHLINE_IVY_SETTINGS"):
                 command += ["-settings", settings]
             answer = subprocess.run(command, capture_output=True, text=True, check=False)
             if answer.returncode != 0:
@@ -141,8 +134,7 @@ class JarSet:
 def installed_pyspark() -> Path:
     """The folder of the installed pyspark. It is found without an import, which takes a second.
 
-    Raises:
-        StackError: pyspark is not installed.
+    Raises `StackError` if pyspark is not installed.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -151,18 +143,15 @@ def installed_pyspark() -> Path:
 
 
 def _ivy_jar() -> Path:
-    found = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
-    if not found:
+    jars = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
+    if not jars:
         raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
-    return found[-1]
+    return jars[-1]
 
 
 def _cause(output: str) -> str:
-    reasons = [
-        line.strip()
-        for line in output.splitlines()
-        if any(word in line for word in ("Exception", "not found", "FAILED"))
-    ]
+    words = ("Exception", "not found", "FAILED")
+    reasons = [line.strip() for line in output.splitlines() if any(word in line for word in words)]
     return "; ".join(dict.fromkeys(reasons[:3])) or "Ivy gave no reason"
 
 

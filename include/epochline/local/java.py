@@ -32,38 +32,36 @@ class Java:
 def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
 
-    Raises:
-        StackError: `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
+    Raises `StackError` if `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")
-    found = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
-    if java_home and not os.access(str(found), os.X_OK):
-        raise StackError(f"JAVA_HOME is {java_home}, but {found} is no program. {_HINT}")
-    if found is None:
+    java = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
+    if java is None:
         raise StackError(f"no `java` was found on PATH. {_HINT}")
-    return Path(found)
+    if java_home and not os.access(java, os.X_OK):
+        raise StackError(f"JAVA_HOME is {java_home}, but {java} is no program. {_HINT}")
+    return Path(java)
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The Java of `$JAVA_HOME`, else of `$PATH`.
 
-    Raises:
-        StackError: no Java was found, it does not run, or it has another version.
+    Raises `StackError` if no Java was found, it does not run, or it has another version.
     """
     env = os.environ if environment is None else environment
-    found = str(java_executable(env))
+    java = java_executable(env)
     try:
         answer = subprocess.run(
-            [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StackError(f"{found} does not run ({type(error).__name__}). {_HINT}") from error
+        raise StackError(f"{java} does not run ({type(error).__name__}). {_HINT}") from error
     match = re.search(r'version "(\d+)([^"]*)"', answer.stderr + answer.stdout)
     if match is None:
-        raise StackError(f"{found} -version gave no version (exit code {answer.returncode}). {_HINT}")
+        raise StackError(f"{java} -version gave no version (exit code {answer.returncode}). {_HINT}")
     version = match.group(1) + match.group(2)
     # Java 8 and older report 1.8 and the like: their first number is 1, which is refused as well.
     if int(match.group(1)) not in SUPPORTED:
-        raise StackError(f"{found} is Java {version}. {_HINT}")
-    return Java(executable=Path(found), version=version, major=int(match.group(1)))
+        raise StackError(f"{java} is Java {version}. {_HINT}")
+    return Java(executable=java, version=version, major=int(match.group(1)))

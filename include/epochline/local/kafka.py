@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from epochline.local.home import Home, write_private
 from epochline.local.jars import KAFKA, JarSet, kafka_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.server import Server
+from epochline.local.process import Server, java_environment
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -90,18 +89,14 @@ class Kafka(Server):
                 f"-Dlog4j2.configurationFile={_LOG_CONFIG}", f"-Djava.io.tmpdir={self.folder}",
                 "-cp", class_path, "kafka.Kafka", str(config),
             ],
-            environment=_environment(),
+            environment=java_environment(),
             cwd=self.folder,
         )  # fmt: skip
-
-    def wait(self, seconds: float = 120) -> None:
-        """Wait until records can be produced to every topic."""
-        self.daemon.wait_ready(self.health, seconds)
 
     def health(self) -> str | None:
         """None if the broker is unfenced, its controller answers and each partition has a leader; else the problem."""
         if not is_listening(self.port):
-            return f"nothing listens on port {self.port}"
+            return super().health()
         # Imported here and below, because stopping a stack needs no client.
         from kafka.errors import KafkaError
 
@@ -148,18 +143,12 @@ class Kafka(Server):
             "--cluster-id", self._cluster_id(), "--config", str(config),
         ]  # fmt: skip
         answer = subprocess.run(
-            command, capture_output=True, text=True, env=_environment(), cwd=self.folder, check=False
+            command, capture_output=True, text=True, env=java_environment(), cwd=self.folder, check=False
         )
         if answer.returncode != 0:
             raise StackError(
                 f"Kafka's storage could not be formatted: {' '.join((answer.stderr + answer.stdout).split())}"
             )
-
-
-def _environment() -> dict[str, str]:
-    # Only what a JVM needs: neither KAFKA_* settings nor secrets of the caller's shell.
-    kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ}
 
 
 @contextmanager
@@ -171,15 +160,14 @@ def _admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers,
-            client_id="epochline-stack",
-            request_timeout_ms=5000,
-            bootstrap_timeout_ms=2000,
-        )
-        try:
+        with closing(
+            KafkaAdminClient(
+                bootstrap_servers=bootstrap_servers,
+                client_id="epochline-stack",
+                request_timeout_ms=5000,
+                bootstrap_timeout_ms=2000,
+            )
+        ) as admin:
             yield admin
-        finally:
-            admin.close()
     finally:
         logger.setLevel(level)

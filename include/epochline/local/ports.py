@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import random
 import socket
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from epochline.errors import StackError
-from epochline.local.home import Home, write_private
+from epochline.local.home import Home, wait_until, write_private
 
 LOOPBACK = "127.0.0.1"
 # All below the kernel's range for outgoing connections (from 32768 on Linux), so that a stopped server does not lose
 # its port to a browser.
 DEFAULTS: Mapping[str, int] = {
-    "postgres": 25432,
-    "kafka": 29092,
-    "kafka_controller": 29093,
-    "airflow": 28080,
-    "spark": 25002,
+    "postgres": 25432, "kafka": 29092, "kafka_controller": 29093, "airflow": 28080, "spark": 25002,
     "spark_master": 27077,
-}
+}  # fmt: skip
 _FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp
 
@@ -55,23 +51,16 @@ def is_listening(port: int) -> bool:
 
 def becomes_free(port: int, seconds: float = 5.0) -> bool:
     """Whether the port is free now or within ``seconds``: a server that was just stopped may keep it for a moment."""
-    deadline = time.monotonic() + seconds
-    while not is_free(port):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    return wait_until(lambda: is_free(port), seconds)
 
 
 def holder(port: int) -> str:
     """The process that listens on a port, as far as this user may see it."""
-    try:
+    with suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
             listening = connection.status == psutil.CONN_LISTEN and connection.pid is not None
             if listening and tuple(connection.laddr)[1:] == (port,):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except psutil.Error:
-        pass
     return "another process"
 
 
@@ -84,9 +73,9 @@ class Ports:
     def known(self) -> dict[str, int]:
         """The ports chosen so far; empty before the first `up`."""
         try:
-            found = json.loads(self._home.ports.read_text())
+            ports = json.loads(self._home.ports.read_text())
             # An earlier version may have written the file: `settle` chooses the ports that it lacks.
-            return {name: int(found[name]) for name in DEFAULTS if name in found}
+            return {name: int(ports[name]) for name in DEFAULTS if name in ports}
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, OSError) as error:
@@ -102,8 +91,7 @@ class Ports:
     def settle(self, running: set[str]) -> dict[str, int]:
         """Choose missing ports and replace those that other processes took. Servers in `running` keep theirs.
 
-        Raises:
-            StackError: a port was taken by another process, and the running Airflow still uses it.
+        Raises `StackError` if a port was taken by another process, and the running Airflow still uses it.
         """
         known = self.known()
         # Airflow is configured with all ports; PostgreSQL and Kafka know only their own.
@@ -125,9 +113,7 @@ class Ports:
         return chosen
 
     def _choose(self, default: int, taken: set[int]) -> int:
-        if default not in taken and is_free(default):
-            return default
-        for port in random.sample(_FALLBACK, 200):
+        for port in (default, *random.sample(_FALLBACK, 200)):
             if port not in taken and is_free(port):
                 return port
         raise StackError("no free port was found on 127.0.0.1")

@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,7 +23,7 @@ from epochline.local.credentials import JOB, VIEWER
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.server import Server
+from epochline.local.process import Server
 
 SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.
@@ -48,8 +50,7 @@ _SETTINGS: Mapping[str, str] = {
 }
 _HBA = "".join(
     f"host {database} all {address} scram-sha-256\n"
-    for database in ("all", "replication")
-    for address in ("127.0.0.1/32", "::1/128")
+    for database, address in product(("all", "replication"), ("127.0.0.1/32", "::1/128"))
 )
 
 
@@ -84,7 +85,7 @@ class Postgres(Server):
     @property
     def superuser_dsn(self) -> str:
         """A libpq URL of the superuser, with its password."""
-        return self.dsn("postgres")
+        return self.dsn(SUPERUSER)
 
     @property
     def service_file(self) -> Path:
@@ -97,16 +98,14 @@ class Postgres(Server):
         return self._home.path("pgpass")
 
     def dsn(self, database: str = "epochline", with_password: bool = True, login: str | None = None) -> str:
-        """A libpq URL for a database.
-
-        Args:
-            database: its name.
-            with_password: whether the URL contains the password.
-            login: the role. The default is the owner for the stack's own databases, and `epochline` for others.
-        """
+        """A libpq URL for a database. The default login is the owner of a database of the stack, else `epochline`."""
         role = login or (database if database in (*DATABASES, SUPERUSER) else "epochline")
         login = f"{role}:{self._password(role)}" if with_password else role
         return f"postgresql://{login}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
+
+    def sqlalchemy_url(self, database: str = "epochline") -> str:
+        """The URL of a database's owner for SQLAlchemy, with its password."""
+        return self.dsn(database).replace("postgresql://", "postgresql+psycopg2://", 1)
 
     def version(self) -> str:
         """The version that `postgres --version` prints, such as `18.4`."""
@@ -125,20 +124,20 @@ class Postgres(Server):
         self._configure(account)
         self.daemon.start(
             [*account.prefix, str(binaries() / "postgres"), "-D", str(self.data)],
-            environment={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
+            environment=_environment(),
             cwd=Path("/"),
         )
 
     def wait(self, seconds: float = 120) -> None:
         """Wait until the server answers a query, then create missing roles, databases and client files."""
-        self.daemon.wait_ready(self.health, seconds)
+        super().wait(seconds)
         self._provision()
         self._write_client_files()
 
     def health(self) -> str | None:
         """None if the superuser's query is answered; else what is wrong."""
         if not is_listening(self.port):
-            return f"nothing listens on port {self.port}"
+            return super().health()
         try:
             with self._superuser() as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT pg_is_in_recovery()")
@@ -149,8 +148,8 @@ class Postgres(Server):
     def _password(self, role: str) -> str:
         return str(getattr(credentials.require(self._home), role))
 
-    def _superuser(self) -> _Closing:
-        return _Closing(self.superuser_dsn)
+    def _superuser(self) -> AbstractContextManager[extensions.connection]:
+        return _connected(self.superuser_dsn)
 
     def _init(self, account: Account) -> None:
         draft = self.folder / "data.new"
@@ -164,9 +163,8 @@ class Postgres(Server):
             "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8", "--data-checksums",
             "--no-instructions",
         ]  # fmt: skip
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
+            answer = subprocess.run(command, capture_output=True, text=True, env=_environment(), cwd="/", check=False)
         finally:
             password.unlink(missing_ok=True)
         if answer.returncode != 0:
@@ -203,15 +201,12 @@ class Postgres(Server):
     def arrange_roles(self) -> None:
         """Run what the ledger's migration leaves to a DBA, and create the logins with few rights. Idempotent.
 
-        The ledger must be migrated first.
-
-        Raises:
-            StackError: the roles are still incomplete afterwards.
+        Raises `StackError` if the roles are still incomplete afterwards.
         """
         from epochline.postgres.ledger.migrate import arrange_roles
 
-        url = self.dsn().replace("postgresql://", "postgresql+psycopg2://", 1)
-        with _Closing(self.dsn(login=SUPERUSER)) as connection, connection.cursor() as cursor:
+        url = self.sqlalchemy_url()
+        with _connected(self.dsn(login=SUPERUSER)) as connection, connection.cursor() as cursor:
             for statement in arrange_roles(url):
                 cursor.execute(statement)
             for login, role in ((JOB, WRITER), (VIEWER, READER)):
@@ -251,19 +246,16 @@ class Postgres(Server):
         write_private(self.password_file, "".join(lines))
 
 
-class _Closing:
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+
+
+@contextmanager
+def _connected(dsn: str) -> Iterator[extensions.connection]:
     """An autocommit connection that is closed at the end of its block; psycopg2's own block leaves it open."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-
-    def __enter__(self) -> extensions.connection:
-        self._connection = psycopg2.connect(self._dsn, connect_timeout=3, application_name="epochline stack")
-        self._connection.autocommit = True
-        return self._connection
-
-    def __exit__(self, *_exception: object) -> None:
-        self._connection.close()
+    with closing(psycopg2.connect(dsn, connect_timeout=3, application_name="epochline stack")) as connection:
+        connection.autocommit = True
+        yield connection
 
 
 def client_environment(postgres: Postgres) -> dict[str, str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
 import psutil
 
 from epochline.errors import StackError
-from epochline.local.home import Home, write_private
+from epochline.local.home import Home, wait_until, write_private
+from epochline.local.ports import Ports, is_listening
 
 PART_VARIABLE = "EPOCHLINE_STACK_PART"
 
@@ -54,7 +56,15 @@ def identity(pid: int) -> str | None:
 
 
 class Daemon:
-    """One server process with a pid file and a log under the home."""
+    """One server process with a pid file and a log under the home.
+
+    Args:
+        home: folder of the stack to which the server belongs.
+        name: name of the server, its pid file and its log.
+        stop_signals: the signals that end the server, and how many seconds to wait after each.
+        owns: returns True for a process of this server that has its own session and overwrote its environment.
+        idle: returns True for a leftover that does nothing, and so may be killed without a wait for its end.
+    """
 
     def __init__(
         self,
@@ -65,15 +75,6 @@ class Daemon:
         owns: Callable[[psutil.Process], bool] = lambda _process: False,
         idle: Callable[[psutil.Process], bool] = lambda _process: False,
     ) -> None:
-        """Describe a server; nothing is started.
-
-        Args:
-            home: folder of the stack to which the server belongs.
-            name: name of the server, its pid file and its log.
-            stop_signals: the signals that end the server, and how many seconds to wait after each.
-            owns: returns True for a process of this server that has its own session and overwrote its environment.
-            idle: returns True for a leftover that does nothing, and so may be killed without a wait for its end.
-        """
         self.name = name
         self._owns = owns
         self._idle = idle
@@ -86,9 +87,7 @@ class Daemon:
     def pid(self) -> int | None:
         """The pid while the server is alive, else None."""
         record = self._record()
-        if record is not None and identity(int(str(record["pid"]))) == record["identity"]:
-            return int(str(record["pid"]))
-        return None
+        return record["pid"] if record is not None and identity(record["pid"]) == record["identity"] else None
 
     @property
     def crashed(self) -> bool:
@@ -99,24 +98,12 @@ class Daemon:
     def started_at(self) -> float | None:
         """The time of the last start, in seconds since 1970; None if the server is stopped."""
         record = self._record()
-        return None if record is None else float(str(record["started_at"]))
+        return None if record is None else record["started_at"]
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        cwd: Path,
-    ) -> int:
-        """Start the server, detached from this terminal. Processes left by a crashed server are ended first.
+    def start(self, command: Sequence[str], *, environment: Mapping[str, str], cwd: Path) -> int:
+        """Start the server, detached from this terminal, and return its pid. First end what a crashed server left.
 
-        Args:
-            command: program and arguments.
-            environment: the server's entire environment; nothing is inherited.
-            cwd: the server's working directory.
-
-        Returns:
-            The server's pid.
+        The environment is the server's whole environment; nothing is inherited.
 
         Raises:
             StackError: the shell that starts the command could not be started. `wait_ready` reports a missing program.
@@ -136,31 +123,24 @@ class Daemon:
             except OSError as error:
                 raise StackError(f"{self.name} could not be started: {error}") from error
         _started[child.pid] = child
-        record = {
-            "pid": child.pid,
-            "identity": identity(child.pid),
-            "command": Path(command[0]).name,
-            "started_at": time.time(),
-        }
-        write_private(self._pid_file, json.dumps(record) + "\n")
+        record = {"pid": child.pid, "identity": identity(child.pid), "started_at": time.time()}
+        write_private(self._pid_file, json.dumps({**record, "command": Path(command[0]).name}) + "\n")
         if child.stdin is not None:
-            try:
+            with suppress(BrokenPipeError):  # it has ended already; `wait_ready` reports it with the log
                 child.stdin.write(b"go\n")
                 child.stdin.close()
-            except BrokenPipeError:
-                pass  # it has ended already; `wait_ready` reports it with the log
         return child.pid
 
     def stop(self) -> bool:
         """End the server and its child processes, and no others. Returns whether it was running.
 
-        Raises:
-            StackError: the server did not end after the last signal.
+        Raises `StackError` if the server did not end after the last signal.
         """
         pid = self.pid
         if pid is not None:
             for number, patience in self._stop_signals:
-                if self._end(pid, number, patience):
+                _send(pid, number)
+                if wait_until(lambda: self.pid is None, patience, 0.05):
                     break
             else:
                 raise StackError(f"{self.name} (pid {pid}) did not end after {number.name}. Repeat `epochline down`.")
@@ -172,7 +152,7 @@ class Daemon:
         """Send the first stop signal without waiting. Call `stop` afterwards."""
         pid = self.pid
         if pid is not None:
-            _quietly(lambda: os.kill(pid, self._stop_signals[0][0]))
+            _send(pid, self._stop_signals[0][0])
 
     def end_leftovers(self) -> None:
         """End processes that a dead server left behind. Does nothing while the server runs.
@@ -183,20 +163,16 @@ class Daemon:
             return
         leftovers = self._leftovers()
         for process in leftovers:
-            _quietly(process.terminate)
-        deadline = time.monotonic() + _SECONDS_TO_END
-        while self._busy(leftovers) and time.monotonic() < deadline:
-            psutil.wait_procs(leftovers, timeout=0.1)
+            with suppress(psutil.Error):
+                process.terminate()
+        wait_until(lambda: not any(map(self._is_busy, leftovers)), _SECONDS_TO_END)
         for process in leftovers:
-            _quietly(process.kill)
+            with suppress(psutil.Error):
+                process.kill()
         psutil.wait_procs(leftovers, timeout=5)
 
     def wait_ready(self, ready: Callable[[], str | None], seconds: float) -> None:
-        """Wait until the server is ready.
-
-        Args:
-            ready: returns None if the server is ready, else what is missing.
-            seconds: how long to wait.
+        """Wait until ``ready`` returns None; until then it returns what is missing.
 
         Raises:
             StackError: the process ended, or it is not ready in time. The message ends with its last log lines.
@@ -226,51 +202,87 @@ class Daemon:
             text = []
         return f"The log {self.log} ends with: {' | '.join(text[-lines:]) or 'nothing'}"
 
-    def _record(self) -> dict[str, object] | None:
+    def _record(self) -> dict[str, Any] | None:
         try:
             record = json.loads(self._pid_file.read_text())
         except (OSError, ValueError):
             return None
         return record if isinstance(record, dict) and {"pid", "identity", "started_at"} <= set(record) else None
 
-    def _end(self, pid: int, number: signal.Signals, patience: float) -> bool:
-        _quietly(lambda: os.kill(pid, number))
-        deadline = time.monotonic() + patience
-        while self.pid is not None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
-
-    def _busy(self, processes: Sequence[psutil.Process]) -> bool:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE and not self._idle(process):
-                    return True
+    def _is_busy(self, process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE and not self._idle(process)
         return False
 
     def _leftovers(self) -> list[psutil.Process]:
         record = self._record()
         # A session's id is the pid of its leader, and no new process gets this pid while the session has processes. If
         # a process has this pid now, nothing is left of the dead server's session: this session is somebody else's.
-        leader = None if record is None else int(str(record["pid"]))
+        leader = None if record is None else record["pid"]
         reused = leader is not None and identity(leader) is not None
         me = psutil.Process()
         # A command that runs inside a part of the stack, such as an Airflow task, inherits the mark.
         spared = {me.pid, *(parent.pid for parent in me.parents())}
-        found = []
+        leftovers = []
         for process in psutil.process_iter():
             if process.pid in spared:
                 continue
-            try:
+            with suppress(psutil.Error, OSError):
                 same_session = leader is not None and not reused and os.getsid(process.pid) == leader
                 if same_session or self._owns(process) or process.environ().get(PART_VARIABLE) == self._mark:
-                    found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
+                    leftovers.append(process)
+        return leftovers
 
 
-def _quietly(action: Callable[[], object]) -> None:
-    with contextlib.suppress(psutil.Error, ProcessLookupError):
-        action()
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class Server:
+    """One server of one home: its folder, its process (`Daemon` has the signals and ``owns``) and its port."""
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        home: Home,
+        ports: Ports,
+        settings: Mapping[str, str],
+        *,
+        stop_signals: Sequence[tuple[signal.Signals, float]],
+        owns: Callable[[psutil.Process], bool] = lambda _process: False,
+    ) -> None:
+        self._home = home
+        self._ports = ports
+        self._settings = settings
+        self.folder = home.path(self.name)
+        self.daemon = Daemon(home, self.name, stop_signals=stop_signals, owns=owns)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the server's process while it is alive."""
+        return self.daemon.pid
+
+    @property
+    def port(self) -> int:
+        """The server's port on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    def wait(self, seconds: float = 120) -> None:
+        """Wait until the server answers."""
+        self.daemon.wait_ready(self.health, seconds)
+
+    def health(self) -> str | None:
+        """None if the server answers; else what is wrong."""
+        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
+
+    def stop(self) -> bool:
+        """End the server with everything that it started; its data stays. Returns whether it was running."""
+        return self.daemon.stop()
+
+
+def java_environment() -> dict[str, str]:
+    """What a JVM needs of the caller's environment: neither another server's settings nor secrets."""
+    kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ}

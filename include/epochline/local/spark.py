@@ -14,23 +14,15 @@ from pathlib import Path
 
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
-from epochline.local.home import Home, project_root, write_private
+from epochline.local.home import Home, project_root
 from epochline.local.java import find_java
-from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
-from epochline.local.server import Server
-from epochline.local.spark_cluster import SparkCluster
+from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.process import Daemon, Server, java_environment
+from epochline.local.spark_cluster import SparkCluster, write_conf
 from epochline.local.spark_home import spark_home
 
-_POOLS = """<?xml version="1.0"?>
-<allocations>
-  <pool name="default">
-    <schedulingMode>FAIR</schedulingMode>
-    <weight>1</weight>
-    <minShare>0</minShare>
-  </pool>
-</allocations>
-"""
+POOLS = project_root() / "include" / "docker" / "spark-pools.xml"
+"""The scheduler's pools, the same as in a container."""
 
 _SETTINGS: Mapping[str, str] = {
     "spark.app.name": "epochline",
@@ -58,16 +50,10 @@ class Spark(Server):
     name = "spark"
 
     def __init__(
-        self,
-        home: Home,
-        ports: Ports,
-        settings: Mapping[str, str] | None = None,
-        extra_pythonpath: Sequence[Path] = (),
+        self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None, extra_pythonpath: Sequence[Path] = ()
     ) -> None:
-        super().__init__(
-            home, ports, {**_SETTINGS, **(settings or {})},
-            stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)),
-        )  # fmt: skip
+        stop_signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
+        super().__init__(home, ports, {**_SETTINGS, **(settings or {})}, stop_signals=stop_signals)
         self._extra_pythonpath = extra_pythonpath
         self.cluster = SparkCluster(home, ports)
 
@@ -107,11 +93,7 @@ class Spark(Server):
         return version("pyspark")
 
     def start(self, *, on_cluster: bool = False) -> None:
-        """Start the server if it does not run, after the cluster if the home has one.
-
-        Args:
-            on_cluster: gives the home a cluster, which it keeps until `stop`.
-        """
+        """Start the server if it does not run, after the cluster. With `on_cluster` the home has one until `stop`."""
         find_java()
         self.folder.mkdir(mode=0o700, exist_ok=True)
         home = spark_home()
@@ -119,62 +101,57 @@ class Spark(Server):
             self.cluster.start(self._environment(home), self.cores)
         if self.pid is not None:
             return
-        # The token is in a file that only its owner can read, because arguments are not (SEC-4).
+        # The token is in a file that only its owner can read, because arguments are not.
         command = [
             str(home / "bin" / "spark-submit"), "--properties-file", str(self._configure()),
             "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
         ]  # fmt: skip
         self.daemon.start(command, environment=self._environment(home), cwd=self.folder)
 
-    def wait(self, seconds: float = 120) -> None:
-        """Wait until the server listens."""
-        self.daemon.wait_ready(self.health, seconds)
-
     def health(self) -> str | None:
         """None if the server listens; else what is wrong."""
-        if not is_listening(self.port):
-            return f"nothing listens on port {self.port}"
-        return self.cluster.health() if self.cluster.started else None
+        return super().health() or (self.cluster.health() if self.cluster.started else None)
 
     def stop(self) -> bool:
         """End the server and its cluster. Returns whether one of them was running."""
         return any([super().stop(), self.cluster.stop()])
 
     def _configure(self) -> Path:
-        pools = self.folder / "pools.xml"
-        pools.write_text(_POOLS)
         settings = {
             **self._settings,
-            **self._where_tasks_run(),
+            # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
+            # room for those of another epoch, because tasks often wait for a broker or the database.
+            "spark.master": f"local[{2 * self.cores},4]",
+            **(self.cluster.driver_settings(self.cores) if self.cluster.started else {}),
             "spark.default.parallelism": str(self.cores),
-            "spark.scheduler.allocation.file": pools.as_uri(),
+            "spark.scheduler.allocation.file": POOLS.as_uri(),
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
             "spark.connect.authenticate.token": credentials.require(self._home).spark_token,
         }
-        path = self.folder / "spark.conf"
-        write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
-        return path
-
-    def _where_tasks_run(self) -> dict[str, str]:
-        if self.cluster.started:
-            return self.cluster.driver_settings(self.cores)
-        # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
-        # room for those of another epoch, because tasks often wait for a broker or the database.
-        return {"spark.master": f"local[{2 * self.cores},4]"}
+        return write_conf(self.folder / "spark.conf", settings)
 
     def _environment(self, home: Path) -> dict[str, str]:
-        kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
-        project = project_root()
-        path = [project / "include", project / "spark_jobs", *self._extra_pythonpath]
+        bytecode = os.environ.get("PYTHONDONTWRITEBYTECODE")
         return {
-            **{name: os.environ[name] for name in kept if name in os.environ},
-            "EPOCHLINE_HOME": str(self._home.root),
-            "EPOCHLINE_PROJECT": str(project),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": LOOPBACK,
+            **java_environment(),
+            **({} if bytecode is None else {"PYTHONDONTWRITEBYTECODE": bytecode}),
+            **task_environment(self._home, home, self._extra_pythonpath),
             "SPARK_SUBMIT_OPTS": f"-XX:+ExitOnOutOfMemoryError {class_options()}".rstrip(),
         }
+
+
+def task_environment(home: Home, spark: Path, extra_pythonpath: Sequence[Path]) -> dict[str, str]:
+    """The variables by which a driver or worker of Spark finds Spark, the project and its home."""
+    project = project_root()
+    path = [project / "include", project / "spark_jobs", *extra_pythonpath]
+    return {
+        "EPOCHLINE_HOME": str(home.root),
+        "EPOCHLINE_PROJECT": str(project),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "SPARK_HOME": str(spark),
+        # By default the driver and its user interface listen on every address of the machine.
+        "SPARK_LOCAL_IP": LOOPBACK,
+    }

@@ -70,23 +70,19 @@ class SparkCluster:
     def driver_options(self) -> str:
         """Options for ``SPARK_SUBMIT_OPTS`` that let a driver of spark-submit run on the cluster.
 
-        They name a file, because Java reads the secret from there and ``ps`` shows the name only (SEC-4).
+        They name a file, because Java reads the secret from there and ``ps`` shows the name only.
         """
         return shlex.quote(f"@{self.folder / 'driver.options'}")
 
     def _secret(self) -> dict[str, str]:
-        return {
-            "spark.authenticate": "true",
-            "spark.authenticate.secret": credentials.require(self._home).spark_cluster,
-        }
+        secret = credentials.require(self._home).spark_cluster
+        return {"spark.authenticate": "true", "spark.authenticate.secret": secret}
 
     def start(self, environment: Mapping[str, str], cores: int) -> None:
-        """Start the processes that do not run.
+        """Start the processes that do not run. The environment is also that of the executors.
 
-        Args:
-            environment: of the executors, which a worker starts with its own.
-            cores: of the machine. Each worker offers four times as many, so that one of them has room for the server
-                and for two drivers if the other is lost. Tasks often wait for a broker or the database.
+        Each worker offers four times the machine's cores, so that one of them has room for the server and for two
+        drivers if the other is lost. Tasks often wait for a broker or the database.
 
         Raises:
             StackError: the master did not start, or a worker did not reach it.
@@ -127,8 +123,9 @@ class SparkCluster:
 
         A new worker connects to the master. A master that was started again connects to the workers that it knew.
         """
-        of_master = {one.laddr.port for one in self._connections(_MASTER)}
-        connected = any(one.raddr and one.raddr.port in of_master for one in self._connections(worker))
+        of_master = {connection.laddr.port for connection in self._connections(_MASTER)}
+        remote = (connection.raddr for connection in self._connections(worker))
+        connected = any(address and address.port in of_master for address in remote)
         return None if connected else "it has not reached the master"
 
     def _connections(self, name: str) -> Sequence[Any]:
@@ -153,12 +150,8 @@ class SparkCluster:
 
     def driver_settings(self, cores: int) -> dict[str, str]:
         """Settings of a driver that stays: it takes an executor on each worker."""
-        return {
-            **self._of_any_driver(),
-            "spark.master": self.master,
-            "spark.cores.max": str(2 * cores),
-            "spark.executor.cores": str(cores),
-        }
+        taken = {"spark.cores.max": str(2 * cores), "spark.executor.cores": str(cores)}
+        return {**self._of_any_driver(), "spark.master": self.master, **taken}
 
     def _of_any_driver(self) -> dict[str, str]:
         return {
@@ -172,7 +165,7 @@ class SparkCluster:
         write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
 
     def _configure(self, cores: int) -> Path:
-        """Write the settings of master and workers, with the secret, for their owner only (SEC-4)."""
+        """Write the settings of master and workers, with the secret, for their owner only."""
         settings = {
             **self._secret(),
             # The pages show what every driver runs and have no login. With this filter they answer nobody, because the
@@ -191,9 +184,13 @@ class SparkCluster:
             "spark.worker.cleanup.enabled": "true",
             "spark.worker.cleanup.appDataTtl": _SECONDS_OF_A_DAY,
         }
-        path = self.folder / "cluster.conf"
-        write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
-        return path
+        return write_conf(self.folder / "cluster.conf", settings)
+
+
+def write_conf(path: Path, settings: Mapping[str, str]) -> Path:
+    """Write a properties file of Spark that only its owner can read."""
+    write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
+    return path
 
 
 def _program(name: str, settings: Path) -> list[str]:

@@ -6,22 +6,17 @@ import hashlib
 from contextlib import suppress
 from pathlib import Path
 
-from epochline.errors import StackError
-from epochline.local.jars import cache_folder, installed_pyspark
-
-_LINKED = ("bin", "jars", "sbin")
+from epochline.local.jars import cache_folder, installed_pyspark, unwritable
 
 
 def spark_home() -> Path:
     """A folder with Spark's launcher and jars, but without its Python archives.
 
     Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` first on the Python path of its drivers and workers. Python caches
-    no bytecode for an archive, so each process would compile some 200 modules of pyspark again. Therefore this folder,
-    in the cache, links to everything but the archives. If the package has no archives (the image deletes them), the
-    package's own folder is returned.
+    no bytecode for an archive, so each process would compile some 200 modules of pyspark again. So this folder, in the
+    cache, links to all but the archives. If the package has none (the image deletes them), it is the package's folder.
 
-    Raises:
-        StackError: pyspark is not installed, or the cache cannot be written.
+    Raises `StackError` if pyspark is not installed, or the cache cannot be written.
     """
     installed = installed_pyspark()
     if not any(installed.glob("python/lib/*.zip")):
@@ -29,11 +24,9 @@ def spark_home() -> Path:
     folder = cache_folder() / f"spark-home-{hashlib.sha256(bytes(installed)).hexdigest()[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _LINKED:
+        for name in ("bin", "jars", "sbin"):
             with suppress(FileExistsError):  # made by an earlier call, or by a process that starts at the same time
                 (folder / name).symlink_to(installed / name)
     except OSError as error:
-        raise StackError(
-            f"the cache {folder.parent} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a folder you own"
-        ) from error
+        raise unwritable(folder.parent, error) from error
     return folder

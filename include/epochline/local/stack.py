@@ -4,28 +4,118 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict, computed_field
+
 from epochline.errors import StackError
 from epochline.local import credentials
+from epochline.local.airflow_settings import AirflowSettings
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
 from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
 from epochline.local.spark import Spark
-from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, SparkStatus, StackStatus, State
 
 if TYPE_CHECKING:
     from epochline.local.airflow import Airflow
 
+    Part = Postgres | Kafka | Spark | Airflow
+
 PARTS = ("postgres", "kafka", "spark", "airflow")
 
 
+class State(StrEnum):
+    """The state of a part."""
+
+    RUNNING = "running"  # and answering
+    UNREADY = "unready"  # it does not answer (yet), or some of its processes do not run
+    CRASHED = "crashed"  # a process ended without `down`
+    STOPPED = "stopped"
+
+
+class PartStatus(BaseModel):
+    """One part of the stack."""
+
+    model_config = ConfigDict(frozen=True)
+
+    state: State
+    detail: str = ""  # what is wrong, in words
+    version: str
+    port: int | None = None
+    pids: dict[str, int | None]
+    logs: list[Path]
+
+
+class PostgresStatus(PartStatus):
+    """PostgreSQL. The DSN has no password."""
+
+    dsn: str | None = None
+    service_file: Path
+    password_file: Path
+
+
+class KafkaStatus(PartStatus):
+    """Kafka."""
+
+    bootstrap_servers: str | None = None
+
+
+class SparkStatus(PartStatus):
+    """Spark's server. The address has no token."""
+
+    address: str | None = None
+    master: str | None = None  # of the cluster that runs the server's tasks
+
+
+class AirflowStatus(PartStatus):
+    """Airflow."""
+
+    url: str | None = None
+    user: str = "admin"
+    password_file: Path
+
+
+class StackStatus(BaseModel):
+    """All parts of the stack in one home."""
+
+    model_config = ConfigDict(frozen=True)
+
+    home: Path
+    secrets_file: Path
+    postgres: PostgresStatus
+    kafka: KafkaStatus
+    spark: SparkStatus
+    airflow: AirflowStatus
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def healthy(self) -> bool:
+        """Whether every part runs and answers."""
+        return all(part.state is State.RUNNING for part in self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, PartStatus]:
+        """The parts by name."""
+        return {"postgres": self.postgres, "kafka": self.kafka, "spark": self.spark, "airflow": self.airflow}
+
+
 class Stack:
-    """PostgreSQL, Kafka, Spark and Airflow under one home. Stacks in different homes are independent."""
+    """PostgreSQL, Kafka, Spark and Airflow under one home. Stacks in different homes are independent.
+
+    Args:
+        home: the folder; `default_home()` if not given.
+        airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`. This and the
+            following arguments are not stored: they apply to servers that this object starts.
+        dags_folder: replaces the checkout's `dags/`.
+        extra_pythonpath: more folders from which tasks can import.
+        postgres_settings: more settings of postgresql.conf.
+        kafka_settings: more settings of server.properties.
+    """
 
     def __init__(
         self,
@@ -37,41 +127,22 @@ class Stack:
         postgres_settings: Mapping[str, str] | None = None,
         kafka_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Describe a stack; nothing is started or written.
-
-        Args:
-            home: the folder; `default_home()` if not given.
-            airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`. This and the
-                following arguments are not stored: they apply to servers that this object starts.
-            dags_folder: replaces the checkout's `dags/`.
-            extra_pythonpath: more folders from which tasks can import.
-            postgres_settings: more settings of postgresql.conf.
-            kafka_settings: more settings of server.properties.
-        """
         self.home = Home(home)
         self._ports = Ports(self.home)
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
         self.kafka = Kafka(self.home, self._ports, kafka_settings)
         self.spark = Spark(self.home, self._ports, extra_pythonpath=extra_pythonpath)
-        self._airflow_config = airflow_config
-        self._dags_folder = dags_folder
-        self._extra_pythonpath = extra_pythonpath
+        self._airflow_settings = AirflowSettings(
+            home=self.home, postgres=self.postgres, kafka=self.kafka, spark=self.spark, config=airflow_config or {},
+            dags_folder=dags_folder, extra_pythonpath=extra_pythonpath,
+        )  # fmt: skip
 
     @cached_property
     def airflow(self) -> Airflow:
         """Airflow. Its module is imported here, because commands for the other parts do not need it."""
         from epochline.local.airflow import Airflow
 
-        return Airflow(
-            self.home,
-            self._ports,
-            self.postgres,
-            self.kafka,
-            self.spark,
-            config=self._airflow_config,
-            dags_folder=self._dags_folder,
-            extra_pythonpath=self._extra_pythonpath,
-        )
+        return Airflow(self._airflow_settings, self._ports)
 
     def up(
         self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print, *, spark_cluster: bool = False
@@ -100,16 +171,16 @@ class Stack:
             self._ports.settle(self._running())
             begun = time.monotonic()
 
-            def ready(part: Postgres | Kafka | Spark | Airflow) -> None:
-                report(
-                    f"{part.name:<9} {part.version()} is ready on port {part.port} ({time.monotonic() - begun:.0f} s)"
-                )
+            def ready(part: Part) -> None:
+                part.wait()
+                if part is self.postgres:
+                    self._migrate_ledger()
+                seconds = time.monotonic() - begun
+                report(f"{part.name:<9} {part.version()} is ready on port {part.port} ({seconds:.0f} s)")
 
-            def begins(part: Postgres | Kafka | Spark | Airflow, note: str = "") -> None:
-                if all(daemon.pid is not None for daemon in _daemons(part).values()):
-                    report(f"{part.name:<9} runs on port {part.port}")
-                else:
-                    report(f"{part.name:<9} starting on port {part.port}{note}")
+            def begins(part: Part, note: str = "") -> None:
+                runs = all(daemon.pid is not None for daemon in _daemons(part).values())
+                report(f"{part.name:<9} {'runs' if runs else 'starting'} on port {part.port}{'' if runs else note}")
 
             if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
                 begins(self.kafka)
@@ -120,21 +191,13 @@ class Stack:
             if "postgres" in wanted:
                 begins(self.postgres)
                 self.postgres.start()
-                self.postgres.wait()
-                self._migrate_ledger()
                 ready(self.postgres)
             if "airflow" in wanted:
                 begins(self.airflow, " (the first time takes a minute)")
                 self.airflow.start()
-            if "kafka" in wanted:
-                self.kafka.wait()
-                ready(self.kafka)
-            if "spark" in wanted:
-                self.spark.wait()
-                ready(self.spark)
-            if "airflow" in wanted:
-                self.airflow.wait()
-                ready(self.airflow)
+            for part in ("kafka", "spark", "airflow"):
+                if part in wanted:
+                    ready(getattr(self, part))
 
     def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:
         """Stop the servers of this stack. Its data stays unless `wipe` is set."""
@@ -152,29 +215,31 @@ class Stack:
     def status(self) -> StackStatus:
         """The state of each part. Takes no lock and changes nothing; the home may not exist yet."""
         known = bool(self._ports.known())
-        postgres, kafka = self._part(self.postgres), self._part(self.kafka)
-        spark, airflow = self._part(self.spark), self._part(self.airflow)
         return StackStatus(
             home=self.home.root,
             secrets_file=self.home.secrets,
             postgres=PostgresStatus(
-                **postgres,
+                **self._part(self.postgres),
                 dsn=self.postgres.dsn(with_password=False) if known else None,
                 service_file=self.postgres.service_file,
                 password_file=self.postgres.password_file,
             ),
-            kafka=KafkaStatus(**kafka, bootstrap_servers=self.kafka.bootstrap_servers if known else None),
+            kafka=KafkaStatus(
+                **self._part(self.kafka), bootstrap_servers=self.kafka.bootstrap_servers if known else None
+            ),
             spark=SparkStatus(
-                **spark,
+                **self._part(self.spark),
                 address=self.spark.address if known else None,
                 master=self.spark.cluster.master if self.spark.cluster.started else None,
             ),
             airflow=AirflowStatus(
-                **airflow, url=self.airflow.url if known else None, password_file=self.airflow.password_file
+                **self._part(self.airflow),
+                url=self.airflow.url if known else None,
+                password_file=self.airflow.password_file,
             ),
         )
 
-    def _part(self, part: Postgres | Kafka | Spark | Airflow) -> dict[str, Any]:
+    def _part(self, part: Part) -> dict[str, Any]:
         daemons = _daemons(part)
         state, detail = State.STOPPED, ""
         crashed = [name for name, daemon in daemons.items() if daemon.crashed]
@@ -214,11 +279,11 @@ class Stack:
         # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
         from epochline.postgres.ledger.migrate import upgrade
 
-        upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))
+        upgrade(self.postgres.sqlalchemy_url())
         self.postgres.arrange_roles()
 
 
-def _daemons(part: Postgres | Kafka | Spark | Airflow) -> Mapping[str, Daemon]:
+def _daemons(part: Part) -> Mapping[str, Daemon]:
     """The processes of a part, by name."""
     return {part.name: part.daemon} if isinstance(part, Postgres | Kafka) else part.daemons
 

@@ -1,4 +1,4 @@
-"""Many look-ups at a time in another store, from a pipeline's ``parse`` or ``transform`` on executors (E9).
+"""Many look-ups at a time in another store, from a pipeline's ``parse`` or ``transform`` on executors.
 
 Spark gives an executor's Python worker one batch after another, in one thread, and a look-up mostly waits for its
 answer. `AsyncLookup` therefore sends many look-ups through one asynchronous client, such as ``redis.asyncio``.
@@ -8,10 +8,9 @@ works with any blocking client, such as psycopg2: a client releases Python's loc
 The log does not hold the values found: a replay of the same records finds what the store holds at that time.
 """
 
-from epochline.lookup.async_lookup import AsyncLookup
+from epochline.lookup.answers import Answer, Outcome
 from epochline.lookup.batches import over_batches
-from epochline.lookup.lookup import Lookup
+from epochline.lookup.lookup import AsyncLookup, Lookup
 from epochline.lookup.pool import PoolLimits
-from epochline.lookup.round import Answer, Outcome
 
 __all__ = ["Answer", "AsyncLookup", "Lookup", "Outcome", "PoolLimits", "over_batches"]

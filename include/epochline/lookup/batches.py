@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from epochline.arrow.cast.contract import ERROR, marks, require_columns
-from epochline.lookup.async_lookup import AsyncLookup
-from epochline.lookup.lookup import Lookup
-from epochline.lookup.round import Answer, Outcome
+from epochline.lookup.answers import Answer, KeyedLookup, Outcome
 
 V = TypeVar("V")
 
 
 def over_batches(
-    lookup: Lookup[Any, V, Any] | AsyncLookup[Any, V, Any], *, key: str, column: str, kind: pa.DataType
+    lookup: KeyedLookup[Any, V], *, key: str, column: str, kind: pa.DataType
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Returns a function that adds a column of looked-up values to a batch. Rows keep their number and order.
 
@@ -44,23 +43,23 @@ def over_batches(
         for answer in lookup.as_they_come(keys[row] for row in rows):
             row = rows[answer.position]
             values[row] = answer.value
-            if (reason := _reason(what, lookup, answer)) is not None:
+            if (reason := _reason(what, lookup.timeout, answer)) is not None:
                 reasons[row] = reason
-        found = _array(what, values, kind, reasons)
+        looked_up = _array(what, values, kind, reasons)
         kept = [name for name in batch.schema.names if name != ERROR]
         errors = pa.array([reasons.get(row) for row in range(len(keys))], pa.string())
         return pa.RecordBatch.from_arrays(
-            [*(batch.column(name) for name in kept), found, errors], names=[*kept, column, ERROR]
+            [*(batch.column(name) for name in kept), looked_up, errors], names=[*kept, column, ERROR]
         )
 
     return enrich
 
 
-def _reason(what: str, lookup: Lookup[Any, V, Any] | AsyncLookup[Any, V, Any], answer: Answer[Any, V]) -> str | None:
+def _reason(what: str, timeout: timedelta, answer: Answer[Any, Any]) -> str | None:
     if answer.outcome is Outcome.FAILED:
         return f"{what} failed ({type(answer.error).__name__})"
     if answer.outcome is Outcome.TIMED_OUT and answer.value is None:
-        return f"{what} timed out after {lookup.timeout.total_seconds():g} s"
+        return f"{what} timed out after {timeout.total_seconds():g} s"
     return None
 
 

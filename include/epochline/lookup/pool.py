@@ -53,14 +53,7 @@ class _Idle(Generic[C]):
 
 
 class Pool(Generic[C]):
-    """A bounded, thread-safe stack of connections.
-
-    Args:
-        connect: opens a connection.
-        close: closes a connection; its exceptions are ignored.
-        limits: of the pool.
-        now: a monotonic clock, in seconds.
-    """
+    """A bounded, thread-safe stack of connections. ``close`` may raise anything; ``now`` is a monotonic clock."""
 
     def __init__(
         self,
@@ -79,11 +72,8 @@ class Pool(Generic[C]):
     def take(self, until: float) -> tuple[C, bool]:
         """Returns a connection for exclusive use, and whether it was used before.
 
-        Args:
-            until: when to stop waiting for a free connection, on the pool's clock.
-
         Raises:
-            PoolExhaustedError: no connection became free in time.
+            PoolExhaustedError: no connection became free until ``until``, on the pool's clock.
             Exception: raised by ``connect``.
         """
         for stale in self._stale():

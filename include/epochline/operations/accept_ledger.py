@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.evidence import Evidence, collect_evidence, mirrored_offsets, shown_by_group, unknown_to
+from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import cut_off
 from epochline.declare.pipeline import Pipeline
@@ -57,7 +58,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         evidence = collect_evidence(subject.ledger, source, declared)
         view = source.look(declared.source)
         shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
-        mirrored = mirrored_offsets(source, declared)
+        mirrored = ConsumerGroup.observe(source, declared, last=None).offsets
         return Found(
             evidence=evidence,
             mirrored={

@@ -8,15 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.coordinator.evidence import last_mirror, mirrored_offsets
+from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
-from epochline.protocol.clusters import moved_clusters, with_clusters
 from epochline.protocol.data_loss import CutOff, lost_unread
-from epochline.protocol.inputs import belongs_to
+from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
 from epochline.protocol.offsets import Head, TopicPartition, cut_reached
 from epochline.protocol.planning import PartitionView
 
@@ -84,10 +83,9 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             row = tx.epochs.pipeline(subject.name)
             heads = tx.chain.heads(subject.name, row.generation) if row else ()
             shown = shown_ahead(tx.receipts.accepted(subject.name), heads)
-            last = last_mirror(tx, declared)
-        mirrored = mirrored_offsets(source, declared)
-        older = frozenset(last.older(mirrored)) if last is not None else frozenset()
-        back = [] if last is None else [*(topic for topic, _ in older), *last.missing(mirrored)]
+            last = tx.receipts.last_mirror(declared.name)
+        group = ConsumerGroup.observe(source, declared, last)
+        back = [*(topic for topic, _ in group.older), *group.missing]
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
@@ -99,8 +97,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             partitions=view.partitions,
             ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
             back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
-            older=older,
-            group={key: one.offset for key, one in mirrored.items() if one.epoch_id is not None},
+            older=frozenset(group.older),
+            group={key: one.offset for key, one in group.offsets.items() if one.epoch_id is not None},
             lost_unread=lost_unread(heads, view.partitions),
             cut_off=cut_off(source, shown, view),
         )

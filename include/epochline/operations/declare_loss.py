@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from epochline.coordinator.checks import is_read
 from epochline.coordinator.mirror import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import (
@@ -21,7 +20,7 @@ from epochline.operations.action import (
     refused,
 )
 from epochline.ports import Transaction
-from epochline.protocol.clusters import moved_clusters
+from epochline.protocol.inputs import moved_clusters
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out
 from epochline.protocol.planning import SourceView, next_ranges
 
@@ -62,7 +61,9 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
         with subject.ledger.transaction() as tx:
             row = tx.epochs.pipeline(subject.name)
             heads = (
-                [one for one in tx.chain.heads(subject.name, row.generation) if is_read(declared, one)] if row else []
+                [one for one in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(one.tp.topic)]
+                if row
+                else []
             )
         limit = declared.source.records_per_epoch
         inside = [one for one in heads if one.tp.topic not in view.invisible_allowed]
@@ -92,7 +93,7 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster; nothing there was lost.")
         if parameters.holes:
             return _holes(tx, subject, seen)
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(head.tp.topic)]
         gaps = lost_ranges(heads, seen.view)
         if not gaps:
             return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
@@ -118,7 +119,7 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
                 tx.chain.declare_gap(subject.name, one.tp, one.range)
             return nothing_else(f"{subject.name} reads past {', '.join(map(str, seen.holes))}")
         row = tx.epochs.lock_pipeline(subject.name)
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head)]
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(head.tp.topic)]
         gaps = lost_ranges(heads, seen.view)
         for one in gaps:
             if not tx.chain.declare_lost(subject.name, row.generation, one):

@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 
 from pydantic import Field, field_validator
 
-from epochline.coordinator.checks import is_read
 from epochline.coordinator.intent import EpochDraft, limit_place
 from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.inputs import moved_clusters
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out
 from epochline.protocol.planning import SourceView, share_limit
 
@@ -200,7 +199,7 @@ def _pasts(
     pasts = []
     for head in tx.chain.heads(subject.name, row.generation):
         view = views.get(head.tp)
-        if view is None or not is_read(declared, head):
+        if view is None or not declared.source.keeps(head.tp.topic):
             continue
         if parameters.to == EARLIEST:
             asked = view.log_start

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from epochline.coordinator.evidence import (
-    check_kafka_is_not_older,
-    last_mirror,
-    mirrored_offsets,
-    pausing_where_behind,
-)
+from epochline.coordinator.evidence import pausing_where_behind
+from epochline.coordinator.group import ConsumerGroup
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource
 
@@ -16,10 +12,10 @@ def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline)
     """Refuse a Kafka that went back in time, and pause the pipeline once.
 
     Raises:
-        KafkaBehindError: as `check_kafka_is_not_older`.
+        KafkaBehindError: as `ConsumerGroup.refuse_older`.
         SourceUnavailableError: Kafka does not answer.
     """
     with ledger.transaction() as tx:
-        last = last_mirror(tx, pipeline)
+        last = tx.receipts.last_mirror(pipeline.name)
     with pausing_where_behind(ledger, pipeline.name):
-        check_kafka_is_not_older(pipeline, last, mirrored_offsets(source, pipeline))
+        ConsumerGroup.observe(source, pipeline, last).refuse_older()

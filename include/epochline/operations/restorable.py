@@ -12,9 +12,9 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import OffsetSource, PipelineRow, Transaction
 from epochline.protocol.changes import Effect, changes
-from epochline.protocol.clusters import moved_clusters
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.inputs import moved_clusters
 from epochline.protocol.offsets import PlannedRange, Reached, TopicPartition
 from epochline.protocol.planning import SourceView
 from epochline.protocol.savepoint import Savepoint

@@ -15,8 +15,8 @@ from epochline.operations.older_kafka import refuse_older_kafka
 from epochline.operations.restorable import Logs, logs_of, obstacle, origins, ranges_read, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.clusters import with_clusters
 from epochline.protocol.epoch import Run
+from epochline.protocol.inputs import with_clusters
 from epochline.protocol.savepoint import Savepoint
 
 

@@ -5,7 +5,7 @@ commits (INV-2). Every method that locks says so. Locks are taken in one order e
 """
 
 from epochline.ports.epochs import Attempts, Chain, EpochRows, Manifest, PartSum, PipelineRow
-from epochline.ports.ledger import Ledger, Transaction
+from epochline.ports.ledger import SINK, Ledger, Transaction
 from epochline.ports.operators import (
     PAUSE_AFTER_FAILURES,
     PAUSE_BEHIND,
@@ -38,6 +38,7 @@ __all__ = [
     "PAUSE_AFTER_FAILURES",
     "PAUSE_BEHIND",
     "PAUSE_DOWN",
+    "SINK",
     "Aborts",
     "Accepted",
     "ActionRow",

@@ -10,7 +10,10 @@ from epochline.ports.epochs import Attempts, Chain, EpochRows
 from epochline.ports.operators import History, Operators, Savepoints
 from epochline.ports.receipts import Receipts
 from epochline.ports.targets import Quarantine, States, Targets
-from epochline.protocol.sink import Sink
+from epochline.protocol.sink import Committing, Inspectable, Measured, Preflighted, Prepared, Sink
+
+SINK = (Committing, Preflighted, Prepared, Measured, Inspectable)
+"""What use cases ask of a sink. All but the first are optional."""
 
 
 class Transaction(Protocol):

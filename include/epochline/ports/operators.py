@@ -97,19 +97,19 @@ class History(Protocol):
     """Settings of epochs, the time of the last commit, and failures since."""
 
     def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep with the epoch its settings and where each comes from (C10)."""
+        """Keep with the epoch its settings and where each comes from."""
 
     def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
         """The settings that the epoch was planned with; empty if none were kept."""
 
     def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
-        """Time until the last commit is ``pause`` ago, by the database's clock; zero if it is (K9)."""
+        """Time until the last commit is ``pause`` ago, by the database's clock; zero if it is."""
 
     def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
-        """Time until the last epoch, operators' epochs left out, was planned ``interval`` ago; zero if it was (K8)."""
+        """Time until the last epoch, operators' epochs left out, was planned ``interval`` ago; zero if it was."""
 
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
-        """Number of attempts that ended unsealed within the interval before now (R2)."""
+        """Number of attempts that ended unsealed within the interval before now."""
 
     def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
         """Class and text of the error of each attempt since the epoch was last planned, the newest first."""
@@ -121,7 +121,7 @@ class History(Protocol):
         """Keep the time, and forget what `plan_failed` kept."""
 
     def aborts(self, pipeline: str) -> Aborts:
-        """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice (K11)."""
+        """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice."""
 
 
 class Savepoints(Protocol):
@@ -146,7 +146,7 @@ class Savepoints(Protocol):
         """Write a savepoint with its copies to a file."""
 
     def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
-        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts (C11).
+        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts.
 
         The file appears complete, by a rename, and only its owner can read it. Then the pipeline's files in the folder
         are deleted, except those of its ``keep`` newest epochs up to this one. Needs no lock: if another epoch was

@@ -89,7 +89,7 @@ class OffsetSource(Protocol):
         self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
         number: int | None = None,
     ) -> None:  # fmt: skip
-        """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token.
+        """Write the heads to the consumer group, for monitors, with the newest epoch and its token.
 
         ``number`` is what `epochline.ports.Receipts.begin_mirror` gave.
         """

@@ -48,9 +48,9 @@ class EpochKind(enum.StrEnum):
     REQUEUE = "requeue"
     EXTEND_BACK = "extend_back"
     IDLE = "idle"
-    """Reads nothing: closes windows of an idle source (E11)."""
+    """Reads nothing: closes windows of an idle source."""
     RESTORE = "restore"
-    """Reads nothing: restores a savepoint, and is committed at once (C12)."""
+    """Reads nothing: restores a savepoint, and is committed at once."""
     REPLAY = "replay"
     """Reads the ranges of a committed epoch again, to compare it or to replace it."""
 

@@ -63,7 +63,7 @@ class RecordedError:
 
 
 def failure_of(error_class: str | None, error: str | None) -> Failure:
-    """Tell failures apart that the pipeline survives from those after which somebody has to act (K11, N1).
+    """Tell failures apart that the pipeline survives from those after which somebody has to act.
 
     The class is None if nothing was heard of the attempt: its process was lost. ``error`` is the whole text that the
     ledger keeps.

@@ -177,7 +177,7 @@ def _held(stored: Iterable[Mapping[str, Any]], what: str, *, always: bool = Fals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the pipeline begins in a partition, recorded once, before the first read (S9, INV-1)."""
+    """Where the pipeline begins in a partition, recorded once, before the first read (INV-1)."""
 
     tp: TopicPartition
     offset: int

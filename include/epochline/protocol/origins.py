@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp, Startup
+from epochline.declare.source import FromGroup, FromOffsets, FromTimestamp, Startup
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.protocol.offsets import Head, Origin, TopicPartition
 from epochline.protocol.planning import PartitionView
@@ -22,7 +22,7 @@ def missing_origins(
 ) -> list[Origin]:
     """Compute the origins of partitions without a head.
 
-    A startup mode is resolved once; a partition that has a head keeps it in every mode (S9, X32).
+    A startup mode is resolved once; a partition that has a head keeps it in every mode.
 
     ``found`` has, for `FromGroup` and `FromTimestamp`, Kafka's offset of each partition of `begun_by_startup`; None or
     absent if Kafka has none.
@@ -41,7 +41,7 @@ def missing_origins(
         if view.tp in ruled:
             offset, chosen_by = _resolve(startup, view, found.get(view.tp))
         else:
-            # All its records were produced after the pipeline's start (S2).
+            # All its records were produced after the pipeline's start.
             offset = 0
             chosen_by = "new partition" if view.tp.topic in known_topics else "new topic of the pattern"
         origins.append(Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch))

@@ -1,4 +1,4 @@
-"""Savepoints: the named position and state of a pipeline after an epoch, kept until deleted (C12, C13). Pure."""
+"""Savepoints: the named position and state of a pipeline after an epoch, kept until deleted. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a sink: the eight steps of a two-phase commit, named as in Flink (P4, C6). Pure.
+"""The interface of a sink: the eight steps of a two-phase commit, named as in Flink. Pure.
 
 ======================  ====================================================================================
 ``begin``               before Spark starts: make room for an attempt

@@ -1,7 +1,7 @@
-"""The interface of a source of the user's own: integer positions per partition, read in bounded ranges (N2). Pure.
+"""The interface of a source of the user's own: integer positions per partition, read in bounded ranges. Pure.
 
 A source keeps no position. The ledger does: a plan takes ``[head, end)`` of each partition, each attempt reads exactly
-that range, and only the commit moves the head (X15).
+that range, and only the commit moves the head.
 """
 
 from __future__ import annotations

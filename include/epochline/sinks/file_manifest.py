@@ -1,4 +1,4 @@
-"""Reads the manifest of a file sink: its committed epochs in their order, each complete (P5, Q5).
+"""Reads the manifest of a file sink: its committed epochs in their order, each complete.
 
 Readers need only fsspec and the path of the folder. With PyArrow::
 

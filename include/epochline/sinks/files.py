@@ -1,4 +1,4 @@
-"""A folder of files as a sink: by an atomic rename on a disk, and by a manifest everywhere (P5, Q5, ADR 0036).
+"""A folder of files as a sink: by an atomic rename on a disk, and by a manifest everywhere (ADR 0036).
 
 Below the sink's folder::
 

@@ -1,4 +1,4 @@
-"""A Kafka topic as a sink: one Kafka transaction sends an epoch's outbox together with a marker (P9 to P13).
+"""A Kafka topic as a sink: one Kafka transaction sends an epoch's outbox together with a marker.
 
 The marker goes to the control topic. The stable transactional id fences the previous publisher, which also ends its
 open transaction. After that the last marker, read as ``read_committed``, is the newest epoch in the topic.
@@ -202,7 +202,7 @@ class TopicSink(Sink):
             )
 
     def _refuse_published(self, connection: Connection, committable: Committable) -> None:
-        """Raise if another process published the epoch since the marker was read, which empties the outbox (P13)."""
+        """Raise if another process published the epoch since the marker was read, which empties the outbox."""
         attempt = committable.attempt
         shown = last_shown(connection, self._pipeline, self._topic.name)
         if shown is not None and shown.epoch_id >= attempt.epoch_id:

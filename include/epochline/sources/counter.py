@@ -1,4 +1,4 @@
-"""A source that counts: one number per tick of the clock. An example, and a generator of load (E8, N2)."""
+"""A source that counts: one number per tick of the clock. An example, and a generator of load."""
 
 from __future__ import annotations
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from epochline.declare.inputs import DeclaredSource, Sources
 from epochline.declare.names import ledger_prefix
-from epochline.declare.source import KafkaSource, OneSource
-from epochline.declare.startup import FromGroup
+from epochline.declare.source import FromGroup, KafkaSource, OneSource
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.clusters import cluster_text
-from epochline.protocol.inputs import belongs_to, in_ledger, in_source
+from epochline.protocol.inputs import belongs_to, cluster_text, in_ledger, in_source
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
@@ -89,7 +87,11 @@ class SeveralOffsets:
     ) -> Mapping[tuple[str, int], V]:
         answers: dict[tuple[str, int], V] = {}
         for name, asked in self._asked.items():
-            own = [replace(one, tp=in_source(name, one.tp)) for one in ranges if belongs_to(name, one.tp.topic)]
+            own = [
+                replace(planned, tp=in_source(name, planned.tp))
+                for planned in ranges
+                if belongs_to(name, planned.tp.topic)
+            ]
             with self._naming(name):
                 answer = ask(asked, own) if own else {}
             answers |= {(f"{ledger_prefix(name)}{topic}", number): value for (topic, number), value in answer.items()}

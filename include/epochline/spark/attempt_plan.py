@@ -13,8 +13,9 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.parts import refused_records
 from epochline.postgres.queries.named import statement
-from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.refused import Refused
@@ -34,7 +35,7 @@ class AttemptPlan:
     ranges: tuple[PlannedRange, ...]
     kind: EpochKind
     parallelism: int | None = None
-    """Number of Spark tasks that read and stage at once, if the settings name one (K22)."""
+    """Number of Spark tasks that read and stage at once, if the settings name one."""
     times: TimeStanding | None = None
     """Event time after the previous epochs, if the pipeline has windows."""
 
@@ -106,7 +107,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
 def _event_times(
     cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime, unread: list[list[object]] | None
 ) -> TimeStanding:
-    awake = {tuple(one) for one in unread or ()}
+    awake = {tuple(place) for place in unread or ()}
     failpoint("job.watermark")
     cursor.execute(statement("watermark_before"), {"pipeline": declared.name, "epoch_id": epoch_id})
     left = cursor.fetchone()

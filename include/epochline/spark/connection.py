@@ -49,11 +49,7 @@ def connect(dsn: str, application_name: str) -> connection:
     failpoint("session.connect")
     try:
         session: connection = psycopg2.connect(
-            dsn,
-            application_name=application_name,
-            connect_timeout=_CONNECT_TIMEOUT_S,
-            **UTF8,
-            **_KEEPALIVES,
+            dsn, application_name=application_name, connect_timeout=_CONNECT_TIMEOUT_S, **UTF8, **_KEEPALIVES
         )
     except psycopg2.OperationalError as error:
         # libpq's message names host, port, user and database, but never the password.

@@ -1,6 +1,6 @@
 """Connection details of a job: a JSON file that only its owner can read, named by an environment variable.
 
-Arguments, Spark settings and options would show them in ``ps``, the UI and the event log (K21).
+Arguments, Spark settings and options would show them in ``ps``, the UI and the event log.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ def _checked(name: str, content: Any) -> JobCredentials:
 
 
 def _kafkas(name: str, section: Any) -> dict[str, dict[str, str]]:
-    if not isinstance(section, dict) or not all(isinstance(one, dict) for one in section.values()):
+    if not isinstance(section, dict) or not all(isinstance(properties, dict) for properties in section.values()):
         raise ConfigurationError(f'{name}: "kafkas" needs the properties of Kafka, by connection id')
     return {
         connection: broker_settings(
-            f'{name}: "kafkas" of {connection}', {str(key): str(value) for key, value in one.items()}
+            f'{name}: "kafkas" of {connection}', {str(key): str(value) for key, value in properties.items()}
         )
-        for connection, one in section.items()
+        for connection, properties in section.items()
     }
 
 

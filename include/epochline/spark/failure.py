@@ -23,10 +23,7 @@ _PYTHON_FRAME = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (
 
 
 def epochline_error_from(error: BaseException) -> EpochlineError | None:
-    """Find the Epochline error behind an exception; None if there is none.
-
-    Spark passes a Python worker's exception to the driver as text, from which class and message are read.
-    """
+    """Find the Epochline error behind an exception, also in the text of a worker's exception; None if there is none."""
     if isinstance(error, EpochlineError):
         return error
     text = str(error)
@@ -48,11 +45,8 @@ def _error_class(module: str, name: str) -> type[EpochlineError] | None:
 def error_of_user(error: BaseException) -> tuple[str, str] | None:
     """Class and message of the exception that a function raised in a Python worker, with the line that raised it.
 
-    Spark passes the whole traceback on, within a message that names its own tasks and stages: it differs from attempt
-    to attempt, and hides the one line that an operator needs.
-
-    Returns:
-        None if the text holds no traceback of Python.
+    Spark passes the whole traceback on, within a message that differs from attempt to attempt. Returns None if the text
+    holds no traceback of Python.
     """
     lines = str(error).splitlines()
     begins = [number for number, line in enumerate(lines) if _TRACEBACK in line]

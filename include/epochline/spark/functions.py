@@ -5,28 +5,34 @@ from __future__ import annotations
 import sys
 import sysconfig
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from pyspark import cloudpickle
 
+from epochline.config.registry import Registries
 from epochline.declare.functions import load_function
 from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec
+
+NO_REGISTRIES = Registries()
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedFunctions:
-    """The functions that a declaration names, pickled by value on the driver.
+    """The functions that a declaration names, and its schema registries.
 
-    They are kept as bytes, so that pickling the writer does not pickle the functions again in another way.
+    The functions are pickled by value on the driver, and kept as bytes so that the writer's pickle does not pickle them
+    again.
     """
 
     pickled: bytes
+    registries: Registries = field(default=NO_REGISTRIES, repr=False)
 
     def install(self) -> None:
         """Make the functions available to `load_function`; the driver's version replaces any other."""
+        self.registries.install()
         functions: dict[str, Any] = cloudpickle.loads(self.pickled)
         modules: dict[str, ModuleType] = {}
         for reference, function in functions.items():
@@ -35,7 +41,7 @@ class ShippedFunctions:
         sys.modules.update(modules)
 
 
-def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
+def ship_functions(pipeline: PipelineSpec, registries: Registries = NO_REGISTRIES) -> ShippedFunctions:
     """Load and pickle the functions that run on executors; functions of installed packages are not shipped.
 
     Raises:
@@ -48,15 +54,11 @@ def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
     references += [sink.sink for sink in pipeline.external if isinstance(sink, CustomSinkSpec)]
     if isinstance(pipeline.parse, str):
         references.append(pipeline.parse)
-    return ship(references)
+    return ship(references, registries)
 
 
-def ship(references: Iterable[str]) -> ShippedFunctions:
-    """Load and pickle functions or classes by ``module:name``; those of installed packages are not shipped.
-
-    Raises:
-        DeclarationError: one cannot be imported on the driver.
-    """
+def ship(references: Iterable[str], registries: Registries = NO_REGISTRIES) -> ShippedFunctions:
+    """As `ship_functions`, for functions or classes by ``module:name``."""
     functions = {}
     for reference in references:
         function = load_function(reference)
@@ -65,7 +67,7 @@ def ship(references: Iterable[str]) -> ShippedFunctions:
             continue
         pickle_by_value(module)
         functions[reference] = function
-    return ShippedFunctions(cloudpickle.dumps(functions))
+    return ShippedFunctions(cloudpickle.dumps(functions), registries)
 
 
 def pickle_by_value(module: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
@@ -21,14 +21,10 @@ Plan = Any
 
 
 def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[DataFrame]) -> list[DataFrame]:
-    """Find the largest plans that occur more than once in some frames, as frames to persist.
+    """Find the largest plans that occur more than once in frames to write, as frames to persist.
 
-    Spark replaces any part of a later plan that equals a persisted plan.
-
-    Args:
-        spark: the session of all frames.
-        frames: the frames to write.
-        given: the inputs of these frames, which are persisted or read only persisted frames.
+    Spark replaces any part of a later plan that equals a persisted plan. ``given`` are the inputs of the frames, which
+    are persisted or read only persisted frames.
 
     Raises:
         DeclarationError: on a server, a frame's plan is another one each time it is sent.
@@ -44,25 +40,7 @@ def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[
     return [kind.frame(part) for part in found.values()]
 
 
-class _Kind(Protocol):
-    """How plans are reached where the session runs."""
-
-    def plan(self, frame: DataFrame) -> Plan:
-        """The plan of a frame."""
-
-    def children(self, plan: Plan) -> Sequence[Plan]:
-        """The plans that a plan reads."""
-
-    def form(self, plan: Plan) -> Hashable:
-        """A plan to compare with others: without the numbers of columns or plans, which differ between equal plans."""
-
-    def frame(self, plan: Plan) -> DataFrame:
-        """The frame of a plan."""
-
-
 class _InDriver:
-    """Plans of the JVM that this process drives."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
@@ -74,6 +52,7 @@ class _InDriver:
         return [children.apply(at) for at in range(children.size())]
 
     def form(self, plan: Plan) -> Hashable:
+        """A plan to compare with others: without the numbers of columns, which differ between equal plans."""
         return _Canonical(plan)
 
     def frame(self, plan: Plan) -> DataFrame:
@@ -83,8 +62,6 @@ class _InDriver:
 
 
 class _Canonical:
-    """A canonical plan of the JVM, as a key."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan.canonicalized()
         self._hash = int(self._plan.hashCode())
@@ -97,8 +74,6 @@ class _Canonical:
 
 
 class _OnServer:
-    """Plans that this process sends to a Spark Connect server."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Any = spark
         self._forms: dict[int, bytes] = {}
@@ -116,7 +91,7 @@ class _OnServer:
     def children(self, plan: Plan) -> Sequence[Plan]:
         from pyspark.sql.connect.plan import LogicalPlan
 
-        return [one for one in vars(plan).values() if isinstance(one, LogicalPlan)]
+        return [child for child in vars(plan).values() if isinstance(child, LogicalPlan)]
 
     def form(self, plan: Plan) -> Hashable:
         # Frames keep their plans, so no other plan gets the same id meanwhile.
@@ -135,6 +110,9 @@ class _OnServer:
         return ServersFrame(plan, self._spark)
 
 
+_Kind = _InDriver | _OnServer
+
+
 def _forget_numbers(message: Any) -> None:
     """Clear the number of each plan in a message, and every reference to one."""
     for field, value in message.ListFields():
@@ -142,9 +120,9 @@ def _forget_numbers(message: Any) -> None:
             message.ClearField("plan_id")
         elif field.type == field.TYPE_MESSAGE:
             repeated = isinstance(value, Iterable)
-            for one in value.values() if isinstance(value, Mapping) else value if repeated else [value]:
-                if hasattr(one, "ListFields"):
-                    _forget_numbers(one)
+            for part in value.values() if isinstance(value, Mapping) else value if repeated else [value]:
+                if hasattr(part, "ListFields"):
+                    _forget_numbers(part)
 
 
 def _parts(kind: _Kind, plan: Plan) -> Iterator[Plan]:

@@ -27,17 +27,14 @@ from epochline.protocol.failures import RecordedError
 from epochline.protocol.inputs import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
-from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, one_line
-from epochline.spark.functions import ship_functions
-from epochline.spark.memory import reported
-from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.server import SHUFFLES, adapt_plans, configure, cores, shuffles_are_configured
-from epochline.spark.source import BATCH_RECORDS, RecordSource, read_custom, read_ranges
+from epochline.spark.part_rows import one_pass_order
+from epochline.spark.session import SHUFFLES, adapt_plans, configure, cores, memory_settings, shuffles_are_configured
+from epochline.spark.source import BATCH_RECORDS, RecordSource, claim_reader, read_custom, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
-from epochline.spark.staging import WriteOrder, stage
+from epochline.spark.staging import stage
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +61,7 @@ _SMALL_EPOCH = 50_000
 def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credentials: JobCredentials) -> None:
     """Stage one attempt. Returns once its end mark is written; a failure is recorded with the attempt.
 
-    A second run for the same attempt is refused, or the seal refuses the attempt. Nothing becomes visible before the
-    epoch's commit.
+    A second run for the same attempt is refused, or the seal refuses the attempt.
 
     Raises:
         EpochFencedError: the attempt is not live.
@@ -100,34 +96,28 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     configure(spark, plan.pipeline.spark_conf)
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
-    said = " ".join(f"{name}={value!r}" for name, value in reported(spark).items())
-    log.info("job.memory pipeline=%s epoch=%d %s", plan.pipeline.name, plan.ticket.epoch_id, said)
-    size = sum(len(one.range) for one in plan.ranges)
+    memory = " ".join(f"{name}={value!r}" for name, value in memory_settings(spark).items())
+    log.info("job.memory pipeline=%s epoch=%d %s", plan.pipeline.name, plan.ticket.epoch_id, memory)
+    size = sum(len(planned.range) for planned in plan.ranges)
     adapt_plans(spark, size > _SMALL_EPOCH, plan.pipeline.spark_conf)
     records = {name: _records(spark, plan, credentials, name) for name in plan.pipeline.inputs}
     registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
     spec = plan.pipeline.spec
-    flow = OnePassFactory(
-        pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries,
-        refused=plan.ticket.refused,
-    )  # fmt: skip
     search = plan.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
-    order = WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, search=search)
-    stage([(records[""], order)])
+    stage([(records[""], one_pass_order(spec, plan.ticket, credentials.dsn, registries, search))])
     return Made()
 
 
 def _records(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials, name: str) -> RecordSource:
-    """The epoch's records of one source."""
     if plan.kind is EpochKind.REQUEUE:
         return RecordSource(spark, claim_reader(plan.ticket, credentials.dsn, name))
     source, prefix = plan.pipeline.inputs[name].source, ledger_prefix(name)
-    ranges = [one for one in plan.ranges if belongs_to(name, one.tp.topic)]
+    ranges = [planned for planned in plan.ranges if belongs_to(name, planned.tp.topic)]
     parallelism = plan.parallelism
     if parallelism is not None and len(ranges) < len(plan.ranges):
-        offsets, of_all = (sum(len(one.range) for one in some) for some in (ranges, plan.ranges))
+        offsets, of_all = (sum(len(planned.range) for planned in some) for some in (ranges, plan.ranges))
         parallelism = max(1, parallelism * offsets // of_all)
     if isinstance(source, CustomSource):
         connection = credentials.source_connections.get(source.connection or "")
@@ -161,8 +151,8 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
     if isinstance(ours, EpochFencedError):
         return ours
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:
-        found = standing(cursor, ticket.attempt_id)
-        if found is None or not found.live:
+        attempt = standing(cursor, ticket.attempt_id)
+        if attempt is None or not attempt.live:
             return EpochFencedError(f"{ticket}: was fenced or sealed while its job ran; nothing it wrote counts")
     if ours is None and isinstance(error, psycopg2.OperationalError):
         return LedgerUnavailableError(f"{ticket}: {one_line(error)}")

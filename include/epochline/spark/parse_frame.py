@@ -1,12 +1,12 @@
 """Parses records once into a persisted frame, for a transform or windows.
 
-The frame has three kinds of rows. *Parsed* rows hold a record's columns and its lineage. *Refused* rows hold a record
-for the quarantine, with its bytes. One *counts* row per parse task holds its counts per Kafka partition.
+*Parsed* rows of the frame hold a record's columns and its lineage, *refused* rows a record for the quarantine, and one
+*counts* row per parse task its counts per Kafka partition.
 
 A parse task may run again, because a block of the frame was lost or because Spark speculates. Therefore every task
 inserts its counts and source digest as a part named ``PARSE`` before Spark stores its block. The key (attempt, parse
-id, number of the task) admits the first task. A later task fails if its counts or digest differ, and its block is not
-used. Accumulators would count repeated tasks twice, so the first write reads the counts from the frame itself.
+id, number of the task) admits the first task; a later one fails if its counts or digest differ. Accumulators would
+count repeated tasks twice, so the first write reads the counts from the frame itself.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.cast.types import record_schema
-from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.rows import TOMBSTONE
-from epochline.config.registry import Registries
 from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import PipelineSpec
 from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.protocol.balances import PartitionCounts, add_up
-from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.protocol.staging import StagingTicket
 from epochline.spark.functions import ShippedFunctions
-from epochline.spark.source import RecordSource
+from epochline.spark.source import RecordSource, require_whole_input
 from epochline.spark.transaction import PartTransaction
-from epochline.spark.whole_input import require_whole_input
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
 IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
@@ -50,15 +48,12 @@ class ParseTask:
     ticket: StagingTicket
     functions: ShippedFunctions
     dsn: str = field(repr=False)
-    registries: Registries = field(default=Registries(), repr=False)
     parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def run(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the frame for one Spark partition, and record the counts in the ledger.
 
-        Args:
-            number: of the task, the same each time it runs.
-            batches: its records.
+        The number of the task is the same each time it runs.
 
         Raises:
             NonDeterministicPartError: an earlier run of the same task received other records.
@@ -66,12 +61,11 @@ class ParseTask:
             InputCutError: the input broke off before the last record; nothing was recorded in the ledger.
         """
         self.functions.install()
-        self.registries.install()
-        flow = BatchFlow(self.pipeline, self.ticket.tables, self.ticket.refused)
+        rows = BatchRows(self.pipeline, self.ticket.tables, self.ticket.refused)
         schema = frame_schema(self.pipeline)
         counts: dict[tuple[str, int], PartitionCounts] = {}
         for batch in batches:
-            parsed, refused, seen = flow.parse_only(batch)
+            parsed, refused, seen = rows.parse_only(batch)
             counts = add_up((counts, seen))
             yield as_parsed(schema, parsed)
             if refused.num_rows:
@@ -118,19 +112,8 @@ def refused_and_counted(frame: DataFrame) -> DataFrame:
     return frame.where(F.col(KIND) != IS_PARSED).select(KIND, REFUSED, COUNTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineFactory:
-    """Makes the flow of refused records into the quarantine, whose parts carry the source counts."""
-
-    tables: tuple[StagedTable, ...]
-
-    def make(self) -> QuarantineFlow:
-        """Make a flow for one Spark partition."""
-        return QuarantineFlow()
-
-
-class QuarantineFlow:
-    """Takes the refused records of one Spark partition, and the counts of its parse task."""
+class QuarantineRows:
+    """Takes the refused records into the quarantine, whose parts carry the source counts."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], PartitionCounts] = {}
@@ -168,7 +151,8 @@ def as_parsed(schema: pa.Schema, parsed: pa.RecordBatch) -> pa.RecordBatch:
 def _widened(schema: pa.Schema, rows: int, kind: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
     columns = {KIND: pa.repeat(pa.scalar(kind, pa.int16()), rows)} | dict(given)
     arrays = [
-        _carried(columns[one.name], one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema
+        _carried(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -182,12 +166,11 @@ def _carried(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _time_text(tick: int) -> str:
-    """Microseconds since midnight as ``HH:MM:SS.ffffff``."""
     minutes, micros = divmod(tick, 60_000_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{micros // 1_000_000:02d}.{micros % 1_000_000:06d}"
 
 
 def _as_struct(schema: pa.Schema, refused: pa.RecordBatch) -> pa.StructArray:
     fields = list(schema.field(REFUSED).type)
-    arrays = [refused.column(one.name).cast(one.type) for one in fields]
+    arrays = [refused.column(field.name).cast(field.type) for field in fields]
     return pa.StructArray.from_arrays(arrays, fields=fields)

@@ -27,13 +27,7 @@ Copy = Callable[..., None]
 
 
 class RefusalSearch:
-    """The refused rows of one Spark partition.
-
-    Args:
-        part: the partition's transaction.
-        within: time that the search may take after the first refused row.
-        spark_partition: number of the partition, for the reports of progress.
-    """
+    """The refused rows of one Spark partition. The search may take the time ``within`` after the first one."""
 
     def __init__(self, part: PartTransaction, within: timedelta, spark_partition: int) -> None:
         self._part, self._within, self._spark_partition = part, within, spark_partition
@@ -47,7 +41,6 @@ class RefusalSearch:
 
         Raises:
             BadRecordError: the server does not say which row it refuses, or takes all of them in a repeat.
-            EpochlineError: any error of `PartTransaction.copy`.
         """
         first: RowRefusedError | None = None
         if self._search is None:
@@ -97,12 +90,7 @@ class RefusalSearch:
                 self._checked += rows.num_rows
 
     def keep(self) -> list[RefusedRow]:
-        """Record the refused rows, so that the next attempt sets their records aside; returns one for each record.
-
-        Raises:
-            EpochFencedError: the attempt was fenced or sealed.
-            LedgerUnavailableError: PostgreSQL does not answer.
-        """
+        """Record the refused rows, so that the next attempt sets their records aside; returns one for each record."""
         found = list(self._found.values())
         if len(found) > self._kept:
             self._part.refuse(found[self._kept :])

@@ -1,4 +1,9 @@
-"""Runs a Spark session in this process for the command line, with Spark's output in a log file."""
+"""Sessions of Spark: in this process for the command line, or on a Spark Connect server, warm between epochs.
+
+The process of a job is a client of such a server: its DataFrames are plans, which the server executes. A server keeps
+its Python workers per session. So all epochs of a pipeline share a session as long as its code stays the same, and two
+pipelines, or two versions of one, never share a worker's modules.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +12,29 @@ import os
 import signal
 import sys
 import threading
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from epochline.errors import ConfigurationError
 
 _LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
 def session(
-    name: str,
-    master: str,
-    *,
-    home: Path,
-    log: Path,
-    conf: Mapping[str, str],
-    driver_options: str = "",
+    name: str, master: str, *, home: Path, log: Path, conf: Mapping[str, str], driver_options: str = ""
 ) -> Iterator[SparkSession]:
-    """Start Spark, and stop it at the end of the block.
+    """Start Spark in this process, and stop it at the end of the block.
 
     Args:
         name: name of the application in Spark.
@@ -42,8 +47,8 @@ def session(
     # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
     # They would make this a client of a Spark Connect server. The master is the connection's.
-    for name in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
-        os.environ.pop(name, None)
+    for variable in ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+        os.environ.pop(variable, None)
     settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
     for key, value in conf.items():
         settings.set(key, value)
@@ -97,3 +102,140 @@ def _py4j_logs_to(log: Path) -> Iterator[None]:
         own.removeHandler(file)
         own.propagate = propagated
         file.close()
+
+
+_NAMESPACE = uuid.UUID("5b6a1c0e-3a53-4f0c-9f0e-6d1f7c1c2a11")
+SHUFFLES = "spark.sql.shuffle.partitions"
+"""The setting for the number of shuffle partitions."""
+
+_SPARKS_SHUFFLES = "200"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+_CORES = "spark.default.parallelism"
+_TRIES, _LONGEST_WAIT_MS = 6, 5000
+"""How often a request is sent again, and how long is waited before: 15 s in all."""
+
+_GONE = ("SESSION_CLOSED", "SESSION_CHANGED", "INVALID_HANDLE")
+
+
+@contextmanager
+def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]:
+    """The session of a pipeline on a server. It stays on the server after the block, for the next epoch.
+
+    What an earlier client of the pipeline left running there is interrupted first: its attempt is fenced. ``code`` is a
+    version of the code that the pipeline's functions may import.
+
+    Raises:
+        PySparkException: the server does not answer, or refuses the token.
+    """
+    spark = _opened(url, uuid.uuid5(_NAMESPACE, f"{pipeline}\n{code}"))
+    tag = f"epochline-{uuid.uuid5(_NAMESPACE, pipeline)}"
+    client: Any = spark.client
+    try:
+        spark.interruptTag(tag)
+        spark.addTag(tag)
+        yield spark
+    except (KeyboardInterrupt, SystemExit):
+        # The task was killed while its query runs.
+        with suppress(Exception):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        # Not `stop`, which would end the session on the server.
+        client.close()
+
+
+def in_session(url: str, session_id: uuid.UUID) -> str:
+    """The URL of a session on a server, whether or not the server's URL has a slash or parameters."""
+    address, _, parameters = url.partition("/;")
+    given = [parameters.rstrip(";")] if parameters else []
+    return f"{address.rstrip('/')}/;{';'.join([*given, f'session_id={session_id}'])}"
+
+
+def _opened(url: str, session_id: uuid.UUID) -> SparkSession:
+    spark = _client(in_session(url, session_id))
+    try:
+        _ = spark.version
+    except PySparkException as error:
+        # A server refuses the id of a session that it has closed, for instance because it was idle for an hour.
+        if not any(word in str(error) for word in _GONE):
+            raise
+        spark.client.close()
+        spark = _client(in_session(url, uuid.uuid4()))
+    return spark
+
+
+def _client(url: str) -> SparkSession:
+    # Loads the client's libraries, which a driver does not need.
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark = SparkSession.builder.remote(url).create()
+    # By default a client waits ten minutes for a server that is gone, and so would the epoch.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT_MS)])
+    return spark
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    return int(spark.conf.get(_CORES, "2") or 2) if is_remote() else spark.sparkContext.defaultParallelism
+
+
+def has_one_executor(spark: SparkSession) -> bool:
+    """Whether all tasks run in one process of Spark's."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def adapt_plans(spark: SparkSession, wanted: bool, declared: Mapping[str, str]) -> None:
+    """Let Spark plan each stage again after the one before it, or not; a declaration that chooses is left alone."""
+    if _ADAPTIVE in declared:
+        return
+    if wanted:
+        # Back to what the session was started with: an earlier epoch may have used the session.
+        spark.conf.unset(_ADAPTIVE)
+    else:
+        spark.conf.set(_ADAPTIVE, "false")
+
+
+def shuffles_are_configured(spark: SparkSession) -> bool:
+    """Whether somebody chose the number of shuffle partitions."""
+    if is_remote():
+        return spark.conf.get(SHUFFLES) != _SPARKS_SHUFFLES
+    return spark.sparkContext.getConf().get(SHUFFLES) is not None
+
+
+def configure(spark: SparkSession, declared: Mapping[str, str]) -> None:
+    """Apply a declaration's ``spark_conf`` to a session on a server. spark-submit has applied it at the start.
+
+    Raises:
+        ConfigurationError: a setting belongs to the server, which runs already.
+    """
+    if not is_remote():
+        return
+    for name, value in declared.items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"spark_conf: {name} cannot be set on a Spark server that runs already"
+                f" ({error.getCondition() or type(error).__name__}). Set it where the server is started, or give the"
+                " pipeline a spark_connection of type spark, which starts a driver for each epoch."
+            ) from error
+
+
+MEMORY_SETTINGS = (
+    "spark.driver.memory",
+    "spark.executor.memory",
+    "spark.executor.pyspark.memory",
+    "spark.memory.offHeap.size",
+    "spark.sql.execution.arrow.maxRecordsPerBatch",
+    "spark.sql.execution.arrow.maxBytesPerBatch",
+    "spark.sql.shuffle.partitions",
+)
+"""The settings that docs/memory.md explains."""
+
+NOT_SET = "not set"
+
+
+def memory_settings(spark: SparkSession) -> Mapping[str, str]:
+    """The value of each setting, or that nobody has set it: then Spark's default holds."""
+    return {name: spark.conf.get(name, NOT_SET) or NOT_SET for name in MEMORY_SETTINGS}

@@ -10,21 +10,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
 from epochline.config.connections import Connection
 from epochline.config.kafka import travelling_settings
 from epochline.declare.specs import CustomSourceSpec
+from epochline.errors import InputCutError
+from epochline.failpoints import failpoint
+from epochline.postgres.queries.named import statement
+from epochline.protocol.inputs import belongs_to
 from epochline.protocol.offsets import OffsetRange, PlannedRange
-from epochline.protocol.shares import shared
+from epochline.protocol.planning import shared
+from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
+from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions, ship
-from epochline.spark.server import cores
+from epochline.spark.session import cores
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -38,21 +46,24 @@ PATIENCE_SECONDS = 120.0
 FEWEST_RECORDS = 1_000
 """A task reads at least as many offsets, unless the settings name a parallelism: each task costs a transaction."""
 
+_FETCHED = 100
+"""Claimed records per fetch from the server: few, because a record may have many megabytes."""
+
+_BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
+
 
 class TaskReader(Protocol):
-    """Reads records in the tasks of a job. It is picklable, and travels in the job's function.
+    """Reads records in the tasks of a job.
 
-    So no option, plan or log shows what it needs to connect (K21).
+    It is picklable, and travels in the job's function. So no option, plan or log shows what it needs to connect.
     """
 
     @property
     def tasks(self) -> int:
         """How many tasks read."""
-        ...
 
     def read(self, task: int) -> Iterator[pa.RecordBatch]:
         """The records of a task, in batches of `epochline.arrow.cast.source.SOURCE_SCHEMA`; a repeat gives the same."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,50 +99,13 @@ class ReadingSession(Protocol):
         """The records of a range, column by column, as `epochline.arrow.cast.source.record_batch` takes them."""
 
 
-class Reading(Protocol):
-    """How a task opens the source. It is picklable."""
-
-    def session(self) -> AbstractContextManager[ReadingSession]:
-        """Open the source for many ranges, one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaReading:
-    """Kafka, read by librdkafka."""
-
-    kafka: Mapping[str, str] = field(repr=False)
-    patience: float
-    records: int
-
-    def session(self) -> AbstractContextManager[ReadingSession]:
-        """A consumer of the task."""
-        # Loads librdkafka, which tasks that read no records do not need.
-        from epochline.kafka.records import RecordReader
-
-        return RecordReader(self.kafka, self.patience, self.records).session()
-
-
-@dataclass(frozen=True, slots=True)
-class ShippedReading:
-    """A source of the user's own, whose class travels with the job."""
-
-    reader: SourceReader
-    functions: ShippedFunctions
-
-    def session(self) -> AbstractContextManager[ReadingSession]:
-        """A source of the task."""
-        self.functions.install()
-        return self.reader.session()
-
-
 @dataclass(frozen=True, slots=True)
 class RangeReader:
-    """Reads planned ranges, task by task."""
+    """Reads planned ranges, task by task. ``opened`` opens the source in a task; it is picklable."""
 
     shares: Sequence[Sequence[PlannedRange]]
-    reading: Reading
-    prefix: str = ""
-    """What the ledger puts before the topics of one of several sources."""
+    opened: Callable[[], AbstractContextManager[ReadingSession]] = field(repr=False)
+    prefix: str
 
     @property
     def tasks(self) -> int:
@@ -145,11 +119,11 @@ class RangeReader:
             RecordsGoneError: the source no longer holds a range completely.
             SourceError: the source does not answer, or refuses; the class says whether a retry helps.
         """
-        with self.reading.session() as session:
-            for one in self.shares[task]:
-                topic = one.tp.topic.removeprefix(self.prefix)
-                for columns in session.read(topic, one.tp.partition, one.range):
-                    yield record_batch(one.tp.topic, one.tp.partition, columns)
+        with self.opened() as session:
+            for planned in self.shares[task]:
+                topic = planned.tp.topic.removeprefix(self.prefix)
+                for columns in session.read(topic, planned.tp.partition, planned.range):
+                    yield record_batch(planned.tp.topic, planned.tp.partition, columns)
 
 
 def read_ranges(
@@ -159,9 +133,7 @@ def read_ranges(
     parallelism: int | None = None,
     prefix: str = "",
 ) -> RecordSource:
-    """The records in ranges of Kafka.
-
-    Only committed records are read (S13). A partition that appeared since the plan is not read.
+    """The committed records in ranges of Kafka. A partition that appeared since the plan is not read.
 
     Args:
         spark: the session.
@@ -173,8 +145,8 @@ def read_ranges(
     Raises:
         ConfigurationError: a file with a certificate or key cannot be read.
     """
-    reading = KafkaReading(travelling_settings(kafka), PATIENCE_SECONDS, _records_per_batch(spark))
-    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), reading, prefix))
+    opened = partial(_opened_kafka, travelling_settings(kafka), _records_per_batch(spark))
+    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
 
 
 def read_custom(
@@ -187,20 +159,31 @@ def read_custom(
 ) -> RecordSource:
     """The records in ranges of a source of the user's own; arguments and tasks as for `read_ranges`.
 
-    The connection travels in the job's function, so no option, plan or log shows it (K21).
-
     Raises:
         DeclarationError: the class cannot be imported on the driver.
     """
-    reading = ShippedReading(SourceReader(source, _records_per_batch(spark), connection), ship([source.source]))
-    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), reading, prefix))
+    reader = SourceReader(source, _records_per_batch(spark), connection)
+    opened = partial(_opened_custom, reader, ship([source.source]))
+    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
+
+
+def _opened_kafka(kafka: Mapping[str, str], records: int) -> AbstractContextManager[ReadingSession]:
+    # Loads librdkafka, which tasks that read no records do not need.
+    from epochline.kafka.records import RecordReader
+
+    return RecordReader(kafka, PATIENCE_SECONDS, records).session()
+
+
+def _opened_custom(reader: SourceReader, functions: ShippedFunctions) -> AbstractContextManager[ReadingSession]:
+    functions.install()
+    return reader.session()
 
 
 def _shares(
     spark: SparkSession, ranges: Sequence[PlannedRange], parallelism: int | None
 ) -> Sequence[Sequence[PlannedRange]]:
     if parallelism is None:
-        enough = -(-sum(len(one.range) for one in ranges) // FEWEST_RECORDS)
+        enough = -(-sum(len(planned.range) for planned in ranges) // FEWEST_RECORDS)
         parallelism = min(cores(spark), enough)
     return shared(ranges, parallelism)
 
@@ -209,3 +192,97 @@ def _records_per_batch(spark: SparkSession) -> int:
     most = int(spark.conf.get(BATCH_RECORDS) or 0)
     # As Spark takes it: a number below 1 is no limit, and then the size is the only one.
     return most if most > 0 else sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedPartition:
+    """The claimed records of one Kafka partition."""
+
+    topic_id: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReader:
+    """Reads quarantined records that a requeue epoch claimed: a task for each Kafka partition, in offset order.
+
+    Claims are written with the epoch and never change, so that a repeated task reads the same records.
+    """
+
+    ticket: StagingTicket
+    dsn: str = field(repr=False)
+    partitions: Sequence[ClaimedPartition]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks read."""
+        return len(self.partitions)
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The records of one partition, in batches of `SOURCE_SCHEMA`."""
+        one = self.partitions[task]
+        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("claims") as cursor:
+            cursor.itersize = _FETCHED
+            failpoint("claims.records")
+            place = {"topic_id": one.topic_id, "partition": one.partition}
+            cursor.execute(statement("claimed_records"), _epoch(self.ticket) | place)
+            rows: list[dict[str, Any]] = []
+            held = 0
+            for row in cursor:
+                rows.append(stored_record(*row))
+                held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
+                if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
+                    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                    rows, held = [], 0
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+
+def claim_reader(ticket: StagingTicket, dsn: str, source: str = "") -> ClaimReader:
+    """A reader of the records that the attempt's epoch claimed, of one source if there are several.
+
+    The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
+    """
+    failpoint("claims.connect")
+    with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
+        failpoint("claims.partitions")
+        cursor.execute(statement("claimed_partitions"), _epoch(ticket))
+        partitions = [
+            ClaimedPartition(topic_id, partition)
+            for topic, topic_id, partition in cursor.fetchall()
+            if belongs_to(source, topic)
+        ]
+    return ClaimReader(ticket, dsn, partitions)
+
+
+def _epoch(ticket: StagingTicket) -> dict[str, Any]:
+    return {"pipeline": ticket.pipeline, "epoch_id": ticket.epoch_id}
+
+
+def require_whole_input(attempt: object) -> None:
+    """Check that a task's input did not break off, after its last batch and before any of it is committed.
+
+    A stream of Arrow that breaks off between two batches looks like a shorter stream. Its part would be committed
+    incomplete, and Spark's next try of the task would be refused for its other rows. Spark writes an end mark after the
+    stream, which only its worker reads. Outside of such a worker nothing is checked.
+
+    Raises:
+        InputCutError: the executor died, gave up the task, or failed to read its input; Spark tries the task again.
+    """
+    stream = _stream_of_worker()
+    # Blocks until the executor has written more or is gone, and consumes nothing.
+    if stream is not None and not stream.peek(1):
+        raise InputCutError(
+            f"{attempt}: the executor broke off before the last record of a Spark partition; nothing of the partition"
+            " was kept. Spark tries the task again, or reports why it could not read its input."
+        )
+
+
+def _stream_of_worker() -> Any | None:
+    """Find the input stream of the worker's main function in its stack frame, because Spark does not pass it on."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "main" and {"infile", "outfile"} <= set(frame.f_locals):
+            return frame.f_locals["infile"]
+        frame = frame.f_back
+    return None

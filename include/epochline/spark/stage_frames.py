@@ -8,53 +8,64 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from typing import Any
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from epochline.arrow.cast.contract import refuse_generated
+from epochline.arrow.stage.rows import TOMBSTONE
+from epochline.arrow.stage.topic_rows import needed_columns
 from epochline.config.registry import Registries
 from epochline.declare.aggregation import Windowed
+from epochline.declare.columns import DELETED, STAGED_LINEAGE
 from epochline.declare.event_time import TimeStanding
 from epochline.declare.functions import load_function
-from epochline.declare.names import QUARANTINE
+from epochline.declare.names import QUARANTINE, order_column
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.specs import OutboxSpec, SinkSpec
 from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
+from epochline.errors import DeclarationError
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.balances import add_up
+from epochline.protocol.staging import StagedTable
+from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.attempt_plan import AttemptPlan
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common
-from epochline.spark.open_windows import WindowReader, read_windows
 from epochline.spark.parse_frame import (
     COUNTS,
     IS_COUNTS,
     KIND,
     ParseTask,
-    QuarantineFactory,
+    QuarantineRows,
+    as_parsed,
+    frame_schema,
     parse,
     parsed_rows,
+    quoted,
     refused_and_counted,
+    spark_schema,
 )
-from epochline.spark.server import has_one_executor
-from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
+from epochline.spark.part_rows import DIGEST, SinkRows, sink_order
+from epochline.spark.session import has_one_executor
 from epochline.spark.source import RecordSource
 from epochline.spark.staging import WriteOrder, stage
-from epochline.spark.state import StateReader, read_state
-from epochline.spark.windowed_query import query_results, query_rows, require_same_query
-from epochline.spark.windowing import placed_in_windows, windowed
+from epochline.spark.state import StateReader, WindowReader, read_state, read_windows
+from epochline.spark.windowing import placed_in_windows, query_results, query_rows, require_same_query, windowed
 
 _Keep = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Results of a job that its end mark records.
+    """What the end mark records: the epoch's watermark, and how many records were too late for any window.
 
-    Args:
-        watermark: the epoch's watermark; None without windows, or before the first watermark.
-        too_late: number of records that were too late for any window; None without windows.
+    Both are None without windows, and the watermark before the first one.
     """
 
     watermark: datetime | None = None
@@ -74,22 +85,15 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
     specs, spec = pipeline.specs, pipeline.spec
-    functions = {name: ship_functions(one) for name, one in specs.items()}
+    functions = {name: ship_functions(one, registries) for name, one in specs.items()}
     with _kept() as keep:
         parsed = {
-            name: keep(
-                parse(
-                    records[name],
-                    ParseTask(
-                        pipeline=one, ticket=ticket, functions=functions[name], dsn=dsn, registries=registries
-                    ),
-                )
-            )
+            name: keep(parse(records[name], ParseTask(pipeline=one, ticket=ticket, functions=functions[name], dsn=dsn)))
             for name, one in specs.items()
-        }  # fmt: skip
-        first = QuarantineFactory(tables=(ticket.table(QUARANTINE),))
+        }
         counted = reduce(lambda one, other: one.union(other), (refused_and_counted(one) for one in parsed.values()))
-        writes = [(counted, WriteOrder(ticket=ticket, flow=first, dsn=dsn))]
+        first = WriteOrder(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
+        writes = [(counted, first)]
         windows = pipeline.windowing
         if windows is not None and plan.times is not None:
             frames, made = _by_windows(parsed[""], plan, windows, plan.times, dsn, keep)
@@ -97,10 +101,8 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
             frames, made = _by_transform(parsed, plan, dsn, keep), Made()
         ships = next(iter(functions.values()))
         for sink in spec.sinks:
-            staged = ticket.table(sink.table)
-            flow = SinkFlowFactory(pipeline=spec, sink=sink, tables=(staged,), functions=ships, registries=registries)
-            rows = staged_frame(sink, staged, frames[sink.table])
-            writes.append((rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external)))
+            rows = staged_frame(sink, ticket.table(sink.table), frames[sink.table])
+            writes.append((rows, sink_order(spec, sink, ticket, dsn, ships)))
         stage(writes)
     return made
 
@@ -122,10 +124,7 @@ def frames_of_transform(
 ) -> dict[str, DataFrame]:
     """Call the pipeline's transform; its DataFrame for each sink, by staging name, and for each state table.
 
-    Args:
-        pipeline: the declaration, which has a transform.
-        given: the parsed rows; of several sources, those of each by its name.
-        states: the state that the transform receives, by state table.
+    Of several sources, ``given`` has the parsed rows of each by its name.
 
     Raises:
         DeclarationError: the transform did not return the declared DataFrames.
@@ -143,7 +142,7 @@ def _by_windows(
         require_same_query(rows, windows)
         rows = query_rows(rows, windows)
     counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
-    seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
+    seen = add_up(counts_of(json.loads(row[COUNTS])) for row in counted)
     before = times.watermark
     after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
     state = windows.open_windows(plan.pipeline.sinks)
@@ -170,10 +169,10 @@ def _compute_once(frames: Mapping[str, DataFrame], given: Sequence[DataFrame], k
     computed before it, unless there is one executor, which locks a block that it computes.
     """
     spark = given[0].sparkSession
-    common = [keep(one) for one in in_common(spark, frames.values(), given)]
+    common = [keep(frame) for frame in in_common(spark, frames.values(), given)]
     if not has_one_executor(spark):
-        for one in common:
-            one.count()
+        for frame in common:
+            frame.count()
 
 
 def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
@@ -182,7 +181,7 @@ def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
 
 def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
     """Staging name of each sink, by its name in a transform's result."""
-    return {one.name: one.staged_as for one in pipeline.outputs}
+    return {sink.name: sink.staged_as for sink in pipeline.outputs}
 
 
 def _moment(watermark: datetime | None) -> Column:
@@ -201,5 +200,101 @@ def _kept() -> Iterator[_Keep]:
     try:
         yield keep
     finally:
-        for one in frames:
-            one.unpersist()
+        for frame in frames:
+            frame.unpersist()
+
+
+def by_table(where: str, names: Mapping[str, str], made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """Find the DataFrame of every sink and every state table in a transform's result.
+
+    ``names`` has the staging name of each sink, by its name in the result. A state table that the result lacks stays
+    unchanged.
+
+    Raises:
+        DeclarationError: a sink's DataFrame is missing, or a table is not declared.
+    """
+    tables = list(names)
+    if isinstance(made, DataFrame):
+        made = {tables[0]: made} if len(tables) == 1 and not states else made
+    if not isinstance(made, Mapping):
+        raise DeclarationError(
+            f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
+        )
+    missing = [table for table in tables if table not in made]
+    strangers = [str(table) for table in made if table not in (*tables, *states)]
+    wrong = [table for table in (*tables, *states) if table in made and not isinstance(made[table], DataFrame)]
+    if missing or strangers or wrong:
+        found = [f"no DataFrame for {table}" for table in missing]
+        found += [f"{table}, which is not a declared sink" for table in strangers]
+        found += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
+        raise DeclarationError(f"{where} returned {'; '.join(found)}. Return a DataFrame for every sink, even if empty")
+    unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
+    frames = {names.get(table, table): made[table] for table in (*tables, *states) if table in made}
+    return {**unchanged, **frames}
+
+
+def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataFrame:
+    """Select the staging columns of a sink from a transform's DataFrame by name, and add each row's digest.
+
+    If the frame lacks ``_order_…`` columns or ``_deleted``, the columns of ``order_by`` and ``_tombstone`` are taken
+    instead; `cast_rows` converts them.
+
+    Raises:
+        DeclarationError: the frame lacks a column.
+        ColumnMismatchError: it has a column that the table generates.
+    """
+    have = frame.columns
+    refuse_generated(f"sink {sink}: the transform's DataFrame", have, staged.generated)
+    if isinstance(sink, OutboxSpec):
+        needed, may_delete = needed_columns(sink), True
+    else:
+        sources = {order_column(name): name for name in sink.order_by}
+        needed = [name if name in have else sources.get(name, name) for name in staged.columns if name != DELETED]
+        may_delete = DELETED in staged.columns
+    missing = [name for name in needed if name not in have]
+    if missing:
+        hint = ""
+        if set(missing) & set(STAGED_LINEAGE):
+            hint = "; keep the lineage columns in the transform, or declare the sink aggregated=True"
+        raise DeclarationError(
+            f"sink {sink}: the transform's DataFrame has no {', '.join(missing)}; it has {', '.join(have)}{hint}"
+        )
+    optional = [name for name in (DELETED, TOMBSTONE) if may_delete and name in have]
+    picked = [F.col(quoted(name)) for name in dict.fromkeys([*needed, *optional])]
+    return frame.select(*picked, F.xxhash64(*picked).alias(DIGEST))
+
+
+def transformed(
+    spark: SparkSession, pipeline: Pipeline, parsed: Sequence[pa.RecordBatch], most: int
+) -> Mapping[str, list[dict[str, Any]]]:
+    """Run the pipeline's transform over batches of parsed rows, with empty state tables.
+
+    Returns:
+        By sink, up to ``most`` rows with the columns that would be staged. A sink whose columns the target alone knows
+        is left out.
+
+    Raises:
+        DeclarationError: the transform did not return the declared DataFrames, or one lacks a column.
+        EpochlineError: a value does not fit its column.
+    """
+    spec, schema, reference = pipeline.spec, frame_schema(pipeline.spec), pipeline.transform or ""
+    load_function(reference)
+    pickle_by_value(reference.partition(":")[0])
+    table = pa.Table.from_batches([as_parsed(schema, batch) for batch in parsed], schema=schema)
+    given = parsed_rows(spark.createDataFrame(table), spec)
+    states = {
+        state.table: spark.createDataFrame([], from_arrow_schema(spark_schema(state.columns or {})))
+        for state in pipeline.state
+    }
+    frames = frames_of_transform(pipeline, given, states)
+    known = {sink.table: sink.columns or {} for sink in pipeline.tables}
+    staged = {table.sink: table for table in (*staged_tables(pipeline, known, 0, 0), *staged_external(pipeline))}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for sink in spec.sinks:
+        if known.get(sink.table, True):
+            target = staged[sink.table]
+            part_rows = SinkRows(spec, sink, target)
+            found = staged_frame(sink, target, frames[sink.table]).limit(most).toArrow()
+            batches = [part_rows.process(batch) for batch in found.to_batches()] + [part_rows.finish()]
+            rows[str(sink)] = [row for batch in batches for some in batch.values() for row in some.to_pylist()]
+    return rows

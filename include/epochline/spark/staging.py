@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
@@ -27,31 +29,46 @@ from epochline.errors import BadRecordError, EpochFencedError, RecordsRefusedErr
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import EXTERNAL, Part, insert_manifest
 from epochline.protocol.refused import first_in_words, summary
+from epochline.protocol.sink import PartWriter
 from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.sinks import external_sink
 from epochline.spark.connection import transaction
-from epochline.spark.external import ExternalParts
-from epochline.spark.flow import FlowFactory
+from epochline.spark.functions import ShippedFunctions
 from epochline.spark.refusals import RefusalSearch
-from epochline.spark.source import RecordSource
+from epochline.spark.source import RecordSource, require_whole_input
 from epochline.spark.transaction import PartTransaction, RowRefusedError
-from epochline.spark.whole_input import require_whole_input
 
 _MESSAGE = pa.schema([("write_id", pa.string()), ("rows", pa.string()), ("refused", pa.string())])
 """What a task returns to the driver: the id of its write, and as JSON the number of rows by sink, and what staging
 refused."""
 
-_MESSAGE_DDL = "write_id string, rows string, refused string"
+
+class PartRows(Protocol):
+    """Sorts the rows of one Spark partition by sink. Made on the executor, used by one task."""
+
+    def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        """Return rows to stage now, by sink, with exactly the staging columns."""
+
+    def finish(self) -> Mapping[str, pa.RecordBatch]:
+        """Return rows that were held back until the end of the partition."""
+
+    def message(self, sink: str) -> Mapping[str, Any]:
+        """Return the message of a sink's part, in addition to its number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """All that one write needs on driver and executors. ``repr`` hides the DSN (K21)."""
+    """All that one write needs on driver and executors. ``repr`` hides the DSN."""
 
     ticket: StagingTicket
-    flow: FlowFactory
     dsn: str = field(repr=False)
+    tables: tuple[StagedTable, ...]
+    """The staging tables that the write fills; each gets a part and a manifest."""
+    rows: Callable[[], PartRows]
+    """Makes the rows of one Spark partition. It is picklable."""
+    functions: ShippedFunctions | None = None
     external: tuple[ExternalSpec, ...] = ()
-    """The declared external sinks; the flow says which of them it fills."""
+    """The declared external sinks; ``tables`` names those that the write fills."""
     search: timedelta | None = None
     """Time in which a task finds all records that staging refuses, for the next attempt to set aside. If None, the
     first one fails the job."""
@@ -75,7 +92,7 @@ class PartMessage:
 class StagingWriter:
     """Writes one DataFrame into the staging tables of its order.
 
-    The constructor makes the write id: a plan that is made again gets another id, which the seal refuses.
+    Its write id is made once: a plan that is made again gets another id, which the seal refuses.
     """
 
     def __init__(self, order: WriteOrder) -> None:
@@ -106,11 +123,12 @@ class StagingWriter:
         order = self.order
         part = PartTransaction(order.ticket, order.dsn, self.write_id, spark_partition)
         try:
-            with ExternalParts(
-                order.external, order.flow.tables, order.ticket.sink_attempt, spark_partition
-            ) as external:
+            if order.functions is not None:
+                order.functions.install()
+            rows = order.rows()
+            with _external_parts(order, spark_partition) as external:
                 search = None if order.search is None else RefusalSearch(part, order.search, spark_partition)
-                staged = _stage(part, order, external, spark_partition, batches, search)
+                staged = _stage(part, order, rows, external, spark_partition, batches, search)
                 refused = [] if search is None else search.keep()
                 if refused:
                     return PartMessage(self.write_id, {}, len(refused), first_in_words(refused))
@@ -123,15 +141,12 @@ class StagingWriter:
 def stage(writes: Sequence[tuple[DataFrame | RecordSource, WriteOrder]]) -> None:
     """Write frames or records of one attempt into staging, each as its order says, and their manifests: one Spark job.
 
-    Raises:
-        EpochFencedError: the attempt was fenced or sealed meanwhile.
-        RecordsRefusedError: staging refused records; the next attempt sets them aside.
-        EpochlineError: any error of `StagingWriter.write`, in the text of Spark's exception.
+    Raises what `write_manifests` raises, and any error of `StagingWriter.write` in the text of Spark's exception.
     """
     writers = [StagingWriter(order) for _, order in writes]
     frames = [
         # The order travels in the pickled function, so that no option, plan or log shows the DSN.
-        frame.mapInArrow(writer.run, _MESSAGE_DDL)
+        frame.mapInArrow(writer.run, from_arrow_schema(_MESSAGE))
         for (frame, _), writer in zip(writes, writers, strict=True)
     ]
     failpoint("job.stage")
@@ -162,31 +177,42 @@ def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMes
     with transaction(order.dsn, ticket.application_name) as session, session.cursor() as cursor:
         for writer in writers:
             given = [message.rows for message in messages if message.write_id == writer.write_id]
-            rows = {table.sink: sum(one[table.sink] for one in given) for table in writer.order.flow.tables}
+            rows = {table.sink: sum(counts[table.sink] for counts in given) for table in writer.order.tables}
             if not insert_manifest(cursor, ticket.attempt_id, writer.write_id, len(given), rows):
                 raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
         failpoint("manifest.commit")
     failpoint("manifest.committed")
 
 
+@contextmanager
+def _external_parts(order: WriteOrder, spark_partition: int) -> Iterator[dict[str, PartWriter]]:
+    """The writers of the external sinks that a write fills, by sink; closed at the end of the block."""
+    filled = {table.sink for table in order.tables}
+    writers: dict[str, PartWriter] = {}
+    with ExitStack() as opened:
+        for sink in order.external:
+            if sink.name in filled:
+                writers[sink.name] = external_sink(sink).write(order.ticket.sink_attempt, spark_partition)
+                opened.callback(writers[sink.name].close)
+        yield writers
+
+
 def _stage(
     part: PartTransaction,
     order: WriteOrder,
-    external: ExternalParts,
+    part_rows: PartRows,
+    external: Mapping[str, PartWriter],
     spark_partition: int,
     batches: Iterable[pa.RecordBatch],
     search: RefusalSearch | None,
 ) -> list[Part]:
-    """Copy every batch, table by table, and return the parts."""
-    flow = order.flow.make()
-    external.open()
     copies = {
-        table.sink: external.writing(table.sink) if table.sink in external else _copying(part, table, search)
-        for table in order.flow.tables
+        table.sink: external[table.sink].write if table.sink in external else _copying(part, table, search)
+        for table in order.tables
     }
     rows = dict.fromkeys(copies, 0)
     largest: dict[str, dict[str, Any]] = {}
-    placed = {table.sink for table in order.flow.tables if table.columns.keys() >= STAGED_PLACE.keys()}
+    placed = {table.sink for table in order.tables if table.columns.keys() >= STAGED_PLACE.keys()}
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
         for sink, batch in staged.items():
@@ -199,14 +225,14 @@ def _stage(
 
     for batch in batches:
         if batch.num_rows:
-            copy(flow.process(batch))
+            copy(part_rows.process(batch))
     require_whole_input(order.ticket)
-    copy(flow.finish())
+    copy(part_rows.finish())
     # Rows of external sinks must be durable before the part that counts them.
-    written: dict[str, Mapping[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
-    written.update(external.finish())
+    written: dict[str, dict[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
+    written.update((sink, {EXTERNAL: dict(writer.finish())}) for sink, writer in external.items())
     return [
-        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | dict(written.get(sink, {})))
+        Part(sink=sink, rows=count, message={"rows": count, **part_rows.message(sink), **written.get(sink, {})})
         for sink, count in rows.items()
     ]
 
@@ -225,14 +251,13 @@ def _note_by_topic(most: dict[str, Any], batch: pa.RecordBatch) -> None:
 def _note_largest(most: dict[str, Any], batch: pa.RecordBatch) -> None:
     """Note the highest partition and the largest key plus value, in bytes, of a topic's records for its seal."""
     sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
-    found = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
-    for name, value in found.items():
+    here = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
+    for name, value in here.items():
         if value is not None:
             most[name] = max(value, most.get(name, value))
 
 
 def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.RecordBatch:
-    """Add `STAGED_PLACE` to rows."""
     part = pa.repeat(pa.scalar(spark_partition, pa.int32()), batch.num_rows)
     number = pa.array(np.arange(before, before + batch.num_rows, dtype=np.int64))
     return batch.append_column("_part", part).append_column("_seq", number)

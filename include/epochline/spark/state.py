@@ -1,9 +1,10 @@
-"""Reads the state of the keys in an epoch's records, as a DataFrame. The cost depends on these keys alone (C8)."""
+"""Reads the state and the open windows of the keys in an epoch's records. The cost depends on these keys alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
 
@@ -11,11 +12,11 @@ import pyarrow as pa
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 from psycopg2.extras import execute_values
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.declare.columns import ColumnType, parse_type
+from epochline.declare.columns import END, START, ColumnType, parse_type
 from epochline.declare.functions import load_function
 from epochline.declare.names import split_table
 from epochline.errors import DeclarationError, EpochFencedError
@@ -47,8 +48,8 @@ class StateReader:
     def selected(self) -> sql.Composable:
         """SQL for the declared columns of a table ``t`` and the epoch that last wrote the row."""
         columns = [
-            sql.SQL(_selected(parse_type(self.columns[one.name]), one.type)).format(sql.Identifier("t", one.name))
-            for one in self.schema
+            sql.SQL(_selected(parse_type(self.columns[field.name]), field.type)).format(sql.Identifier("t", field.name))
+            for field in self.schema
         ]
         return sql.SQL(", ").join([*columns, sql.SQL("t._epoch")])
 
@@ -77,11 +78,7 @@ class StateReader:
     def joined(self, cursor: Cursor, values: Sequence[str], key: Sequence[str], also: sql.Composable = _NOTHING) -> str:
         """Statement for `execute_values` that joins the table, as ``t``, with rows of values, as ``k``.
 
-        Args:
-            cursor: the cursor that will run it.
-            values: names of the columns of ``k``.
-            key: columns that must be equal in both.
-            also: a further condition.
+        The columns of ``key`` must be equal in both, and ``also`` must hold.
         """
         same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
         table = sql.Identifier(*split_table(self.table))
@@ -93,11 +90,7 @@ class StateReader:
         return "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
 
     def as_batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-        """Convert rows of the `selected` columns to a batch, without the epoch.
-
-        Raises:
-            EpochFencedError: a row is of this epoch or a later one, so another attempt was committed.
-        """
+        """Convert rows of the `selected` columns to a batch, without the epoch; raises as `read`."""
         newest = max((row[-1] for row in rows), default=0)
         if newest >= self.ticket.epoch_id:
             raise EpochFencedError(
@@ -132,19 +125,11 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         frames = [frame for frame in given if set(reader.key) <= set(frame.columns)]
     key_types = from_arrow_schema(spark_schema({name: reader.columns[name] for name in reader.key}))
     met = [
-        frame.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
+        frame.select(*(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in key_types))
         for frame in frames
     ]
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return reader.read(batches)
-
-    return (
-        reduce(lambda one, other: one.union(other), met)
-        .na.drop()
-        .distinct()
-        .mapInArrow(run, from_arrow_schema(reader.schema))
-    )
+    keys_once = reduce(lambda one, other: one.union(other), met).na.drop().distinct()
+    return keys_once.mapInArrow(reader.read, from_arrow_schema(reader.schema))
 
 
 def _selected(kind: ColumnType, carried: pa.DataType) -> str:
@@ -165,3 +150,87 @@ def _selected(kind: ColumnType, carried: pa.DataType) -> str:
 
 def _plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
+
+
+_FROM, _TO = "_from", "_to"
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReader:
+    """Looks up open windows; runs on executors and may be repeated."""
+
+    rows: StateReader
+    key: tuple[str, ...]
+    lateness: timedelta
+
+    def touched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the windows of each key that overlap its time span, from batches of key, ``_from`` and ``_to``."""
+        for batch in batches:
+            if batch.num_rows:
+                with (
+                    transaction(self.rows.dsn, self.rows.ticket.application_name) as session,
+                    session.cursor() as cursor,
+                ):
+                    failpoint("windows.touched")
+                    yield self._look_up(cursor, batch)
+
+    def closing(self, before: datetime | None, after: datetime) -> Iterator[pa.RecordBatch]:
+        """Yield the windows that end between two watermarks, and the windows whose lateness ends by the second."""
+        statement = sql.SQL(
+            "SELECT {} FROM {} t WHERE t.{end} <= {after}"
+            " AND (t.{end} > coalesce({before}::timestamptz, '-infinity') OR t.{end} <= {after} - {lateness})"
+        ).format(
+            self.rows.selected, self._table,
+            end=sql.Identifier(END), after=sql.Literal(after), before=sql.Literal(before),
+            lateness=sql.Literal(self.lateness),
+        )  # fmt: skip
+        name = self.rows.ticket.application_name
+        # A server-side cursor, because after a long pause all open windows may end at once.
+        with transaction(self.rows.dsn, name) as session, session.cursor("closing") as cursor:
+            failpoint("windows.closing")
+            cursor.execute(statement)
+            while rows := cursor.fetchmany(_AT_ONCE):
+                yield self.rows.as_batch(rows)
+
+    @property
+    def _table(self) -> sql.Composable:
+        return sql.Identifier(*split_table(self.rows.table))
+
+    def _look_up(self, cursor: Cursor, spans: pa.RecordBatch) -> pa.RecordBatch:
+        key = self.key
+        cast = [*(str(parse_type(self.rows.columns[name])) for name in key), "timestamptz", "timestamptz"]
+        overlaps = sql.SQL("t.{} < k._to AND t.{} > k._from").format(sql.Identifier(START), sql.Identifier(END))
+        names = (*key, _FROM, _TO)
+        values = [tuple(row[name] for name in names) for row in spans.to_pylist()]
+        rows = execute_values(
+            cursor, self.rows.joined(cursor, names, key, overlaps), values,
+            template=f"({', '.join(f'CAST(%s AS {kind})' for kind in cast)})", page_size=_AT_ONCE, fetch=True,
+        )  # fmt: skip
+        return self.rows.as_batch(rows)
+
+
+def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | None, after: datetime | None) -> DataFrame:
+    """Read the open windows that records may join and those that the epoch closes or drops, each once.
+
+    ``placed`` has key, start and end of a window of each record. ``before`` and ``after`` are the watermarks of the
+    previous epoch and of this one.
+    """
+    schema = from_arrow_schema(reader.rows.schema)
+    key: list[Column] = [F.col(quoted(name)) for name in reader.key]
+    spans = placed.groupBy(*key).agg(F.min(START).alias(_FROM), F.max(END).alias(_TO)).where(F.col(_FROM).isNotNull())
+    types = {field.name: field.dataType for field in schema}
+    spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in reader.key), _FROM, _TO)
+
+    joined = spans.mapInArrow(reader.touched, schema)
+    if after is None:
+        return joined
+    until = after
+
+    def closing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        return reader.closing(before, until)
+
+    one_row = placed.sparkSession.range(1).coalesce(1)
+    return joined.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.key, START])

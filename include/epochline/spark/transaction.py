@@ -11,11 +11,7 @@ from collections.abc import Iterator, Sequence
 import psycopg2
 from psycopg2 import errors, sql
 
-from epochline.errors import (
-    EpochFencedError,
-    LedgerUnavailableError,
-    NonDeterministicPartError,
-)
+from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import (
     EXTERNAL,
@@ -55,8 +51,7 @@ class RowRefusedError(Exception):
 class PartTransaction:
     """Stages the rows of one Spark partition, all or none.
 
-    If the process dies before `finish` commits, PostgreSQL rolls the transaction back and no row is left. `finish`
-    inserts the part rows on condition that the attempt is neither fenced nor sealed.
+    If the process dies before `finish` commits, PostgreSQL rolls the transaction back and no row is left.
     """
 
     def __init__(self, ticket: StagingTicket, dsn: str, write_id: str, spark_partition: int) -> None:
@@ -72,13 +67,9 @@ class PartTransaction:
         self._backend_pid = self._session.info.backend_pid
 
     def copy(self, table: StagedTable, options: str, data: bytes, *, apart: bool = False) -> None:
-        """Append encoded rows to a staging table.
+        """Append a COPY stream of encoded rows to a staging table.
 
-        Args:
-            table: the staging table.
-            options: COPY options of the encoder that made the data.
-            data: one complete COPY stream.
-            apart: whether the transaction goes on after a refusal, with all rows before this stream.
+        With ``apart`` the transaction goes on after a refusal, with all rows before this stream.
 
         Raises:
             EpochFencedError: the attempt was fenced, and its session or table is gone.
@@ -107,11 +98,7 @@ class PartTransaction:
                 cursor.execute("RELEASE SAVEPOINT rows")
 
     def take_back(self) -> None:
-        """Roll back every row, and begin again in a new session.
-
-        Raises:
-            LedgerUnavailableError: PostgreSQL does not answer.
-        """
+        """Roll back every row, and begin again in a new session."""
         failpoint("write.taken_back")
         self._session.rollback()
         self.close()
@@ -182,10 +169,10 @@ class PartTransaction:
 
     def _refusal(self, table: StagedTable, error: psycopg2.Error) -> RowRefusedError:
         # The server's own message contains the value, which must not appear in logs.
-        found = _REFUSED_COLUMN.match(error.diag.context or "")
-        where = f"column {found['column']}, " if found and found["column"] else ""
+        match = _REFUSED_COLUMN.match(error.diag.context or "")
+        where = f"column {match['column']}, " if match and match["column"] else ""
         said = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
-        return RowRefusedError(self.ticket, table.sink, said, _said(error), int(found["line"]) - 1 if found else None)
+        return RowRefusedError(self.ticket, table.sink, said, _said(error), int(match["line"]) - 1 if match else None)
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -201,15 +188,15 @@ class PartTransaction:
 
     def _live(self) -> bool:
         with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            found = standing(cursor, self.ticket.attempt_id)
-        return found is not None and found.live
+            attempt = standing(cursor, self.ticket.attempt_id)
+        return attempt is not None and attempt.live
 
     def _refused(self, what: str) -> EpochFencedError:
         """Record the refused write of this session in a separate transaction."""
         attempt_id = self.ticket.attempt_id
         with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            found = standing(cursor, attempt_id)
-            if found is not None and not found.live:
+            attempt = standing(cursor, attempt_id)
+            if attempt is not None and not attempt.live:
                 record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
         return EpochFencedError(
             f"{self.ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"

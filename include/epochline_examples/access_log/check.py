@@ -20,7 +20,8 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,7 @@ class Report:
     altered: int = 0
     not_produced: int = 0
     quarantine_differing: int = 0
-    clients_differing: int = 0
+    requests_per_client_differing: int = 0
     samples: list[str] = field(default_factory=list)
 
     @property
@@ -232,7 +233,7 @@ class Report:
             "altered": self.altered,
             "not produced": self.not_produced,
             "quarantine differing": self.quarantine_differing,
-            "requests_per_client differing": self.clients_differing,
+            "requests_per_client differing": self.requests_per_client_differing,
         }
 
     def table(self) -> str:
@@ -248,16 +249,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The numbers as JSON."""
-        return {
-            "exact": self.exact,
-            "verdict": self.verdict,
-            "lines": self.lines,
-            "malformed": self.malformed,
-            "rows": self.rows,
-            "quarantined": self.quarantined,
-            **{name.replace(" ", "_"): count for name, count in self._differences().items()},
-            "samples": self.samples,
-        }
+        return {"exact": self.exact, "verdict": self.verdict, **asdict(self)}
 
     def sample(self, text: str) -> None:
         """Keep an example, up to `SAMPLES`."""
@@ -325,7 +317,7 @@ class Comparison:
         missing = self._missing()
         # Pairing rows with lines only explains differences; it is skipped if nearly everything is wrong.
         pairable = len(left) * len(missing) <= _PAIRINGS
-        originals = {line: one for line in missing if pairable and (one := parse(line)) is not None}
+        originals = {line: parsed for line in missing if pairable and (parsed := parse(line)) is not None}
         for row in left:
             self._explain(row, missing, originals)
         for line, copies in missing.items():
@@ -338,22 +330,16 @@ class Comparison:
         if self._sure.get(digest, 0) > 0:
             self._sure[digest] -= 1
             return True
-        for one in self._unsure.get(core, {}).values():
-            if one.found < one.copies and one.expected.matches(texts):
-                one.found += 1
+        for line in self._unsure.get(core, {}).values():
+            if line.found < line.copies and line.expected.matches(texts):
+                line.found += 1
                 return True
         return False
 
     def _missing(self) -> Counter[bytes]:
         """Lines without a row, with the number of missing copies. Reads the log again if there are any."""
-        missing = Counter(
-            {
-                one.line: one.copies - one.found
-                for twins in self._unsure.values()
-                for one in twins.values()
-                if one.found < one.copies
-            }
-        )
+        unsure = (line for twins in self._unsure.values() for line in twins.values())
+        missing = Counter({line.line: line.copies - line.found for line in unsure if line.found < line.copies})
         lacking = {digest: count for digest, count in self._sure.items() if count > 0}
         if lacking:
             for log in self._logs:
@@ -369,9 +355,8 @@ class Comparison:
 
     def _explain(self, row: Row, missing: Counter[bytes], originals: dict[bytes, Expected]) -> None:
         core, texts = _core(*row[:4]), row[4:]
-        if _digest(core, texts) in self._sure or any(
-            one.expected.matches(texts) for one in self._unsure.get(core, {}).values()
-        ):
+        alike = (line.expected for line in self._unsure.get(core, {}).values())
+        if _digest(core, texts) in self._sure or any(expected.matches(texts) for expected in alike):
             self.report.duplicates += 1
             self.report.sample(f"duplicate: {_show_row(row)}")
             return
@@ -388,14 +373,12 @@ class Comparison:
 
     def quarantine(self, values: Iterable[bytes | None]) -> None:
         """Take the values of the quarantine, once."""
-        found: Counter[bytes | None] = Counter()
-        for value in values:
-            self.report.quarantined += 1
-            found[value] += 1
-        for line, copies in (Counter[bytes | None](self._malformed) - found).items():
+        quarantined, malformed = Counter(values), Counter[bytes | None](self._malformed)
+        self.report.quarantined = quarantined.total()
+        for line, copies in (malformed - quarantined).items():
             self.report.quarantine_differing += copies
             self.report.sample(f"malformed, not quarantined: {_show(line)}")
-        for line, copies in (found - Counter[bytes | None](self._malformed)).items():
+        for line, copies in (quarantined - malformed).items():
             self.report.quarantine_differing += copies
             why = "quarantined too often" if line in self._malformed else "quarantined, not malformed"
             self.report.sample(f"{why}: {_show(line)}")
@@ -407,7 +390,7 @@ class Comparison:
             sums = self._clients.get(client)
             wanted = None if sums is None else (sums.requests, sums.size)
             if wanted != found.get(client):
-                self.report.clients_differing += 1
+                self.report.requests_per_client_differing += 1
                 self.report.sample(f"requests_per_client {client}: {found.get(client)} instead of {wanted}")
 
 
@@ -420,12 +403,12 @@ def _digest(core: Sequence[str | None], texts: Sequence[object]) -> bytes:
 def _original(row: Row, missing: Mapping[bytes, Expected]) -> bytes | None:
     """The missing line from which this row was most likely made: at most two of its five parts may differ."""
     core, texts = _core(*row[:4]), row[4:]
-    best: tuple[int, bytes] | None = None
-    for line, expected in missing.items():
-        alike = sum(a == b for a, b in zip(expected.core, core, strict=True)) + expected.matches(texts)
-        if alike >= 3 and (best is None or alike > best[0]):
-            best = (alike, line)
-    return None if best is None else best[1]
+    alike = {
+        line: sum(a == b for a, b in zip(expected.core, core, strict=True)) + expected.matches(texts)
+        for line, expected in missing.items()
+    }
+    best = max(alike, key=alike.__getitem__, default=None)
+    return best if best is not None and alike[best] >= 3 else None
 
 
 def _show(line: bytes | None) -> str:
@@ -451,12 +434,9 @@ _CLIENTS = "SELECT client, requests, bytes FROM requests_per_client"
 
 
 def check(logs: Sequence[Path], connection: extensions.connection, topic: str | None = None) -> Report:
-    """Compare logs with a target, which is read in one snapshot and not changed.
+    """Compare logs with a target, which is read in one snapshot and not changed. A file named twice was produced twice.
 
-    Args:
-        logs: the produced logs; a file named twice was produced twice.
-        connection: connection to the target database, without an open transaction.
-        topic: compare only rows and quarantined records of this topic; `requests_per_client` has no topics.
+    With a topic, only its rows and quarantined records are compared; `requests_per_client` has no topics.
     """
     comparison = Comparison(logs)
     connection.set_session(isolation_level=extensions.ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
@@ -518,11 +498,8 @@ def _run(logs: Sequence[Path], dsn: str, topic: str | None) -> Report:
     for log in logs:
         if not log.is_file():
             raise _UsageError(f"{log} is not a file")
-    connection = psycopg2.connect(dsn, connect_timeout=10, application_name="access_log_check")
-    try:
+    with closing(psycopg2.connect(dsn, connect_timeout=10, application_name="access_log_check")) as connection:
         return check(logs, connection, topic)
-    finally:
-        connection.close()
 
 
 if __name__ == "__main__":

@@ -45,18 +45,7 @@ _FOLDERS = (
     "articles",
     "api/v1",
 )
-_NAMES = (
-    "index",
-    "kibana-search",
-    "favicon",
-    "reset",
-    "puppet",
-    "web",
-    "xdotool",
-    "feed",
-    "article",
-    "dashboard3",
-)
+_NAMES = ("index", "kibana-search", "favicon", "reset", "puppet", "web", "xdotool", "feed", "article", "dashboard3")
 _ENDINGS = (".html", ".png", ".css", ".js", "", "/", ".xhtml", ".jpg", ".pdf")
 _REFERRERS = (
     "http://www.example.com/search?q=xdotool+examples",
@@ -92,12 +81,7 @@ class Line:
 
 
 def lines(count: int, seed: int) -> Iterator[bytes]:
-    """Yield the lines of the log, without line ends. The same count and seed give the same bytes on every machine.
-
-    Args:
-        count: number of lines.
-        seed: seed of the random numbers.
-    """
+    """Yield the lines of the log, without line ends. The same count and seed give the same bytes on every machine."""
     rng = Random(seed)  # noqa: S311 - a log, not a secret
     clients = [_client(rng) for _ in range(_CLIENTS)]
     weights = list(accumulate(1 / rank for rank in range(1, _CLIENTS + 1)))

@@ -12,9 +12,8 @@ from kafka import KafkaProducer
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import record_batch
-from epochline.arrow.stage.digest import digest, record_hashes
-from epochline.arrow.stage.quarantine import quarantine_batch
+from epochline.arrow.cast.source import quarantine_batch, record_batch
+from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.coordinator import LEASE, begin
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json

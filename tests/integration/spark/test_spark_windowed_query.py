@@ -22,8 +22,7 @@ from epochline.declare.columns import DELETED
 from epochline.declare.event_time import PartitionTime, watermark
 from epochline.declare.sql_dialect import ROW_WISE
 from epochline.errors import DeclarationError
-from epochline.spark.windowed_query import query_results, query_rows, require_same_query
-from epochline.spark.windowing import windowed
+from epochline.spark.windowing import query_results, query_rows, require_same_query, windowed
 from tests.integration.spark.conftest import Records, Runs, Servers
 
 RECORD = {

@@ -111,5 +111,5 @@ def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
 
     assert epoch.counts.read == 60
     modules = set(imported.read_text().split())
-    assert {"epochline.spark.staging", "epochline.arrow.stage.flow"} <= modules
+    assert {"epochline.spark.staging", "epochline.arrow.stage.batch_rows"} <= modules
     assert NEEDLESS.intersection(module.partition(".")[0] for module in modules) == set()

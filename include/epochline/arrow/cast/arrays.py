@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.cast.buffers import hexadecimal
 from epochline.arrow.cast.calendar import spelled_out
-from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.jsontext import read_json, write_json
+from epochline.arrow.cast.reasons import DoesNotFitError, require_utf8
+from epochline.arrow.cast.types import hexadecimal
 from epochline.declare.columns import ColumnType
 
 Tree = list[Any] | None
@@ -31,11 +31,7 @@ _DOCUMENTS = ("json", "jsonb")
 
 
 def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
-    """The trees and the elements of a column of Arrow lists.
-
-    Args:
-        array: of lists of any depth.
-    """
+    """The trees and the elements of a column of Arrow lists of any depth."""
     found: list[pa.Array] = []
 
     def numbered(level: Any) -> list[Any]:
@@ -55,18 +51,11 @@ def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
 
 
 def planted(rows: Any, into: list[Any], element: ColumnType, read: Callable[[Any], Any]) -> Any:
-    """Read the elements of nested lists of Python into a list, and return the tree.
-
-    Args:
-        rows: a list, whose members may be lists.
-        into: takes the elements; NULL is None.
-        element: the type of the elements.
-        read: reads an element that is not None.
-    """
+    """Read the elements of nested Python lists into a list, each by ``read`` (NULL is None), and return their tree."""
 
     def tree(value: Any, depth: int) -> Any:
         if isinstance(value, list) and not (depth and element.name in _DOCUMENTS):
-            return [tree(one, depth + 1) for one in value]
+            return [tree(member, depth + 1) for member in value]
         into.append(None if value is None else read(value))
         return len(into) - 1
 
@@ -76,8 +65,7 @@ def planted(rows: Any, into: list[Any], element: ColumnType, read: Callable[[Any
 def read_array(text: str, into: list[Any], element: ColumnType) -> Tree:
     """Read a JSON array: each element as a text (or bytes) that its type is cast from.
 
-    Raises:
-        DoesNotFitError: the text is no JSON array, or an element has another JSON type.
+    Raises `DoesNotFitError` if the text is no JSON array, or an element has another JSON type.
     """
     document = read_json(text)
     if not isinstance(document, list):
@@ -113,42 +101,32 @@ def _bytes(text: str) -> bytes:
 
 
 def check_shape(tree: Tree) -> None:
-    """Refuse what is no array of PostgreSQL: lists of different lengths or depths, or empty lists within a list.
-
-    Raises:
-        DoesNotFitError: says what is wrong.
-    """
+    """Raise `DoesNotFitError` for lists that are no array: of different lengths or depths, or empty within a list."""
     level: list[Any] = [tree]
     for dimension in range(_MOST_DIMENSIONS + 1):
-        lists = [one for one in level if isinstance(one, list)]
+        lists = [member for member in level if isinstance(member, list)]
         if not lists:
             return
         if dimension == _MOST_DIMENSIONS:
             raise DoesNotFitError(f"more than {_MOST_DIMENSIONS} dimensions")
-        if len(lists) < len(level) or len({len(one) for one in lists}) > 1 or (dimension and not lists[0]):
+        if len(lists) < len(level) or len({len(members) for members in lists}) > 1 or (dimension and not lists[0]):
             raise DoesNotFitError("the lists within the array differ in length or depth")
-        level = [member for one in lists for member in one]
+        level = [member for members in lists for member in members]
 
 
 def leaves(tree: Any) -> Iterator[int]:
     """The numbers of a tree's elements."""
     if isinstance(tree, int):
         yield tree
-    for one in tree if isinstance(tree, list) else ():
-        yield from leaves(one)
+    for member in tree if isinstance(tree, list) else ():
+        yield from leaves(member)
 
 
 def joined(tree: Any, elements: Sequence[str], brackets: str = "[]") -> str:
-    """The text of an array.
-
-    Args:
-        tree: of the array.
-        elements: all elements as they are written.
-        brackets: around each list.
-    """
+    """The text of an array: its tree, with ``elements`` as they are written, and ``brackets`` around each list."""
     if isinstance(tree, int):
         return elements[tree]
-    return brackets[0] + ",".join(joined(one, elements, brackets) for one in tree) + brackets[1]
+    return brackets[0] + ",".join(joined(member, elements, brackets) for member in tree) + brackets[1]
 
 
 def in_json(column: pa.Array, kind: ColumnType) -> list[str]:
@@ -156,7 +134,7 @@ def in_json(column: pa.Array, kind: ColumnType) -> list[str]:
     if pa.types.is_boolean(column.type) or kind.name in _DOCUMENTS:
         return ["null" if text is None else text for text in column.cast(pa.string()).to_pylist()]
     if pa.types.is_binary(column.type):
-        texts = [None if one is None else base64.b64encode(one).decode() for one in column.to_pylist()]
+        texts = [None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()]
         return ["null" if text is None else f'"{text}"' for text in texts]
     if pa.types.is_temporal(column.type):
         column = spelled_out(column)
@@ -181,7 +159,7 @@ def _literal(text: str, element: ColumnType) -> str:
     tree = read_array(text, values, element)
     if element.name == "bytea":
         values = hexadecimal(pa.array(values, pa.binary())).to_pylist()
-    return joined(tree, ["NULL" if one is None else _quoted(str(one)) for one in values], "{}")
+    return joined(tree, ["NULL" if value is None else _quoted(str(value)) for value in values], "{}")
 
 
 def _quoted(text: str) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.checks import DoesNotFitError
+from epochline.arrow.cast.reasons import DoesNotFitError
 
 DAY = 86_400_000_000
 """Microseconds of a day. As a time it is ``24:00:00``, which Arrow and Python read as ``00:00:00``."""
@@ -38,27 +39,16 @@ _DAY_TEXTS, _TICK_TEXTS = ({number: text for text, number in of.items()} for of 
 
 
 def day_number(day: int) -> int:
-    """Arrow's number of a date.
-
-    Args:
-        day: days since 1970-01-01.
-
-    Raises:
-        DoesNotFitError: PostgreSQL has no such date.
-    """
+    """Arrow's number of a date, from days since 1970-01-01; raises `DoesNotFitError` if PostgreSQL has no such date."""
     if not _FIRST_DAY <= day <= _LAST_DAY:
         raise DoesNotFitError("outside 4713 BC to 5874897 AD")
     return day
 
 
 def tick_number(tick: int) -> int:
-    """Arrow's number of a timestamp.
+    """Arrow's number of a timestamp, from microseconds since 1970-01-01.
 
-    Args:
-        tick: microseconds since 1970-01-01.
-
-    Raises:
-        DoesNotFitError: PostgreSQL has no such timestamp.
+    Raises `DoesNotFitError` if PostgreSQL has no such timestamp.
     """
     if not _FIRST_TICK <= tick < _AFTER_TICKS or tick == _NOT_A_TIME + 2**64:
         raise DoesNotFitError("outside 4713 BC to 294276 AD")
@@ -66,16 +56,7 @@ def tick_number(tick: int) -> int:
 
 
 def microseconds(count: int, unit: int, parts: int = 1) -> int:
-    """Microseconds of a number of units.
-
-    Args:
-        count: the number, times ``parts``.
-        unit: nanoseconds of the unit.
-        parts: by which the number is divided.
-
-    Raises:
-        DoesNotFitError: they are no whole number.
-    """
+    """Microseconds of ``count / parts`` units of ``unit`` nanoseconds; raises `DoesNotFitError` unless whole."""
     whole, rest = divmod(count * unit, 1000 * parts)
     if rest:
         raise DoesNotFitError("more than six digits of a second")
@@ -83,14 +64,9 @@ def microseconds(count: int, unit: int, parts: int = 1) -> int:
 
 
 def time_number(micros: int, arrow: pa.DataType) -> int:
-    """Arrow's number of a date, timestamp or time.
+    """Arrow's number of a date, timestamp or time, from microseconds since 1970-01-01 or midnight.
 
-    Args:
-        micros: since 1970-01-01, or since midnight for a time.
-        arrow: its type.
-
-    Raises:
-        DoesNotFitError: PostgreSQL has no such value.
+    Raises `DoesNotFitError` if PostgreSQL has no such value.
     """
     if pa.types.is_timestamp(arrow):
         return tick_number(micros)
@@ -203,26 +179,15 @@ def _timestamp(tick: int, zone: str) -> str:
 
 def civil(days: int) -> tuple[int, int, int]:
     """Year (0 is 1 BC), month and day of a number of days since 1970-01-01, in the Gregorian calendar."""
-    # Years that begin in March have the leap day last, and 400 of them always have 146097 days.
-    era, day_of_era = divmod(days + 719_468, 146_097)
-    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted = (5 * day_of_year + 2) // 153
-    month = shifted + 3 if shifted < 10 else shifted - 9
-    return year_of_era + era * 400 + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1
+    date = np.datetime64(days, "D")
+    month = date.astype("datetime64[M]")
+    months = int(month.astype(np.int64))
+    return 1970 + months // 12, months % 12 + 1, int((date - month).astype(np.int64)) + 1
 
 
 def days_since_1970(year: int, month: int, day: int) -> int:
-    """The number of days from 1970-01-01 to a date: the inverse of `civil`.
-
-    Raises:
-        DoesNotFitError: there is no such date in the Gregorian calendar.
-    """
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        raise DoesNotFitError("not a date")
-    era, year_of_era = divmod(year - (month <= 2), 400)
-    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    days = era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+    """The days from 1970-01-01 to a date, the inverse of `civil`; raises `DoesNotFitError` if there is no such date."""
+    days = int(np.datetime64((year - 1970) * 12 + month - 1, "M").astype("datetime64[D]").astype(np.int64)) + day - 1
     if civil(days) != (year, month, day):
         raise DoesNotFitError("not a date")
     return days

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast import arrays, textual
-from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
-from epochline.arrow.cast.reasons import marked
+from epochline.arrow.cast.reasons import DoesNotFitError, marked
 from epochline.arrow.cast.temporal import to_date, to_time, to_timestamp
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, ColumnType, parse_type
@@ -37,12 +36,7 @@ class Cast:
 
 
 def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
-    """Cast a column to the Arrow type of a PostgreSQL type.
-
-    Args:
-        name: of the column, for the reasons.
-        array: a column of a parse, a select or a DataFrame.
-        kind: the PostgreSQL type.
+    """Cast a column to the Arrow type of a PostgreSQL type. Reasons name the column.
 
     Raises:
         ColumnMismatchError: the array's type cannot be cast to ``kind``.
@@ -65,13 +59,7 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
 
 
 def cast_elements(name: str, trees: Sequence[arrays.Tree], elements: pa.Array, kind: ColumnType) -> Cast:
-    """Cast the elements of arrays, and write each array as JSON.
-
-    Args:
-        name: of the column, for the reasons.
-        trees: one per row.
-        elements: of all rows.
-        kind: the type of an element.
+    """Cast the elements of all rows' arrays to their type, and write each array as JSON, from one tree per row.
 
     Raises:
         ColumnMismatchError: the elements' type cannot be cast to ``kind``.
@@ -85,7 +73,7 @@ def cast_elements(name: str, trees: Sequence[arrays.Tree], elements: pa.Array, k
             arrays.check_shape(tree)
         except DoesNotFitError as error:
             problems[row] = f"{name}: the value does not fit {kind}[] ({error})"
-        bad = next((one for one in arrays.leaves(tree) if one in cast.problems), None) if cast.problems else None
+        bad = next((leaf for leaf in arrays.leaves(tree) if leaf in cast.problems), None) if cast.problems else None
         if bad is not None:
             problems.setdefault(row, cast.problems[bad])
         texts.append(None if tree is None or row in problems else arrays.joined(tree, in_json))
@@ -123,28 +111,6 @@ def _plain(array: pa.Array) -> pa.Array:
     return array
 
 
-def _converter(kind: ColumnType) -> Convert:
-    if kind.name == "boolean":
-        return to_boolean
-    if kind.name in INTEGERS:
-        return to_integer
-    if kind.name in ("real", "double precision"):
-        return to_float
-    if kind.name == "numeric":
-        return to_bare_numeric if kind.precision is None else to_numeric
-    if kind.name == "bytea":
-        return _to_bytes
-    if kind.element is not None:
-        return _no_array
-    if kind.name == "date":
-        return to_date
-    if kind.name.startswith("timestamp"):
-        return to_timestamp
-    if kind.name == "time without time zone":
-        return to_time
-    return textual.converter(kind)
-
-
 def _to_bytes(array: pa.Array, kind: ColumnType) -> pa.Array:
     if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
         raise pa.ArrowTypeError("no bytes")
@@ -153,6 +119,25 @@ def _to_bytes(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 def _no_array(array: pa.Array, kind: ColumnType) -> pa.Array:
     raise pa.ArrowTypeError("no array")
+
+
+_CONVERTERS: dict[str, Convert] = {
+    "boolean": to_boolean,
+    **dict.fromkeys(INTEGERS, to_integer),
+    **dict.fromkeys(("real", "double precision"), to_float),
+    "bytea": _to_bytes,
+    "date": to_date,
+    **dict.fromkeys(("timestamp with time zone", "timestamp without time zone"), to_timestamp),
+    "time without time zone": to_time,
+}
+
+
+def _converter(kind: ColumnType) -> Convert:
+    if kind.name == "numeric":
+        return to_bare_numeric if kind.precision is None else to_numeric
+    if kind.element is not None:
+        return _no_array
+    return _CONVERTERS.get(kind.name) or textual.converter(kind)
 
 
 def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert) -> Cast:

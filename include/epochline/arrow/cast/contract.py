@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import pyarrow as pa
 
-from epochline.arrow.cast.checks import any_true
+from epochline.arrow.cast.reasons import any_true
 from epochline.errors import BatchContractError, ColumnMismatchError
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -15,12 +15,7 @@ ERROR, SKIP = "_error", "_skip"
 
 
 def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Call a user's function and check that it returns one row per input row.
-
-    Args:
-        what: the function's role and name, for the message.
-        function: the user's function.
-        batch: its argument.
+    """Call a user's function, whose role and name is ``what``, and check that it returns one row per input row.
 
     Raises:
         BatchContractError: the function returned no record batch, another number of rows, or two columns of one name.
@@ -44,11 +39,7 @@ def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.Record
 
 
 def require_columns(what: str, batch: pa.RecordBatch, names: Iterable[str]) -> None:
-    """Check that a batch has some columns.
-
-    Raises:
-        ColumnMismatchError: a column is missing.
-    """
+    """Raise `ColumnMismatchError` if a batch lacks a column."""
     missing = [name for name in names if name not in batch.schema.names]
     if missing:
         raise ColumnMismatchError(
@@ -57,11 +48,7 @@ def require_columns(what: str, batch: pa.RecordBatch, names: Iterable[str]) -> N
 
 
 def refuse_generated(what: str, names: Iterable[str], generated: Collection[str]) -> None:
-    """Refuse values for columns that a table generates: PostgreSQL takes none, so that others would be stored.
-
-    Raises:
-        ColumnMismatchError: a column is generated.
-    """
+    """Raise `ColumnMismatchError` for values of generated columns: PostgreSQL takes none, and would store others."""
     refused = [name for name in names if name in generated]
     if refused:
         raise ColumnMismatchError(

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.numbers import numeric_holds
+from epochline.arrow.cast.reasons import DoesNotFitError, require_utf8
 
 MAX_DEPTH = 256
 """Deeper documents are refused: Python's and PostgreSQL's parsers have different limits."""
@@ -29,11 +29,7 @@ _reader = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constan
 
 
 def read_json(text: str) -> Any:
-    """Read a JSON document; numbers keep their digits (`Numeral`).
-
-    Raises:
-        DoesNotFitError: the text is not JSON, or nested too deeply.
-    """
+    """Read a JSON document; numbers keep their digits (`Numeral`). Raises `DoesNotFitError` for other texts."""
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
     try:
@@ -95,11 +91,7 @@ def write_json_as_utf8(value: Any) -> str:
 
 
 def check_json(text: str, *, binary: bool) -> None:
-    """Check that PostgreSQL accepts a text as ``json``, or with ``binary`` as ``jsonb``.
-
-    Raises:
-        DoesNotFitError: PostgreSQL refuses the text.
-    """
+    """Raise `DoesNotFitError` unless PostgreSQL accepts a text as ``json``, or with ``binary`` as ``jsonb``."""
     document = read_json(text)
     if binary:
         _check_value(document)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.checks import DoesNotFitError, require
+from epochline.arrow.cast.reasons import DoesNotFitError, require
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
@@ -93,12 +93,9 @@ def _may_wrap_around(given: Any, target: Any) -> bool:
 
 
 def _within_digits(texts: pa.Array, precision: int, scale: int) -> pa.Array:
-    """The numerals without exponents and needless zeros, each with no more digits than the type has.
+    """The numerals without exponents and needless zeros; raises `DoesNotFitError` if one has more digits than the type.
 
     Arrow reads only these safely: with more digits it wraps around in silence, and a far exponent ends the process.
-
-    Raises:
-        DoesNotFitError: a number has more digits.
     """
     whole, fraction = precision - scale, rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
     plain = pc.match_substring_regex(texts, rf"^[+-]?{f'[0-9]{{1,{whole}}}' if whole else '0'}{fraction}$")
@@ -144,14 +141,9 @@ _MOST_BYTES = 65_536
 
 
 def unscaled(digits: bytes, scale: int) -> str:
-    """A decimal as text, with each digit of its bytes.
+    """A decimal as text, with each digit of an integer in two's complement. ``scale`` of its digits follow the point.
 
-    Args:
-        digits: an integer in two's complement, its most significant byte first.
-        scale: how many of its digits follow the point.
-
-    Raises:
-        DoesNotFitError: there is no byte, or more digits than any ``numeric`` has.
+    Raises `DoesNotFitError` if there is no byte, or more digits than any ``numeric`` has.
     """
     if not 1 <= len(digits) <= _MOST_BYTES or abs(scale) > _DIGITS_BEFORE:
         raise DoesNotFitError("out of range" if digits else "no bytes")

@@ -1,12 +1,39 @@
-"""Reasons why a record is bad, with marked values.
+"""Reasons why a value does not fit, with marked values.
 
 The quarantine shows a reason with its values, next to the record's bytes. An error goes to logs and into the ledger,
-which must not contain values of records (SEC-5): there the marked parts are left out.
+which must not contain values of records: there the marked parts are left out.
 """
 
 from __future__ import annotations
 
 import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class DoesNotFitError(ValueError):
+    """A value does not fit its type. The message is a few words, with which the reason of a bad record ends."""
+
+
+def require(holds: pa.Array, otherwise: str) -> None:
+    """Raise `DoesNotFitError` with a message unless a condition holds in every row. NULL counts as true."""
+    if not pc.all(holds, skip_nulls=True, min_count=0).as_py():
+        raise DoesNotFitError(otherwise)
+
+
+def any_true(flags: pa.Array) -> bool:
+    """Whether a boolean array holds a true value. NULL counts as false."""
+    return bool(pc.any(flags, min_count=0).as_py())
+
+
+def require_utf8(text: str) -> None:
+    """Raise `DoesNotFitError` for a text with half a surrogate pair, which UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DoesNotFitError("half a surrogate pair in a text") from error
+
 
 _BEGIN, _END = "\ue000", "\ue001"  # code points for private use
 _MARKED = re.compile(f"{_BEGIN}[^{_END}]*{_END}?")

@@ -1,8 +1,9 @@
-"""Bring records from Kafka, or from the quarantine, to the one schema that a parse receives."""
+"""Bring records from Kafka or the quarantine to the one schema that a parse receives, and back into the quarantine."""
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from epochline.arrow.cast.reasons import printable
+from epochline.arrow.cast.types import record_schema
+from epochline.declare.columns import QUARANTINE_COLUMNS
 from epochline.errors import ColumnMismatchError
 
 _HEADERS: pa.DataType = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -58,16 +62,15 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-    """Records of one partition as a batch of `SOURCE_SCHEMA`.
+    """Records of one partition as a batch of `SOURCE_SCHEMA`. A time that it cannot hold becomes NULL.
 
     Args:
         topic: their topic.
         partition: their partition.
-        columns: as `epochline.kafka.records.ReadSession.read` gives them: times in milliseconds since 1970, and
-            headers as pairs of name and value. A time that `SOURCE_SCHEMA` cannot hold becomes NULL.
+        columns: as `epochline.kafka.records.ReadSession.read` gives them.
     """
     rows = len(columns["offset"])
-    headers = [one and _named(one) for one in columns["headers"]] if any(columns["headers"]) else [None] * rows
+    headers = [pairs and _named(pairs) for pairs in columns["headers"]] if any(columns["headers"]) else [None] * rows
     given: dict[str, pa.Array] = {
         "topic": pa.repeat(pa.scalar(topic, pa.string()), rows),
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
@@ -101,14 +104,7 @@ def stored_record(
 ) -> dict[str, Any]:
     """A quarantined record, as the ledger stores it, as a row of `SOURCE_SCHEMA`. It has no ``timestamp_type``.
 
-    Args:
-        topic: of the record.
-        partition: of the record.
-        offset: of the record.
-        timestamp: of the record, as Kafka has it.
-        key: bytes or a buffer, or None.
-        value: bytes or a buffer, or None.
-        headers: pairs of name and base64 of the value or None.
+    Headers are pairs of name and base64 of the value or None.
     """
     return {
         "topic": topic,
@@ -118,7 +114,7 @@ def stored_record(
         "timestamp_type": None,
         "key": None if key is None else bytes(key),
         "value": None if value is None else bytes(value),
-        "headers": None if headers is None else _named([_stored_header(*one) for one in headers]),
+        "headers": None if headers is None else _named([_stored_header(*header) for header in headers]),
     }
 
 
@@ -127,16 +123,41 @@ def _stored_header(name: str | None, value: str | None) -> tuple[str, bytes | No
 
 
 def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    """Name and value of each header, by record; None for a record without headers.
-
-    Args:
-        headers: the column of `SOURCE_SCHEMA`.
-    """
+    """Name and value of each header, by record; None for a record without headers."""
     if headers.null_count == len(headers):
         return [None] * len(headers)
     # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
     raw: pa.Array = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
     return [
-        None if pairs is None else [((one["key"] or b"").decode("utf-8", "replace"), one["value"]) for one in pairs]
+        None
+        if pairs is None
+        else [((header["key"] or b"").decode("utf-8", "replace"), header["value"]) for header in pairs]
         for pairs in raw.to_pylist()
     ]
+
+
+_SCHEMA = record_schema(QUARANTINE_COLUMNS)
+# The quarantine stores headers as jsonb, which cannot hold NUL.
+_NUL_REPLACEMENT = "\N{SYMBOL FOR NULL}"
+
+
+def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
+    """The quarantine's rows, in the records' order: the unchanged record and its reason."""
+    rows = sorted(reasons)
+    taken = source.take(pa.array(rows, pa.int64()))
+    columns = [taken.column(name) for name in ("topic", "partition", "offset", "timestamp", "key", "value")]
+    columns.append(pa.array(_header_texts(taken.column("headers")), pa.string()))
+    columns.append(pa.array([printable(reasons[row]) for row in rows], pa.string()))
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _header_texts(headers: pa.Array) -> list[str | None]:
+    return [None if pairs is None else _header_text(pairs) for pairs in header_pairs(headers)]
+
+
+def _header_text(pairs: list[tuple[str, bytes | None]]) -> str:
+    written = [
+        [name.replace("\0", _NUL_REPLACEMENT), None if value is None else base64.b64encode(value).decode()]
+        for name, value in pairs
+    ]
+    return json.dumps(written, ensure_ascii=False)

@@ -1,17 +1,122 @@
-"""Cast to dates, timestamps and times in PostgreSQL's range of years."""
+"""Cast to dates, timestamps and times in PostgreSQL's range of years: exactly, or not at all.
+
+Arrow refuses some texts, which are read here: those that PostgreSQL itself writes (``infinity``, ``0044-03-15 BC``,
+``24:00:00``), ISO 8601 with years of more than four digits or a sign, lower-case ``t`` and ``z``, and fractions of a
+second whose further digits are 0.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.calendar import DAY, are_dates, are_ticks
-from epochline.arrow.cast.checks import require
-from epochline.arrow.cast.time_texts import read_date, read_moment, read_texts, read_time
+from epochline.arrow.cast.calendar import (
+    DAY,
+    INFINITE_DAYS,
+    INFINITE_TICKS,
+    are_dates,
+    are_ticks,
+    day_number,
+    days_since_1970,
+    tick_number,
+)
+from epochline.arrow.cast.reasons import DoesNotFitError, require
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
+
+_DATE = r"([+-]?)([0-9]{4,7})-([0-9]{2})-([0-9]{2})"
+_CLOCK = r"([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?)?"
+_OFFSET = r"([Zz]|([+-])([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2}))?)?)"
+_BEFORE_CHRIST = r"( BC)?"
+_DAY_TEXT = re.compile(_DATE + _BEFORE_CHRIST)
+_CLOCK_TEXT = re.compile(_CLOCK)
+_MOMENT_TEXT = re.compile(rf"{_DATE}(?:[Tt ]{_CLOCK})?{_OFFSET}?{_BEFORE_CHRIST}")
+_FARTHEST_OFFSET = 24 * 3600
+"""Seconds. Arrow takes no offset of a day or more either."""
+
+
+def _read_texts(array: pa.Array, target: pa.DataType) -> pa.Array:
+    numbers = [None if text is None else read_text(text, target) for text in array.to_pylist()]
+    return pa.array(numbers, pa.int32() if pa.types.is_date(target) else pa.int64()).cast(target)
+
+
+def read_text(text: str, arrow: pa.DataType) -> int:
+    """Arrow's number of a date, timestamp or time; raises `DoesNotFitError` as the reader of the type does."""
+    if pa.types.is_timestamp(arrow):
+        return read_moment(text, has_zone=arrow.tz is not None)
+    return read_date(text) if pa.types.is_date(arrow) else read_time(text)
+
+
+def read_date(text: str) -> int:
+    """Arrow's number of a date; raises `DoesNotFitError` if the text is no date of PostgreSQL."""
+    if text.lower() in INFINITE_DAYS:
+        return INFINITE_DAYS[text.lower()]
+    match = _DAY_TEXT.fullmatch(text)
+    if match is None:
+        raise DoesNotFitError("not a date")
+    return day_number(_day(*match.groups()))
+
+
+def read_moment(text: str, *, has_zone: bool) -> int:
+    """Arrow's number of a timestamp, in UTC if it has a zone.
+
+    Raises `DoesNotFitError` if the text is no timestamp of PostgreSQL, has more than six digits of a second that are
+    not 0, or has an offset from UTC although the type has none, or the other way round.
+    """
+    if text.lower() in INFINITE_TICKS:
+        return INFINITE_TICKS[text.lower()]
+    match = _MOMENT_TEXT.fullmatch(text)
+    if match is None:
+        raise DoesNotFitError("not a timestamp in ISO 8601")
+    sign, year, month, day, hour, minute, second, fraction, offset, *east, era = match.groups()
+    if (offset is not None) is not has_zone:
+        raise DoesNotFitError("no offset from UTC" if has_zone else "an offset from UTC")
+    clock = 0 if hour is None else _clock(hour, minute, second, fraction)
+    return tick_number(_day(sign, year, month, day, era) * DAY + clock - _offset(*east) * 1_000_000)
+
+
+def read_time(text: str) -> int:
+    """Microseconds of a time of day, up to ``24:00:00``.
+
+    Raises `DoesNotFitError` if the text is no time, or has more than six digits of a second that are not 0.
+    """
+    match = _CLOCK_TEXT.fullmatch(text)
+    if match is None or match[2] is None:
+        raise DoesNotFitError("not a time of day")
+    return _clock(*match.groups())
+
+
+def _day(sign: str, year: str, month: str, day: str, era: str | None) -> int:
+    number = int(year)
+    if era is not None:
+        if sign or number == 0:
+            raise DoesNotFitError("not a year BC")
+        number = 1 - number
+    return days_since_1970(-number if sign == "-" else number, int(month), int(day))
+
+
+def _clock(hour: str, minute: str | None, second: str | None, fraction: str | None) -> int:
+    digits = (fraction or "").rstrip("0")
+    if len(digits) > 6:
+        raise DoesNotFitError("more than six digits of a second")
+    if int(minute or 0) > 59 or int(second or 0) > 59:
+        raise DoesNotFitError("not a time of day")
+    clock = ((int(hour) * 60 + int(minute or 0)) * 60 + int(second or 0)) * 1_000_000 + int(digits.ljust(6, "0"))
+    if clock > DAY:
+        raise DoesNotFitError("not a time of day")
+    return clock
+
+
+def _offset(sign: str | None, hours: str | None, minutes: str | None, seconds: str | None) -> int:
+    if sign is None:
+        return 0
+    offset = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    if int(minutes or 0) > 59 or int(seconds or 0) > 59 or offset >= _FARTHEST_OFFSET:
+        raise DoesNotFitError("not an offset from UTC")
+    return -offset if sign == "-" else offset
+
 
 # Days further from 1970 overflow 64 bits as microseconds, and Arrow does not check it.
 _DAYS_IN_64_BITS = 106_000_000
@@ -30,8 +135,7 @@ def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
         try:
             return _keeping(array.cast(target), kind)
         except pa.ArrowInvalid:
-            has_zone = kind.name == "timestamp with time zone"
-            return _keeping(read_texts(array, target, partial(read_moment, has_zone=has_zone)), kind)
+            return _keeping(_read_texts(array, target), kind)
     if pa.types.is_date(given):
         days = array.cast(pa.date32()).cast(pa.int32())
         require(pc.less(pc.abs_checked(days.cast(pa.int64())), _DAYS_IN_64_BITS), "out of range")
@@ -49,7 +153,7 @@ def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
         try:
             return array.cast(pa.date32())
         except pa.ArrowInvalid:
-            return read_texts(array, pa.date32(), read_date)
+            return _read_texts(array, pa.date32())
     cast = array.cast(pa.date32())
     if pa.types.is_timestamp(given):  # Arrow drops the time of day silently
         moments = array.cast(pa.timestamp("us"))
@@ -63,7 +167,7 @@ def to_time(array: pa.Array, kind: ColumnType) -> pa.Array:
     if pa.types.is_string(array.type):
         plain = r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?$"
         if not pc.all(pc.match_substring_regex(array, plain), min_count=0).as_py():
-            return _keeping(read_texts(array, pa.time64("us"), read_time), kind)
+            return _keeping(_read_texts(array, pa.time64("us")), kind)
         # Arrow casts texts to timestamps, but not to times.
         moment = pc.binary_join_element_wise("1970-01-01T", array, "", null_handling="emit_null")
         return _keeping(moment.cast(pa.timestamp("us")).cast(pa.time64("us")), kind)

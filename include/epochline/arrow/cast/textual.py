@@ -11,9 +11,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.buffers import byte_layout
-from epochline.arrow.cast.checks import DoesNotFitError, require
 from epochline.arrow.cast.jsontext import check_json
+from epochline.arrow.cast.reasons import DoesNotFitError, require
+from epochline.arrow.cast.types import byte_layout
 from epochline.declare.columns import ColumnType
 
 
@@ -58,8 +58,8 @@ def _keeping(texts: pa.Array, kind: ColumnType) -> pa.Array:
 
 def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:
     texts = to_text(_stringlike(array), kind)
-    known = pc.is_in(texts, value_set=pa.array(kind.labels, pa.string()))
-    require(pc.or_(known, texts.is_null()), "not a label of the enum")
+    are_labels = pc.is_in(texts, value_set=pa.array(kind.labels, pa.string()))
+    require(pc.or_(are_labels, texts.is_null()), "not a label of the enum")
     return texts
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from epochline.arrow.cast.arrays import planted
 from epochline.arrow.cast.calendar import microseconds, time_number
 from epochline.arrow.cast.casting import Cast, cast_elements
-from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.jsontext import MAX_DEPTH
 from epochline.arrow.cast.numbers import unscaled
-from epochline.arrow.cast.time_texts import read_date, read_moment, read_time
+from epochline.arrow.cast.reasons import DoesNotFitError
+from epochline.arrow.cast.temporal import read_text
 from epochline.arrow.cast.types import arrow_type
 from epochline.arrow.formats import avro_values
 from epochline.arrow.formats.avro_values import Logical
@@ -33,11 +33,8 @@ from epochline.declare.columns import INTEGERS, UNITS, ColumnType
 class AvroReader:
     """Reads records of any schemas into columns, which `cast_column` then casts.
 
-    Args:
-        columns: the fields to read, with their types.
-        registry: holds the schemas.
-        unavailable: what a connector sends in place of a value that it does not have.
-        units: by column, the unit of a number that stands for a date or a time.
+    ``unavailable`` is what a connector sends in place of a value that it does not have. ``units`` has by column the
+    unit of a number that stands for a date or a time.
     """
 
     def __init__(
@@ -56,12 +53,7 @@ class AvroReader:
     def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str], dict[int, list[str]]]:
         """The columns, the reason for each row that is not such a record, and per row the columns left out.
 
-        The columns of a record without a value come from its key.
-
-        Raises:
-            SourceUnavailableError: the registry does not answer. A retry may help.
-            SourceAuthenticationError: the registry refuses the login.
-            ConfigurationError: the server is not a registry.
+        The columns of a record without a value come from its key. Raises what `Registry.schema` raises.
         """
         columns: list[list[Any]] = [[] for _ in self._fields]
         problems: dict[int, str] = {}
@@ -105,14 +97,14 @@ class AvroReader:
 
     def _without_placeholders(self, record: dict[str, Any], placeholder: Placeholder) -> list[str]:
         """Set fields whose value is the placeholder to null, and return their names."""
-        found = []
+        placeholders = []
         for name, *_ in self._fields:
             if placeholder.stands_for(record.get(name)):
                 record[name] = None
-                found.append(name)
+                placeholders.append(name)
             elif placeholder.lies_within(record.get(name)):
                 raise DoesNotFitError(f"{name}: {WITHIN}")
-        return found
+        return placeholders
 
     def _decode(self, value: bytes) -> dict[str, Any]:
         schema_id = split_header(value)
@@ -159,13 +151,11 @@ _MOMENT = pa.timestamp("us", "UTC")
 
 
 def _carried(values: list[Any], carried: pa.DataType, kind: ColumnType) -> pa.Array:
-    """Values that a reader gave, as the type that the cast begins with."""
     array, target = pa.array(values, carried), arrow_type(kind)
     return array.cast(target) if pa.types.is_temporal(target) else array
 
 
 def _cast_lists(name: str, rows: list[Any], element: ColumnType, carried: pa.DataType, read: _Read) -> Cast:
-    """Arrays of Avro as a cast column."""
     trees: list[Any] = []
     elements: list[Any] = []
     problems: dict[int, str] = {}
@@ -180,10 +170,7 @@ def _cast_lists(name: str, rows: list[Any], element: ColumnType, carried: pa.Dat
 
 
 def _reader_of(kind: ColumnType, unit: str | None = None) -> tuple[pa.DataType, _Read]:
-    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them.
-
-    Of an array, those of its elements.
-    """
+    """The Arrow type that carries a field (or an array's elements) to the cast, and what converts a value."""
     if kind.element is not None:
         return _reader_of(kind.element)
     if unit is not None:
@@ -247,9 +234,7 @@ def _text(value: Any) -> str:
 def _time(value: Any, *, kinds: tuple[str, ...], arrow: pa.DataType, what: str) -> int:
     """Arrow's number of a logical date or time, or of a text: with an offset if the type has one."""
     if isinstance(value, str):
-        if pa.types.is_timestamp(arrow):
-            return read_moment(value, has_zone=arrow.equals(_MOMENT))
-        return read_date(value) if pa.types.is_date(arrow) else read_time(value)
+        return read_text(value, arrow)
     if not isinstance(value, Logical) or not value.kind.startswith(kinds):
         raise DoesNotFitError(f"not a {what}")
     return avro_values.time(value, arrow)

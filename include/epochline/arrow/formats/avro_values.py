@@ -15,8 +15,8 @@ import fastavro.read
 import pyarrow as pa
 
 from epochline.arrow.cast.calendar import civil, microseconds, time_number
-from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.numbers import unscaled
+from epochline.arrow.cast.reasons import DoesNotFitError
 from epochline.declare.avro_logical import EXACT, LOGICAL
 from epochline.declare.columns import UNITS
 
@@ -40,20 +40,12 @@ for _type, _names in LOGICAL.items():
 
 
 def decimal(value: Logical) -> str:
-    """A decimal as text, with each digit that its bytes hold.
-
-    Raises:
-        DoesNotFitError: it has no bytes, or more digits than any ``numeric``.
-    """
+    """A decimal as text, with each digit that its bytes hold."""
     return unscaled(value.value, value.scale)
 
 
 def time(value: Logical, arrow: pa.DataType) -> int:
-    """Arrow's number of a date, a timestamp or a time of day.
-
-    Raises:
-        DoesNotFitError: PostgreSQL has no such value, or none with so many digits of a second.
-    """
+    """Arrow's number of a date, timestamp or time of day; raises `DoesNotFitError` if PostgreSQL has no such value."""
     return time_number(microseconds(value.value, _units(value)), arrow)
 
 
@@ -62,11 +54,7 @@ def _units(value: Logical) -> int:
 
 
 def text(value: Logical) -> str:
-    """A ``uuid`` as text, or a ``duration`` in ISO 8601.
-
-    Raises:
-        DoesNotFitError: another logical type.
-    """
+    """A ``uuid`` as text, or a ``duration`` in ISO 8601; raises `DoesNotFitError` for another logical type."""
     if value.kind == "uuid":
         return str(UUID(bytes=value.value))
     if value.kind != "duration":
@@ -76,11 +64,7 @@ def text(value: Logical) -> str:
 
 
 def in_document(value: Logical) -> str:
-    """The value as a text in a JSON document; times in ISO 8601, with a sign before a year of more than four digits.
-
-    Raises:
-        DoesNotFitError: a time of day that is not within a day.
-    """
+    """The value as a text in a JSON document; times in ISO 8601, with a sign before a year of more than four digits."""
     if value.kind == "decimal":
         return decimal(value)
     if value.kind in ("duration", "uuid"):

@@ -19,14 +19,7 @@ from epochline.declare.specs import AvroSpec
 
 
 class AvroWriter:
-    """Writes rows as Avro records of one schema, which it registers first.
-
-    Args:
-        spec: the columns, and optionally subject and schema.
-        kinds: the columns' types.
-        topic: the default name of the subject and the record.
-        registry: stores the schema.
-    """
+    """Writes rows as Avro records of one schema, which it registers first. ``topic`` is the default name of both."""
 
     def __init__(self, spec: AvroSpec, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
         self._kinds = {name: kinds[name] for name in spec.columns}

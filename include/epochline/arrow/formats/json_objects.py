@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import outside_years, spelled_out
-from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
+from epochline.arrow.cast.reasons import any_true
 from epochline.arrow.formats.postgres_text import as_text, numeric_text
 from epochline.declare.columns import INTEGERS, ColumnType
 
@@ -27,20 +27,13 @@ class JsonWriter:
     Numbers are exact, ``json`` and ``jsonb`` are embedded, timestamps are ISO 8601 (with a ``Z`` if the type has a
     zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.declare.parsers.Json` reads the
     objects back, except half a surrogate pair, which a ``json`` may contain as an escape.
-
-    Args:
-        columns: the members and their types.
     """
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
         self._columns = dict(columns)
 
     def write(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One object per row, and the reason for each row that JSON cannot express.
-
-        Args:
-            rows: has the columns, cast to their types. Other columns are left out.
-        """
+        """One object per row of cast columns, and the reason for each row that JSON cannot express."""
         problems: dict[int, str] = {}
         pieces: list[Any] = []
         for at, (name, kind) in enumerate(self._columns.items()):
@@ -53,7 +46,6 @@ class JsonWriter:
 
 
 def _impossible(column: pa.Array, kind: ColumnType) -> tuple[list[int], str]:
-    """Rows whose value cannot be written, and why."""
     bad: pa.Array | None = None
     if pa.types.is_floating(column.type):
         bad = pc.invert(pc.is_finite(column))

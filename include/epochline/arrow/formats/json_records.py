@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.checks import DoesNotFitError
+from epochline.arrow.cast.contract import ERROR
 from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
+from epochline.arrow.cast.reasons import DoesNotFitError
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.columns import cast_all, with_errors, with_left_out
-from epochline.arrow.formats.framing import body_of, texts_of, unframed
+from epochline.arrow.formats.columns import body_of, cast_batch, texts_of, unframed
 from epochline.arrow.formats.json_values import JsonReader, joined
 from epochline.arrow.formats.placeholder import WITHIN, Placeholder
 from epochline.declare.specs import JsonSpec
@@ -24,11 +24,7 @@ from epochline.errors import DeclarationError
 
 
 class JsonParser:
-    """Parses batches as `epochline.declare.parsers.Json` says.
-
-    Raises:
-        DeclarationError: a default does not fit its column.
-    """
+    """Parses batches as `epochline.declare.parsers.Json` says; raises `DeclarationError` for an unfit default."""
 
     def __init__(self, parse: JsonSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
@@ -42,9 +38,9 @@ class JsonParser:
 
     def _check_defaults(self) -> None:
         columns, problems = self._read(pa.array(["{}"]))
-        _, problems = cast_all(columns, self._kinds, problems)
-        if problems:
-            raise DeclarationError(f"parse.defaults: {problems[0]}; give a default that the column holds")
+        problem = cast_batch(self._kinds, columns, problems).column(ERROR)[0].as_py()
+        if problem is not None:
+            raise DeclarationError(f"parse.defaults: {problem}; give a default that the column holds")
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns, ``_error``, and ``_unavailable`` if a placeholder is declared."""
@@ -62,9 +58,8 @@ class JsonParser:
             columns, problems = self._read(texts)
         else:
             columns, problems = self._with_tombstones(batch, texts)
-        columns, problems = cast_all(columns, self._kinds, unfit | values.problems | problems)
-        parsed = with_errors(list(self._kinds), columns, unfit | values.problems | problems)
-        return parsed if self._placeholder is None else with_left_out(parsed, left_out)
+        problems = unfit | values.problems | problems
+        return cast_batch(self._kinds, columns, problems, None if self._placeholder is None else left_out)
 
     def _read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns of texts without NULL; a member that is missing has its default."""
@@ -77,11 +72,11 @@ class JsonParser:
         if not rows:
             return columns, problems
         again: list[Any] = texts.take(pa.array(rows, pa.int64())).to_pylist()
-        filled, found = self._reader.read(pa.array([self._with_defaults(text) for text in again], pa.string()))
+        filled, more = self._reader.read(pa.array([self._with_defaults(text) for text in again], pa.string()))
         places = list(range(len(texts)))
         for at, row in enumerate(rows):
             places[row] = len(texts) + at
-        problems |= {rows[at]: reason for at, reason in found.items()}
+        problems |= {rows[at]: reason for at, reason in more.items()}
         return [joined(pair).take(pa.array(places)) for pair in zip(columns, filled, strict=True)], problems
 
     def _with_defaults(self, text: str) -> str:
@@ -107,9 +102,9 @@ class JsonParser:
                 document = read_json(texts[row].as_py())
             except DoesNotFitError:
                 continue  # the reader says why
-            found = [name for name, steps in self._steps.items() if _set_to_null(document, steps, placeholder)]
-            if found:
-                changed[row], names[row] = write_json_as_utf8(document), found
+            replaced = [name for name, steps in self._steps.items() if _set_to_null(document, steps, placeholder)]
+            if replaced:
+                changed[row], names[row] = write_json_as_utf8(document), replaced
             for name, steps in self._steps.items():
                 if placeholder.lies_within(_at(document, steps)):
                     within.setdefault(row, f"{name}: {WITHIN}")
@@ -124,13 +119,13 @@ class JsonParser:
         """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
         with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
         without = pc.indices_nonzero(values.is_null()).to_pylist()
-        columns, found = self._read(values.take(pa.array(with_value, pa.int64())))
-        problems = {with_value[row]: reason for row, reason in found.items()}
+        columns, unfit = self._read(values.take(pa.array(with_value, pa.int64())))
+        problems = {with_value[row]: reason for row, reason in unfit.items()}
         tombstones = batch.column("value").is_null().to_pylist()
         keys = batch.column("key").to_pylist()
         texts = [_object_text(keys[row], framed=self._framed) if tombstones[row] else "{}" for row in without]
-        from_keys, found = self._reader.read_each(texts)
-        problems |= {without[row]: f"key: {reason}" for row, reason in found.items()}
+        from_keys, unfit = self._reader.read_each(texts)
+        problems |= {without[row]: f"key: {reason}" for row, reason in unfit.items()}
         order = sorted(range(len(values)), key=(with_value + without).__getitem__)
         back = pa.array(order, pa.int64())
         return [joined(pair).take(back) for pair in zip(columns, from_keys, strict=True)], problems

@@ -6,39 +6,27 @@ record gives the same values whatever other records are in its batch.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from epochline.arrow.cast.checks import DoesNotFitError, any_true, require_utf8
-from epochline.arrow.cast.jsontext import Numeral, read_json, write_json
-from epochline.arrow.cast.reasons import marked
-from epochline.arrow.cast.types import arrow_type
-from epochline.arrow.formats.json_at_once import found, is_in, is_plain, nested, strange_number, widest
-from epochline.arrow.formats.json_numbers import UnitOfTime, scaled_by, with_scale
-from epochline.declare.columns import INTEGERS, ColumnType
-from epochline.declare.json_paths import written_path
+from epochline.arrow.cast.jsontext import MAX_DEPTH, read_json
+from epochline.arrow.cast.reasons import DoesNotFitError, any_true
+from epochline.arrow.cast.types import byte_layout
+from epochline.arrow.formats.json_members import Member, most_digits
+from epochline.declare.columns import ColumnType
 
 # A failing batch with fewer records is read one by one instead of being halved again.
 _ONE_BY_ONE = 256
 
 
 class JsonReader:
-    """Reads JSON objects into columns, which `cast_column` then casts.
-
-    Args:
-        columns: the members to read, with their types.
-        steps: by column, the names of the members that lead to its value, from the outermost object inwards.
-        units: by column, the unit of a number that stands for a date or a time.
-        scales: by column, the scale of a decimal that is sent as base64 of its unscaled integer.
-    """
+    """Reads JSON objects into columns, which `cast_column` then casts. `Member` says what each argument holds."""
 
     def __init__(
         self,
@@ -48,7 +36,7 @@ class JsonReader:
         scales: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self._members = {
-            name: _Member(name, kind, steps[name], units.get(name), scales.get(name)) for name, kind in columns.items()
+            name: Member(name, kind, steps[name], units.get(name), scales.get(name)) for name, kind in columns.items()
         }
         read_as: dict[tuple[str, ...], pa.DataType] = {}
         # Arrow's reader gives one type for each value, so two columns of one value must agree on it.
@@ -56,8 +44,8 @@ class JsonReader:
             member.at_once and read_as.setdefault(member.steps, member.read_as) == member.read_as
             for member in self._members.values()
         )
-        self._schema = nested(read_as) if self._at_once else None
-        self._strange_number = strange_number(read_as.values())
+        self._schema = _nested(read_as) if self._at_once else None
+        self._strange_number = _strange_number(read_as.values())
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
@@ -80,11 +68,11 @@ class JsonReader:
         string cannot contain the line feed between two texts. So no document spans two texts, and each text gives at
         least one row. If there are as many rows as texts, each text gave exactly one.
         """
-        if not is_plain(texts):
+        if not _is_plain(texts):
             return None
         lines = pc.binary_join_element_wise(texts, "", "\n")
         data: Any = lines.buffers()[2]
-        if self._strange_number and is_in(data, self._strange_number):
+        if self._strange_number and _is_in(data, self._strange_number):
             return None
         source: Any = pa.BufferReader(data)  # the stubs know only files of Python
         try:
@@ -95,7 +83,7 @@ class JsonReader:
             )
             if table.num_rows != len(texts):
                 return None
-            return [member.given(found(table, member.steps)) for member in self._members.values()]
+            return [member.given(_column(table, member.steps)) for member in self._members.values()]
         except pa.ArrowInvalid:
             return None
 
@@ -124,172 +112,66 @@ class JsonReader:
 
 def joined(arrays: Sequence[pa.Array]) -> pa.Array:
     """Join columns of one member: decimals become texts where others are texts, because some were read one by one."""
-    if any(pa.types.is_string(one.type) for one in arrays):
-        arrays = [one.cast(pa.string()) for one in arrays]
+    if any(pa.types.is_string(array.type) for array in arrays):
+        arrays = [array.cast(pa.string()) for array in arrays]
     return pa.concat_arrays(arrays)
 
 
-class _Member:
-    """Reads one member: it checks the JSON value and chooses the Arrow type that carries it to the cast.
-
-    Arrow's reader has other types for decimals: it reads them as ``read_as`` and gives them as ``given_as``.
-    """
-
-    def __init__(
-        self, name: str, kind: ColumnType, steps: tuple[str, ...], unit: str | None = None, scale: int | None = None
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.steps = steps
-        self._nested = steps != (name,)
-        self.at_once = True
-        self.carried: pa.DataType = pa.string()
-        self.written: pa.DataType = pa.string()
-        self._take: Callable[[Any], Any] = _text
-        if kind.name == "boolean":
-            self.carried = self.written = pa.bool_()
-            self._take = _boolean
-        elif kind.name in INTEGERS:
-            self.carried = self.written = pa.int64()
-            self._take = _integer
-        elif kind.name in ("real", "double precision"):
-            self.carried = self.written = pa.float64()
-            self._take = _double
-        elif kind.name == "numeric":
-            # Each digit counts, and Arrow's reader keeps only those of a fixed scale.
-            self.at_once = kind.precision is not None
-            self._take = _number
-        elif kind.name in ("json", "jsonb"):
-            self.at_once = False
-            self._take = _document
-        elif kind.element is not None:
-            self.at_once = False
-            self._take = _list
-        elif kind.by_text:
-            self.at_once = False
-            self._take = _number_or_text
-        elif kind.name == "bytea":
-            self.at_once = False
-            self.carried = self.written = pa.binary()
-            self._take = _bytes
-        self._unit = None if unit is None else UnitOfTime(kind, unit)
-        if self._unit is not None:
-            self.at_once, self.written, self._take = self._unit.at_once, self._unit.carried, self._unit.take
-            self.carried = arrow_type(kind)
-        if scale is not None:
-            self.at_once, self._take = False, scaled_by(scale)
-        decimal = kind.name == "numeric" and kind.precision is not None
-        self.read_as = widest(kind) if decimal else pa.int64() if self._unit else self.carried
-        self.given_as = arrow_type(kind) if decimal else self.carried
-
-    def given(self, column: pa.Array) -> pa.Array:
-        """What Arrow's reader read, as the cast takes it.
-
-        Raises:
-            ArrowInvalid: the reader of single records has to read it.
-        """
-        if self._unit is not None:
-            return self._unit.column(column)
-        if pa.types.is_floating(self.given_as) and any_true(pc.is_inf(column)):
-            raise pa.ArrowInvalid("out of range")
-        return column.cast(self.given_as)
-
-    def take(self, document: dict[str, Any]) -> Any:
-        value = self._within(document) if self._nested else document.get(self.name)
-        if value is None:
-            return None
-        try:
-            return self._take(value)
-        except DoesNotFitError as error:
-            raise DoesNotFitError(f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})") from None
-
-    def _within(self, value: Any) -> Any:
-        for depth, step in enumerate(self.steps):
-            if not isinstance(value, dict):
-                where = written_path(self.steps[:depth])
-                raise DoesNotFitError(f"{self.name}: {_shown(value)} at {where} is not an object")
-            value = value.get(step)
-            if value is None:
-                break
-        return value
+# Arrow's reader accepts these as numbers, but JSON does not.
+_NOT_JSON = (b"NaN", b"Inf")
+_BRACE, _BRACKET, _LAST_BRACE = b"{[}"
 
 
-def _shown(value: Any) -> str:
-    text = write_json(value).encode("ascii", "backslashreplace").decode()
-    return marked(text if len(text) <= 40 else f"{text[:40]}…")
+def _is_plain(texts: pa.Array) -> bool:
+    """Whether each text begins and ends as an object, and all are such that both readers agree on them."""
+    starts, lengths, data = byte_layout(texts)
+    if int(lengths.min()) < 1:
+        return False
+    codes = np.frombuffer(data, np.uint8)
+    if not ((codes[starts] == _BRACE).all() and (codes[starts + lengths - 1] == _LAST_BRACE).all()):
+        return False
+    whole = bytes(data)
+    if any(word in whole for word in _NOT_JSON):
+        return False
+    if int(lengths.max()) <= MAX_DEPTH:
+        return True
+    opened = np.concatenate(([0], np.cumsum((codes == _BRACE) | (codes == _BRACKET))))
+    return int((opened[starts + lengths] - opened[starts]).max()) <= MAX_DEPTH
 
 
-def _document(value: Any) -> str:
-    """The member as JSON text."""
-    text = write_json(value)
-    require_utf8(text)
-    return text
+def _is_in(data: pa.Buffer, pattern: str) -> bool:
+    """Whether RE2 finds a pattern in bytes: in all at once, which takes half of the time of a search row by row."""
+    ends = pa.array([0, data.size], pa.int64()).buffers()[1]
+    return any_true(pc.match_substring_regex(pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, data]), pattern))
 
 
-def _list(value: Any) -> str:
-    if not isinstance(value, list):
-        raise DoesNotFitError("not an array")
-    return _document(value)
+def _nested(read_as: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+    """A schema with a struct for each object on a path."""
+    fields: dict[str, pa.DataType] = {}
+    inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for (name, *rest), kind in read_as.items():
+        if rest:
+            inner.setdefault(name, {})[tuple(rest)] = kind
+        else:
+            fields[name] = kind
+    return pa.schema(fields | {name: pa.struct(list(_nested(below))) for name, below in inner.items()})
 
 
-def _number_or_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise DoesNotFitError("not a text or a number")
-    return _text(str.__str__(value))
+def _column(table: pa.Table, steps: tuple[str, ...]) -> pa.Array:
+    """A column of the table, or of the structs in it. It is NULL where a struct is NULL."""
+    column: pa.Array = table.column(steps[0]).combine_chunks()
+    for step in steps[1:]:
+        column = pc.struct_field(column, column.type.get_field_index(step))
+    return column
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, Numeral) or not isinstance(value, str):
-        raise DoesNotFitError("not a text in quotes")
-    require_utf8(value)
-    return value
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise DoesNotFitError("not true or false")
-    return value
-
-
-_INTEGER = re.compile("-?[0-9]{1,19}")
-
-
-def _integer(value: Any) -> int:
-    if not isinstance(value, Numeral) or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63:
-        raise DoesNotFitError("not an integer in range")
-    return int(value)
-
-
-_NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
-_NO_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
-"""Texts in quotes, as PostgreSQL and Java write what is no JSON number."""
-
-
-def _double(value: Any) -> float:
-    if not isinstance(value, Numeral):
-        if isinstance(value, str) and value in _NO_NUMBERS:
-            return _NO_NUMBERS[value]
-        raise DoesNotFitError("not a number")
-    number = float(value)
-    if number in (float("inf"), float("-inf")) or (number == 0 and _NOT_ZERO.match(value)):
-        raise DoesNotFitError("out of range")
-    return number
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, dict):
-        return with_scale(value)
-    if not isinstance(value, str):
-        raise DoesNotFitError("not a number")
-    return _text(str(value)) if not isinstance(value, Numeral) else str.__str__(value)
-
-
-def _bytes(value: Any) -> bytes:
-    r"""From base64, or from hexadecimal digits after ``\x`` as PostgreSQL writes them: base64 has no ``\``."""
-    text = _text(value)
-    try:
-        if text.startswith("\\x"):
-            return binascii.unhexlify(text[2:])
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise DoesNotFitError("not base64") from error
+def _strange_number(types: Collection[pa.DataType]) -> str | None:
+    """A pattern of numbers that Arrow's reader turns into others in silence; None if no column has a fraction."""
+    digits = [most_digits(kind) for kind in types if pa.types.is_decimal(kind)]
+    if digits:
+        most, exponent = max(min(digits), 1), "[+-]?0*[1-9][0-9]"
+    elif any(map(pa.types.is_floating, types)):
+        most, exponent = 300, "-0*[1-9][0-9]{2}"
+    else:
+        return None
+    return rf"[:,\[]\s*-?[0-9.]+(?:[0-9.]{{{most}}}|[eE]{exponent})"

@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.checks import any_true
+from epochline.arrow.cast.contract import ERROR, call, marks, require_columns
+from epochline.arrow.cast.reasons import any_true
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.json_objects import JsonWriter
 from epochline.arrow.formats.postgres_text import as_text
-from epochline.arrow.formats.serializer import Serializer
 from epochline.config.registry import registry
 from epochline.declare.columns import DELETED, ColumnType
-from epochline.declare.specs import AvroSpec, JsonSpec, OutboxSpec, TopicSpec
+from epochline.declare.functions import load_function
+from epochline.declare.specs import AvroSpec, FormatSpec, JsonSpec, OutboxSpec
+from epochline.errors import BatchContractError
 
+EncodeValues = Callable[[pa.RecordBatch], tuple[pa.Array, dict[int, str]]]
+"""Encodes rows: one value per row as text or bytes, and the reason for each row that cannot be encoded."""
 
-class ValueEncoder(Protocol):
-    """Encodes the values of one format."""
-
-    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One binary value per row (NULL is a tombstone), and the reason for each row that cannot be encoded."""
+_GIVEN = ("key", "value", "headers", ERROR)
 
 
 class TopicEncoder:
-    """Makes the rows of one topic's outbox.
-
-    Args:
-        outbox: of the topic.
-    """
+    """Makes the rows of one topic's outbox."""
 
     def __init__(self, outbox: OutboxSpec) -> None:
         topic = outbox.topic
         self._topic = topic
         self._kinds = {name: column_type(text) for name, text in topic.record.items()}
-        self._value = _value_encoder(topic, self._kinds)
+        self._value: Serializer | EncodeValues = (
+            Serializer(topic.value)
+            if isinstance(topic.value, str)
+            else _value_encoder(topic.value, topic.topic, self._kinds)
+        )
         self._topics = pa.array(topic.topics, pa.string())
         self._key = JsonWriter({name: self._kinds[name] for name in topic.key})
 
@@ -55,15 +56,14 @@ class TopicEncoder:
             BatchContractError: a function that makes the records broke its contract.
         """
         problems: dict[int, str] = {}
-        columns = (
-            self._serialized(rows, self._value, problems)
-            if isinstance(self._value, Serializer)
-            else {
-                "key": self._keys(rows, problems),
-                "value": self._values(rows, self._value, problems),
-                "headers": self._headers(rows),
-            }
-        )
+        deleted = _deleted(rows)
+        if isinstance(self._value, Serializer):
+            columns, unfit = self._value.serialize(rows.select(list(self._kinds)), deleted)
+            self._note(problems, unfit)
+        else:
+            columns = {"key": self._keys(rows, problems)}
+            columns["value"] = self._values(self._value, rows, deleted, problems)
+            columns["headers"] = self._headers(rows)
         columns["partition"] = self._partitions(rows, problems)
         if self._topic.topic_column is not None:
             columns["topic"] = self._chosen_topics(rows.column(self._topic.topic_column), problems)
@@ -73,19 +73,15 @@ class TopicEncoder:
             columns = {name: pc.if_else(bad, pa.scalar(None, column.type), column) for name, column in columns.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), problems
 
-    def _serialized(
-        self, rows: pa.RecordBatch, serializer: Serializer, problems: dict[int, str]
-    ) -> dict[str, pa.Array]:
-        made = serializer.serialize(rows.select(list(self._kinds)), _deleted(rows))
-        for row, reason in made.problems.items():
+    def _note(self, problems: dict[int, str], found: Mapping[int, str]) -> None:
+        for row, reason in found.items():
             problems.setdefault(row, f"{self._topic}: {reason}")
-        return {"key": made.keys, "value": made.values, "headers": made.headers}
 
     def _chosen_topics(self, topics: pa.Array, problems: dict[int, str]) -> pa.Array:
         declared = ", ".join(self._topic.topics)
-        for row in pc.indices_nonzero(pc.invert(pc.is_in(topics, self._topics))).to_pylist():
-            reason = f"{self._topic}: {self._topic.topic_column} names none of the declared topics ({declared})"
-            problems.setdefault(row, reason)
+        strangers = pc.indices_nonzero(pc.invert(pc.is_in(topics, self._topics))).to_pylist()
+        reason = f"{self._topic.topic_column} names none of the declared topics ({declared})"
+        self._note(problems, dict.fromkeys(strangers, reason))
         return topics
 
     def _keys(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
@@ -93,25 +89,24 @@ class TopicEncoder:
             return pa.nulls(rows.num_rows, pa.binary())
         if len(self._topic.key) == 1:
             return self._bytes(rows, self._topic.key[0])
-        texts, found = self._key.write(rows)
-        for row, reason in found.items():
-            problems.setdefault(row, f"{self._topic}: key: {reason}")
+        texts, unfit = self._key.write(rows)
+        self._note(problems, {row: f"key: {reason}" for row, reason in unfit.items()})
         return texts.cast(pa.binary())
 
-    def _values(self, rows: pa.RecordBatch, value: ValueEncoder, problems: dict[int, str]) -> pa.Array:
-        deleted = _deleted(rows)
+    def _values(
+        self, encode: EncodeValues, rows: pa.RecordBatch, deleted: pa.Array | None, problems: dict[int, str]
+    ) -> pa.Array:
         if deleted is None:
-            values, found = value.encode(rows)
-        else:
-            # A deleted row has no value, so its other columns are not encoded.
-            kept = pc.indices_nonzero(pc.invert(deleted))
-            encoded, found = value.encode(rows.take(kept))
-            values = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.binary()), pc.invert(deleted), encoded)
-            places = kept.to_pylist()
-            found = {places[row]: reason for row, reason in found.items()}
-        for row, reason in found.items():
-            problems.setdefault(row, f"{self._topic}: {reason}")
-        return values
+            values, unfit = encode(rows)
+            self._note(problems, unfit)
+            return values.cast(pa.binary())
+        # A deleted row has no value, so its other columns are not encoded.
+        kept = pc.indices_nonzero(pc.invert(deleted))
+        encoded, unfit = encode(rows.take(kept))
+        places = kept.to_pylist()
+        self._note(problems, {places[row]: reason for row, reason in unfit.items()})
+        empty = pa.nulls(rows.num_rows, pa.binary())
+        return pc.replace_with_mask(empty, pc.invert(deleted), encoded.cast(pa.binary()))
 
     def _headers(self, rows: pa.RecordBatch) -> pa.Array:
         if not self._topic.headers:
@@ -121,8 +116,7 @@ class TopicEncoder:
             # Headers often repeat, so each distinct value is encoded once.
             distinct = self._bytes(rows, name).dictionary_encode()
             values: list[Any] = distinct.dictionary.to_pylist()
-            encoded = [f'"{base64.b64encode(value).decode()}"' for value in values]
-            texts = pa.array(encoded, pa.string()).take(distinct.indices)
+            texts = pa.array([json.dumps(_base64(value)) for value in values], pa.string()).take(distinct.indices)
             pieces += [f"{', ' if at else '['}[{json.dumps(header)}, ", pc.fill_null(texts, "null"), "]"]
         return pc.binary_join_element_wise(*pieces, "]", "")
 
@@ -130,8 +124,8 @@ class TopicEncoder:
         if self._topic.partition is None:
             return pa.nulls(rows.num_rows, pa.int32())
         partitions = rows.column(self._topic.partition).cast(pa.int32())
-        for row in pc.indices_nonzero(pc.fill_null(pc.less(partitions, 0), False)).to_pylist():
-            problems.setdefault(row, f"{self._topic}: {self._topic.partition} is negative; partitions count from 0")
+        negative = pc.indices_nonzero(pc.fill_null(pc.less(partitions, 0), False)).to_pylist()
+        self._note(problems, dict.fromkeys(negative, f"{self._topic.partition} is negative; partitions count from 0"))
         return partitions
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
@@ -147,33 +141,71 @@ def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
     return deleted if any_true(deleted) else None
 
 
-def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder | Serializer:
-    if isinstance(topic.value, str):
-        return Serializer(topic.value)
-    if isinstance(topic.value, JsonSpec):
-        return _JsonValues(topic.value, kinds)
-    if isinstance(topic.value, AvroSpec):
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _value_encoder(value: FormatSpec, topic: str, kinds: Mapping[str, ColumnType]) -> EncodeValues:
+    if isinstance(value, JsonSpec):
+        return JsonWriter({name: kinds[name] for name in value.columns}).write
+    if isinstance(value, AvroSpec):
         # Loads fastavro.
         from epochline.arrow.formats.avro_writer import AvroWriter
 
-        return AvroWriter(topic.value, kinds, topic.topic, registry(topic.value.registry))
-    return _ColumnValues(topic.value.column)
+        return AvroWriter(value, kinds, topic, registry(value.registry)).encode
+    return lambda rows: (rows.column(value.column), {})
 
 
-class _ColumnValues:
-    """Values of `Bytes` and `Text`: one column, as bytes."""
+class Serializer:
+    """Makes records with the user's function of a topic's ``value``, ``module:function``."""
 
-    def __init__(self, column: str) -> None:
-        self._column = column
+    def __init__(self, reference: str) -> None:
+        self._what = f"value {reference}"
+        self._function = load_function(reference)
 
-    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        return rows.column(self._column).cast(pa.binary()), {}
+    def serialize(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """Key, value and headers of one record per row, and the reason for each row that cannot be sent.
+
+        Headers are texts: JSON, a list of [name, base64 of the value or null]. A deleted row has no value, whatever the
+        function returns for it.
+
+        Raises:
+            BatchContractError: the function broke its contract.
+            ColumnMismatchError: the function returned no ``value``.
+        """
+        marked = pa.repeat(False, rows.num_rows) if deleted is None else deleted
+        given = call(self._what, self._function, rows.append_column(DELETED, marked))
+        require_columns(self._what, given, ["value"])
+        strangers = [name for name in given.schema.names if name not in _GIVEN]
+        if strangers:
+            raise BatchContractError(
+                f"{self._what} returned {', '.join(strangers)}; it may return key, value, headers and {ERROR}"
+            )
+        problems, _ = marks(self._what, given)
+        values = self._column(given, "value")
+        if deleted is not None:
+            values = pc.if_else(deleted, pa.scalar(None, values.type), values)
+        headers = _header_texts(self._column(given, "headers"), problems)
+        return {"key": self._column(given, "key"), "value": values, "headers": headers}, problems
+
+    def _column(self, given: pa.RecordBatch, name: str) -> pa.Array:
+        wanted = SOURCE_SCHEMA.field(name).type
+        if name not in given.schema.names:
+            return pa.nulls(given.num_rows, wanted)
+        column = given.column(name)
+        try:
+            return column.cast(wanted)
+        except pa.ArrowException as error:
+            raise BatchContractError(f"{self._what} returned {name} with type {column.type}, not {wanted}") from error
 
 
-class _JsonValues:
-    def __init__(self, value: JsonSpec, kinds: Mapping[str, ColumnType]) -> None:
-        self._writer = JsonWriter({name: kinds[name] for name in value.columns})
-
-    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        texts, problems = self._writer.write(rows)
-        return texts.cast(pa.binary()), problems
+def _header_texts(headers: pa.Array, problems: dict[int, str]) -> pa.Array:
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.string())
+    texts: list[str | None] = []
+    for row, pairs in enumerate(headers.to_pylist()):
+        if pairs and any(pair is None or pair["key"] is None for pair in pairs):
+            problems.setdefault(row, "a header has no name")
+            pairs = None
+        texts.append(json.dumps([[pair["key"], _base64(pair["value"])] for pair in pairs]) if pairs else None)
+    return pa.array(texts, pa.string())

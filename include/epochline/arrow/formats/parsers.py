@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchFunction, call, require_columns
+from epochline.arrow.cast.reasons import any_true
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.columns import cast_all, with_errors, with_left_out
-from epochline.arrow.formats.framing import texts_of
+from epochline.arrow.formats.columns import cast_batch, parsed_batch, texts_of
 from epochline.arrow.formats.json_records import JsonParser
 from epochline.config.registry import registry
 from epochline.declare.functions import load_function
 from epochline.declare.patterns import whole_match
-from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
+from epochline.declare.specs import AvroSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
 from epochline.errors import DeclarationError
 
 
@@ -34,12 +35,10 @@ def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     if isinstance(parse, JsonSpec):
         return JsonParser(parse)
     if isinstance(parse, AvroSpec):
-        return _AvroParser(parse)
+        return _avro_parser(parse)
     if isinstance(parse, RegexSpec):
         return _RegexParser(parse)
-    if isinstance(parse, TextSpec):
-        return _TextParser(parse)
-    return _BytesParser(parse)
+    return partial(_texts if isinstance(parse, TextSpec) else _bytes, parse.column)
 
 
 def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFunction) -> BatchFunction:
@@ -54,37 +53,27 @@ def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFuncti
     return parse
 
 
-class _AvroParser:
-    def __init__(self, parse: AvroSpec) -> None:
-        # Loads fastavro.
-        from epochline.arrow.formats.avro import AvroReader
+def _avro_parser(spec: AvroSpec) -> BatchFunction:
+    # Loads fastavro.
+    from epochline.arrow.formats.avro import AvroReader
 
-        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._names_left_out = parse.unavailable is not None
-        self._reader = AvroReader(self._kinds, registry(parse.registry), parse.unavailable, parse.units)
+    kinds = {name: column_type(text) for name, text in spec.columns.items()}
+    reader = AvroReader(kinds, registry(spec.registry), spec.unavailable, spec.units)
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns, problems, left_out = self._reader.read(batch.column("value"), batch.column("key"))
-        columns, problems = cast_all(columns, self._kinds, problems)
-        parsed = with_errors(list(self._kinds), columns, problems)
-        return with_left_out(parsed, left_out) if self._names_left_out else parsed
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns, problems, left_out = reader.read(batch.column("value"), batch.column("key"))
+        return cast_batch(kinds, columns, problems, None if spec.unavailable is None else left_out)
+
+    return parse
 
 
-class _BytesParser:
-    def __init__(self, parse: BytesSpec) -> None:
-        self._column = parse.column
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return with_errors([self._column], [batch.column("value")], {})
+def _bytes(column: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    return parsed_batch({column: batch.column("value")}, {})
 
 
-class _TextParser:
-    def __init__(self, parse: TextSpec) -> None:
-        self._column = parse.column
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        texts = texts_of(self._column, batch.column("value"))
-        return with_errors([self._column], [texts.array], texts.problems)
+def _texts(column: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    texts = texts_of(column, batch.column("value"))
+    return parsed_batch({column: texts.array}, texts.problems)
 
 
 class _RegexParser:
@@ -104,8 +93,7 @@ class _RegexParser:
         for row in pc.indices_nonzero(unmatched).to_pylist():
             problems[row] = "the value does not match the pattern"
         groups = self._absent_groups(values.array, _fields(matches))
-        columns, problems = cast_all([groups[name] for name in self._kinds], self._kinds, problems)
-        return with_errors(list(self._kinds), columns, problems)
+        return cast_batch(self._kinds, [groups[name] for name in self._kinds], problems)
 
     def _absent_groups(self, values: pa.Array, groups: dict[str, pa.Array]) -> dict[str, pa.Array]:
         """Set groups that took no part in the match to NULL: their text is empty, and they have no place in it."""
@@ -122,5 +110,4 @@ class _RegexParser:
 
 
 def _fields(matches: pa.StructArray) -> dict[str, pa.Array]:
-    """The groups by name; NULL in rows that did not match."""
     return dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))

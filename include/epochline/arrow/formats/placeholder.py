@@ -19,11 +19,7 @@ WITHIN = "the value holds the placeholder of a value that its connector did not 
 
 
 class Placeholder:
-    """Recognizes a placeholder among the values of `epochline.arrow.cast.jsontext.read_json` and of Avro.
-
-    Args:
-        text: the connector's setting.
-    """
+    """Recognizes a connector's placeholder among values of `epochline.arrow.cast.jsontext.read_json` and of Avro."""
 
     def __init__(self, text: str) -> None:
         raw = text.encode()
@@ -45,7 +41,7 @@ class Placeholder:
     def stands_for(self, value: Any) -> bool:
         """Whether a value is the placeholder, alone or as an array or a map of it."""
         if isinstance(value, dict):
-            return len(value) == 1 and all(self.stands_for(one) for pair in value.items() for one in pair)
+            return len(value) == 1 and all(self.stands_for(part) for pair in value.items() for part in pair)
         if isinstance(value, list):
             return bool(value) and (self._are_its_bytes(value) or (len(value) == 1 and self.stands_for(value[0])))
         value = _plain(value)
@@ -56,12 +52,10 @@ class Placeholder:
     def lies_within(self, value: Any, depth: int = MAX_DEPTH) -> bool:
         """Whether a document or an array holds the placeholder, and other values beside it.
 
-        Args:
-            value: the document or the array.
-            depth: how deep to look. A deeper document is refused for its depth.
+        A document that is deeper than ``depth`` is refused for its depth.
         """
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        return depth > 0 and any(self.stands_for(one) or self.lies_within(one, depth - 1) for one in inner)
+        return depth > 0 and any(self.stands_for(member) or self.lies_within(member, depth - 1) for member in inner)
 
     def _are_its_bytes(self, values: list[Any]) -> bool:
         if len(values) != len(self._numbers):

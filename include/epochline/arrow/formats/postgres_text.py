@@ -18,11 +18,9 @@ _FIXED_DIGITS = {"real": 6, "double precision": 15}
 
 
 def as_text(column: pa.Array, kind: ColumnType) -> pa.Array:
-    """A cast column as text. NULL stays NULL; ``json``, ``jsonb`` and ``interval`` stay as they were written.
+    """A column that `cast_column` cast, but not ``bytea``, as text.
 
-    Args:
-        column: cast by `epochline.arrow.cast.casting.cast_column`, and not ``bytea``.
-        kind: its type.
+    NULL stays NULL; ``json``, ``jsonb`` and ``interval`` stay as they were written.
     """
     if kind.name == "numeric":
         return numeric_text(column)

@@ -11,26 +11,21 @@ from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from epochline.arrow.cast.arrays import literals
-from epochline.arrow.cast.buffers import hexadecimal
 from epochline.arrow.cast.calendar import since_2000, spelled_out
-from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.cast.types import column_type, hexadecimal, record_schema
 from epochline.declare.columns import Carrier
 from epochline.errors import EpochlineError
 
 
 class CopyEncoder:
-    """Encodes the batches of one staging table for ``COPY … FROM STDIN``.
+    """Encodes the batches of one staging table, whose columns have been cast, for ``COPY … FROM STDIN``.
 
     The format is binary if every column's type has an exact binary encoder, else text, which the server parses.
-    Batches must be cast (`epochline.arrow.cast.casting`); this class checks only their schema.
-
-    Args:
-        columns: names and PostgreSQL types of the staging table, in order.
     """
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
-        self._sent = pa.schema([(one.name, _sent_type(one.type)) for one in self._schema])
+        self._sent = pa.schema([(column.name, _sent_type(column.type)) for column in self._schema])
         kinds = {name: column_type(text) for name, text in columns.items()}
         self._arrays = {name: kind for name, kind in kinds.items() if kind.element is not None}
         carriers = {kind.carrier for kind in kinds.values()}
@@ -60,11 +55,7 @@ class CopyEncoder:
         return header
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """The rows of a batch.
-
-        Raises:
-            EpochlineError: the batch does not have the staging table's columns, or `begin` was not called.
-        """
+        """The rows of a batch; raises `EpochlineError` for a schema other than the table's, or before `begin`."""
         if not batch.schema.equals(self._schema):
             raise EpochlineError(
                 f"a batch with schema ({batch.schema.to_string()}) does not match ({self._schema.to_string()})"
@@ -75,7 +66,7 @@ class CopyEncoder:
             return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
-        columns = [since_2000(one) if _is_temporal(one.type) else one for one in batch.columns]
+        columns = [since_2000(column) if _is_temporal(column.type) else column for column in batch.columns]
         rows: bytes = self._binary.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._sent))
         return rows
 

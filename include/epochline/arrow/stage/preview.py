@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochline.arrow.cast.calendar import to_python
-from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.declare.columns import DELETED
 from epochline.declare.pipeline import Pipeline
@@ -51,9 +51,6 @@ class RecordParser:
     A bad record is a refusal under both policies. A ``transform`` is not run: the rows are those that it would get.
     Rules that only the target's database knows, such as NOT NULL or a CHECK, are not checked.
 
-    Args:
-        pipeline: the declaration.
-
     Raises:
         DeclarationError: a function that the declaration names cannot be imported.
     """
@@ -64,15 +61,12 @@ class RecordParser:
         known = {sink.table: sink.columns or lenient.parsed_columns for sink in lenient.tables}
         # The columns that such a select gives are known to the target alone.
         unknown = {sink.table for sink in lenient.tables if sink.columns is None and sink.select is not None}
-        tables = [one for one in staged_tables(lenient, known, 0, 0) if one.sink not in unknown]
-        self._flow = BatchFlow(lenient.spec, [*tables, *staged_external(lenient)])
+        tables = [table for table in staged_tables(lenient, known, 0, 0) if table.sink not in unknown]
+        self._flow = BatchRows(lenient.spec, [*tables, *staged_external(lenient)])
         self.result = ParsedRecords()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Parse a batch, and add what came of it to ``result``.
-
-        Args:
-            batch: with the columns of `epochline.arrow.cast.source.SOURCE_SCHEMA`.
+        """Parse a batch of `epochline.arrow.cast.source.SOURCE_SCHEMA`, and add what came of it to ``result``.
 
         Raises:
             EpochlineError: the parse or a ``select`` broke its contract.
@@ -82,29 +76,29 @@ class RecordParser:
         if not self._flow.transformed:
             processed = self._flow.process(batch)
             refused, deleted = processed.quarantine, _deleted(processed.rows.values())
-        found = [
-            RefusedRecord(topic=one["topic"], partition=one["partition"], offset=one["offset"], reason=one["reason"])
-            for one in refused.select(["topic", "partition", "offset", "reason"]).to_pylist()
+        records = [
+            RefusedRecord(topic=row["topic"], partition=row["partition"], offset=row["offset"], reason=row["reason"])
+            for row in refused.select(["topic", "partition", "offset", "reason"]).to_pylist()
         ]
-        gone = {(one.topic, one.partition, one.offset) for one in found}
+        gone = {(record.topic, record.partition, record.offset) for record in records}
         columns = {name: to_python(rows.column(name)) for name in rows.schema.names if name != TOMBSTONE}
         kept = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         self.result.batches.append(rows)
         self.result.read += batch.num_rows
-        self.result.skipped += sum(one.skipped for one in counts.values())
+        self.result.skipped += sum(count.skipped for count in counts.values())
         self.result.rows += [
             {**row, DELETED: tuple(row[name] for name in (*_PLACE, "_row")) in deleted}
             for row in kept
             if tuple(row[name] for name in _PLACE) not in gone
         ]
-        self.result.refused += found
+        self.result.refused += records
 
 
 def _deleted(staged: Iterable[pa.RecordBatch]) -> set[tuple[Any, ...]]:
     """Topic, partition, offset and number of each row that deletes its key."""
     return {
-        tuple(one.values())
+        tuple(row.values())
         for rows in staged
         if DELETED in rows.schema.names
-        for one in rows.filter(rows.column(DELETED)).select([*_PLACE, "_row"]).to_pylist()
+        for row in rows.filter(rows.column(DELETED)).select([*_PLACE, "_row"]).to_pylist()
     }

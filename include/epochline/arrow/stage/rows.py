@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
-from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchFunction, call, refuse_generated, require_columns
-from epochline.arrow.cast.keys import KEY_BYTES, too_long
-from epochline.arrow.cast.reasons import without_values
+from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_types, record_schema
-from epochline.arrow.stage.foreign import refused_for, without_refused
-from epochline.arrow.stage.unavailable import left_out, not_given, staged_names
+from epochline.arrow.stage.refused_rows import (
+    deleted_by_parse,
+    left_out,
+    not_given,
+    refused_for,
+    staged_names,
+    without_refused,
+)
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.functions import load_function
 from epochline.declare.names import order_column
 from epochline.declare.specs import TableSpec
-from epochline.errors import BatchContractError, ValueDoesNotFitError
+from epochline.errors import ValueDoesNotFitError
 from epochline.protocol.staging import StagedTable
 
 TOMBSTONE = "_tombstone"
@@ -52,11 +56,7 @@ class RowBuilder:
         self._plain_arrow = plain_arrow
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
-        """The staging rows of parsed rows.
-
-        Args:
-            rows: the record's cast columns, other columns of the parse, lineage and `TOMBSTONE`. A true ``_deleted``
-                deletes the row's key from an upsert target, whatever the sink declares for tombstones.
+        """The staging rows of parsed rows. A true ``_deleted`` deletes the row's key, whatever ``tombstone`` declares.
 
         Returns:
             The staging rows; the reason for each row of ``rows`` that cannot be staged; and the indices of the staged
@@ -171,20 +171,6 @@ class RowBuilder:
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
 
 
-def deleted_by_parse(rows: pa.RecordBatch) -> pa.Array | None:
-    """Which rows the parse marked with ``_deleted``, or None if it has no such column.
-
-    Raises:
-        BatchContractError: ``_deleted`` is not boolean.
-    """
-    if DELETED not in rows.schema.names:
-        return None
-    column = rows.column(DELETED)
-    if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
-        raise BatchContractError(f"the parse returned {DELETED} with type {column.type}; it must be boolean")
-    return pc.fill_null(column.cast(pa.bool_()), False)
-
-
 def _long_key(sink: TableSpec, size: int) -> str:
     return f"the key ({', '.join(sink.key)}) has {size} bytes, more than an index of PostgreSQL takes ({KEY_BYTES})"
 
@@ -250,3 +236,31 @@ def _deleted(sink: TableSpec, batch: pa.RecordBatch) -> pa.Array:
 def _position(batch: pa.RecordBatch, row: int) -> str:
     known = [name for name in ("_topic", "_partition", "_offset") if name in batch.schema.names]
     return f" ({', '.join(f'{name} {shown(batch.column(name)[row])}' for name in known)})" if known else ""
+
+
+KEY_BYTES = 2692
+"""Maximum bytes of a key of one text column. A B-tree entry has at most a third of an 8 kB page, 2,704 bytes, and 12 of
+them are headers. PostgreSQL accepts longer values that compress well, but a producer cannot know which ones. So the
+limit applies to all values."""
+
+_HEADER = 8
+_FIXED = 16
+"""Maximum bytes of a column of fixed length, such as a uuid."""
+
+
+def too_long(columns: Sequence[pa.Array]) -> dict[int, int]:
+    """The rows whose key is too long for an index, with the number of its bytes; NULL counts 0 bytes."""
+    variable = [column for column in columns if _is_variable(column.type)]
+    if not variable:
+        return {}
+    # A key of several columns pads each value.
+    limit = KEY_BYTES - (len(variable) - 1) * _HEADER - (len(columns) - len(variable)) * _FIXED
+    total = pc.fill_null(pc.binary_length(variable[0]), 0).cast(pa.int64())
+    for column in variable[1:]:
+        total = pc.add(total, pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
+    return {row: total[row].as_py() for row in pc.indices_nonzero(pc.greater(total, limit)).to_pylist()}
+
+
+def _is_variable(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)

@@ -8,14 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchFunction, call, require_columns
-from epochline.arrow.cast.reasons import without_values
+from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
-from epochline.arrow.stage.foreign import refused_for, without_refused
-from epochline.arrow.stage.rows import TOMBSTONE, deleted_by_parse
-from epochline.arrow.stage.unavailable import left_out, not_given
+from epochline.arrow.stage.refused_rows import deleted_by_parse, left_out, not_given, refused_for, without_refused
+from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.functions import load_function
 from epochline.declare.specs import OutboxSpec
@@ -24,12 +22,7 @@ from epochline.protocol.staging import StagedTable
 
 
 class TopicRows:
-    """Makes the outbox rows of one topic. Tombstones and deleted rows become records without a value.
-
-    Args:
-        outbox: of the topic.
-        staged: the topic's staging table.
-    """
+    """Makes the outbox rows of one topic. Tombstones and deleted rows become records without a value."""
 
     def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
         self._topic = outbox.topic
@@ -42,9 +35,7 @@ class TopicRows:
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
         """The outbox rows of parsed rows, and the reason for each row that cannot be sent. No row is left out.
 
-        Args:
-            rows: the record's cast columns, other columns of the parse, lineage and ``_tombstone``. A true
-                ``_deleted`` makes a record with its key and without a value.
+        A true ``_deleted`` makes a record with its key and without a value.
 
         Raises:
             BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
@@ -54,7 +45,7 @@ class TopicRows:
         refused: dict[int, str] = {}
         if self._select is not None:
             what = f"select {self._topic.select} of {self._topic}"
-            columns = {one: rows.column(one) for one in rows.schema.names}
+            columns = {name: rows.column(name) for name in rows.schema.names}
             refused = refused_for(what, columns, columns)
             chosen = call(what, self._select, without_refused(rows, refused))
         tombstones = rows.column(TOMBSTONE)
@@ -106,8 +97,8 @@ class TopicRows:
         if isinstance(self._topic.value, str):
             refused = refused_for(f"value {self._topic.value} of {self._topic}", columns, columns)
             batch, problems = without_refused(batch, refused), refused | problems
-        encoded, found = self._encoder.encode(batch)
-        return encoded, found | problems
+        encoded, unfit = self._encoder.encode(batch)
+        return encoded, unfit | problems
 
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(

@@ -137,9 +137,9 @@ class FedLogs:
         return records
 
     def _ends(self) -> dict[int, int]:
-        from epochline.kafka.topic_logs import topic_logs
+        from epochline.kafka.topic_logs import TopicLogs
 
-        logs = topic_logs({"bootstrap.servers": self._bootstrap}, [self._topic])
+        logs = TopicLogs({"bootstrap.servers": self._bootstrap}).held([self._topic])
         return {partition: log.end for (_, partition), log in logs.items()}
 
     def _read(self) -> list[FedLog]:

@@ -3,67 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from sqlalchemy import Connection
-
-from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.ledger.rows import offsets, partition, range_values
+from epochline.postgres.queries.statements import InTransaction
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
 
 
-class PostgresChain:
+class PostgresChain(InTransaction):
     """The chain of each partition. Constraints of its table keep it without gaps and overlaps (INV-1)."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
-        rows = execute(self._connection, "heads", pipeline=pipeline, generation=generation)
         return [
             Head(
-                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
-                origin=row.origin,
-                next_offset=row.next_offset,
-                epoch_id=row.epoch_id,
-                leader_epoch=row.leader_epoch,
-                log_end=row.log_end,
+                tp=partition(row), origin=row.origin, next_offset=row.next_offset, epoch_id=row.epoch_id,
+                leader_epoch=row.leader_epoch, log_end=row.log_end,
             )
-            for row in rows
-        ]
+            for row in self._run("heads", pipeline=pipeline, generation=generation)
+        ]  # fmt: skip
 
     def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
-        rows = execute(self._connection, "reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
         return [
-            Head(
-                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
-                origin=row.begins,
-                next_offset=row.ends,
-                leader_epoch=row.leader_epoch,
-            )
-            for row in rows
+            Head(tp=partition(row), origin=row.begins, next_offset=row.ends, leader_epoch=row.leader_epoch)
+            for row in self._run("reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
         ]
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
-        execute(
-            self._connection, "write_origin",
-            pipeline=pipeline, generation=generation, topic=origin.tp.topic, topic_id=origin.tp.topic_id,
-            partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
-            leader_epoch=origin.leader_epoch, same_log_until=origin.same_log_until,
+        self._run(
+            "write_origin",
+            pipeline=pipeline, generation=generation, **asdict(origin.tp), offset=origin.offset,
+            chosen_by=origin.chosen_by, leader_epoch=origin.leader_epoch, same_log_until=origin.same_log_until,
         )  # fmt: skip
 
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
         # In one order, so that two plans do not wait for each other's rows.
-        ordered = sorted(ends, key=lambda one: one.tp)
-        kept = [one.retention for one in ordered]
-        execute(
-            self._connection, "keep_log_ends",
-            pipeline=pipeline, topics=[one.tp.topic for one in ordered],
-            topic_ids=[one.tp.topic_id for one in ordered], partitions=[one.tp.partition for one in ordered],
-            log_starts=[one.log_start for one in ordered], last_stables=[one.last_stable for one in ordered],
-            cleanup_policies=[one and one.cleanup_policy for one in kept],
-            retention_ms=[one and one.milliseconds for one in kept],
-            retention_bytes=[one and one.bytes for one in kept],
+        ordered = sorted(ends, key=lambda end: end.tp)
+        retentions = [end.retention for end in ordered]
+        self._run(
+            "keep_log_ends",
+            pipeline=pipeline, topics=[end.tp.topic for end in ordered],
+            topic_ids=[end.tp.topic_id for end in ordered], partitions=[end.tp.partition for end in ordered],
+            log_starts=[end.log_start for end in ordered], last_stables=[end.last_stable for end in ordered],
+            cleanup_policies=[retention and retention.cleanup_policy for retention in retentions],
+            retention_ms=[retention and retention.milliseconds for retention in retentions],
+            retention_bytes=[retention and retention.bytes for retention in retentions],
         )  # fmt: skip
 
     def carry_over(
@@ -79,89 +64,60 @@ class PostgresChain:
     def link(self, pipeline: str, generation: int, head: Head) -> None:
         """Write the committed offsets between the origin and the head as one range of this generation."""
         if head.next_offset > head.origin:
-            execute(
-                self._connection, "carry_over",
-                pipeline=pipeline, generation=generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
-                partition=head.tp.partition, start_offset=head.origin, until_offset=head.next_offset,
-                leader_epoch=head.leader_epoch,
-            )  # fmt: skip
+            committed = OffsetRange(start=head.origin, until=head.next_offset)
+            carried = PlannedRange(tp=head.tp, range=committed, leader_epoch=head.leader_epoch)
+            self._insert("insert_range", pipeline, generation, carried, "carried over")
 
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
-        rows = execute(
-            self._connection, "epochs_within",
-            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
-            start=offsets.start, until=offsets.until,
-        )  # fmt: skip
-        return [row.epoch_id for row in rows]
+        where = {"pipeline": pipeline, "generation": generation, **asdict(tp), **asdict(offsets)}
+        return list(self._run("epochs_within", **where).scalars())
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        moved = execute(
-            self._connection, "advance_head",
-            pipeline=epoch.pipeline, generation=epoch.generation, topic=planned.tp.topic,
-            topic_id=planned.tp.topic_id, partition=planned.tp.partition, start_offset=planned.range.start,
-            until_offset=planned.range.until, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
-        )  # fmt: skip
-        return moved.rowcount == 1
+        return self._insert("advance_head", epoch.pipeline, epoch.generation, planned, "epoch", epoch.epoch_id)
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
-        moved = execute(
-            self._connection, "declare_lost",
-            pipeline=pipeline, generation=generation, topic=lost.tp.topic, topic_id=lost.tp.topic_id,
-            partition=lost.tp.partition, start_offset=lost.range.start, until_offset=lost.range.until,
-            leader_epoch=lost.leader_epoch,
-        )  # fmt: skip
-        return moved.rowcount == 1
+        return self._insert("advance_head", pipeline, generation, lost, "declared loss")
+
+    def _insert(
+        self,
+        statement: str,
+        pipeline: str,
+        generation: int,
+        committed: PlannedRange,
+        chosen_by: str,
+        epoch_id: int | None = None,
+    ) -> bool:
+        values = {**range_values(committed), "chosen_by": chosen_by, "epoch_id": epoch_id}
+        return self._run(statement, pipeline=pipeline, generation=generation, **values).rowcount == 1
 
     def declare_gap(self, pipeline: str, tp: TopicPartition, hole: OffsetRange) -> None:
-        execute(
-            self._connection, "declare_gap",
-            pipeline=pipeline, topic=tp.topic, topic_id=tp.topic_id, partition=tp.partition,
-            start_offset=hole.start, until_offset=hole.until,
-        )  # fmt: skip
+        self._run("declare_gap", pipeline=pipeline, **asdict(tp), **asdict(hole))
 
     def declared_gaps(self, pipeline: str, tp: TopicPartition) -> Sequence[OffsetRange]:
-        rows = execute(
-            self._connection, "declared_gaps", pipeline=pipeline, topic_id=tp.topic_id, partition=tp.partition
-        )  # fmt: skip
-        return [OffsetRange(start=row.start_offset, until=row.until_offset) for row in rows]
+        return list(map(offsets, self._run("declared_gaps", pipeline=pipeline, **asdict(tp))))
 
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        return self._move_origin_back(epoch.pipeline, epoch.generation, planned, epoch.epoch_id, "extend back")
+        return self._move_origin_back(epoch.pipeline, epoch.generation, planned, "extend back", epoch.epoch_id)
 
     def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
-        return self._move_origin_back(pipeline, generation, committed, None, "carried over")
+        return self._move_origin_back(pipeline, generation, committed, "carried over")
 
     def _move_origin_back(
-        self, pipeline: str, generation: int, planned: PlannedRange, epoch_id: int | None, chosen_by: str
+        self, pipeline: str, generation: int, planned: PlannedRange, chosen_by: str, epoch_id: int | None = None
     ) -> bool:
-        where = {
-            "pipeline": pipeline, "generation": generation, "topic_id": planned.tp.topic_id,
-            "partition": planned.tp.partition, "start_offset": planned.range.start,
-            "until_offset": planned.range.until,
-        }  # fmt: skip
         # Between the two statements the oldest range has no predecessor, so the key is checked after both.
-        execute(self._connection, "defer_chain")
-        if execute(self._connection, "move_origin_back", **where).rowcount != 1:
+        self._run("defer_chain")
+        where = {"pipeline": pipeline, "generation": generation, **range_values(planned)}
+        if self._run("move_origin_back", **where).rowcount != 1:
             return False
-        execute(
-            self._connection, "insert_before_origin", **where,
-            topic=planned.tp.topic, epoch_id=epoch_id, chosen_by=chosen_by, leader_epoch=planned.leader_epoch,
-        )  # fmt: skip
-        execute(self._connection, "check_chain")
+        self._insert("insert_range", pipeline, generation, planned, chosen_by, epoch_id)
+        self._run("check_chain")
         return True
 
     def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
-        rows = execute(
-            self._connection, "superseded",
-            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
-        ).all()  # fmt: skip
-        if any(row.unknown for row in rows):
-            return None
-        return joined(OffsetRange(start=row.start_offset, until=row.until) for row in rows)
+        rows = self._run("superseded", pipeline=pipeline, generation=generation, **asdict(tp)).all()
+        return None if any(row.unknown for row in rows) else joined(map(offsets, rows))
 
     def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
-        found: int | None = execute(
-            self._connection, "cut_since",
-            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
-        ).scalar_one()  # fmt: skip
-        return found
+        cut: int | None = self._run("cut_since", pipeline=pipeline, generation=generation, **asdict(tp)).scalar_one()
+        return cut

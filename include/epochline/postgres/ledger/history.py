@@ -1,68 +1,91 @@
-"""Settings and failures of epochs: the adapter behind `epochline.ports.History`."""
+"""What operators did, and settings and failures of epochs: the adapters behind `Operators` and `History`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection
-
-from epochline.ports import Aborts
-from epochline.postgres.queries.statements import run as execute
+from epochline.ports import Aborts, ActionRow, Decision, PipelineRow, PipelineStatus
+from epochline.postgres.ledger.rows import key_of, pipeline_row
+from epochline.postgres.queries.statements import InTransaction
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.failures import RecordedError
 
 
-class PostgresHistory:
+class PostgresOperators(InTransaction):
+    """Decisions in the row of the pipeline, actions in a table to which rows are only added."""
+
+    def standing(self, pipeline: str) -> PipelineStatus:
+        row = self._run("pipeline_status", pipeline=pipeline).one_or_none()
+        paused = dropped = None
+        if row is not None and row.paused_at:
+            paused = Decision(by=row.paused_by, at=row.paused_at, reason=row.paused_reason, command=row.paused_command)
+        if row is not None and row.dropped_at:
+            dropped = Decision(by=row.dropped_by, at=row.dropped_at, reason=row.dropped_reason)
+        return PipelineStatus(paused=paused, dropped=dropped)
+
+    def pause(self, pipeline: str, by: str, reason: str, command: str | None = None) -> None:
+        self._run("pause_pipeline", pipeline=pipeline, by=by, reason=reason, command=command)
+
+    def resume(self, pipeline: str) -> None:
+        self._run("resume_pipeline", pipeline=pipeline)
+
+    def drop(self, pipeline: str, by: str, reason: str) -> None:
+        self._run("release_targets", pipeline=pipeline)
+        self._run("drop_pipeline", pipeline=pipeline, by=by, reason=reason)
+
+    def begin_generation(self, pipeline: str, cluster_id: str | None) -> PipelineRow:
+        return pipeline_row(self._run("begin_generation", pipeline=pipeline, cluster_id=cluster_id).one())
+
+    def record(self, row: ActionRow) -> ActionRow:
+        written = self._run(
+            "write_action",
+            pipeline=row.pipeline, action=row.action, epoch_id=row.epoch_id, actor=row.actor, reason=row.reason,
+            before=json.dumps(row.before), after=json.dumps(row.after),
+        ).one()  # fmt: skip
+        return replace(row, action_id=written.action_id, acted_at=written.acted_at)
+
+    def actions(self, pipeline: str) -> Sequence[ActionRow]:
+        return [ActionRow(**row) for row in self._run("actions", pipeline=pipeline).mappings()]
+
+
+class PostgresHistory(InTransaction):
     """Settings and failures, read from the rows of epochs, attempts and actions."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        execute(
-            self._connection, "keep_settings",
-            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, settings=json.dumps(settings),
-        )  # fmt: skip
+        self._run("keep_settings", **key_of(epoch), settings=json.dumps(settings))
 
     def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
-        found: Mapping[str, Mapping[str, Any]] = execute(
-            self._connection, "settings_of_epoch", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id
-        ).scalar_one()
-        return found
+        settings: Mapping[str, Mapping[str, Any]] = self._run("settings_of_epoch", **key_of(epoch)).scalar_one()
+        return settings
 
     def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
-        left = execute(self._connection, "pause_left", pipeline=pipeline, pause=pause.total_seconds()).scalar_one()
+        left = self._run("pause_left", pipeline=pipeline, pause=pause.total_seconds()).scalar_one()
         return left or timedelta(0)
 
     def interval_left(self, pipeline: str, interval: timedelta) -> timedelta:
-        seconds = interval.total_seconds()
-        left = execute(self._connection, "interval_left", pipeline=pipeline, interval=seconds).scalar_one()
+        left = self._run("interval_left", pipeline=pipeline, interval=interval.total_seconds()).scalar_one()
         return left or timedelta(0)
 
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
-        seconds = interval.total_seconds()
-        return int(execute(self._connection, "failed_attempts", pipeline=pipeline, interval=seconds).scalar_one())
+        return int(self._run("failed_attempts", pipeline=pipeline, interval=interval.total_seconds()).scalar_one())
 
     def errors(self, epoch: Epoch) -> Sequence[tuple[str | None, str | None]]:
-        rows = execute(
-            self._connection, "errors_of_attempts",
-            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, before=epoch.attempts_before,
-        )  # fmt: skip
+        rows = self._run("errors_of_attempts", **key_of(epoch), before=epoch.attempts_before)
         return [(row.error_class, row.error) for row in rows]
 
     def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
-        execute(
-            self._connection, "keep_plan_failure",
+        self._run(
+            "keep_plan_failure",
             pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id, error=str(error), error_class=error.error_class,
             command=error.command,
         )  # fmt: skip
 
     def plan_succeeded(self, pipeline: str) -> None:
-        execute(self._connection, "note_plan", pipeline=pipeline)
+        self._run("note_plan", pipeline=pipeline)
 
     def aborts(self, pipeline: str) -> Aborts:
-        row = execute(self._connection, "aborts", pipeline=pipeline).one()
-        return Aborts(in_a_row=row.in_a_row, ever=row.ever)
+        return Aborts(**self._run("aborts", pipeline=pipeline).mappings().one())

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
 from epochline.declare.topic import Outbox, sending_order
+from epochline.postgres.queries.composed import compose, driver, names
 from epochline.postgres.queries.statements import run as execute
 
 _AT_ONCE = 5_000
@@ -50,19 +51,16 @@ def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None
 
 def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
     """The rows of an epoch in the order of sending, fetched in batches."""
-    order = [sql.Identifier(name) for name in sending_order(outbox)]
-    topic = sql.SQL("NULL") if outbox.topic.topic_column is None else sql.Identifier("topic")
-    statement = sql.SQL("SELECT key, value, headers, partition, {} FROM {} WHERE _epoch = %s ORDER BY {}").format(
-        topic, sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
-    )
-    raw = connection.connection.driver_connection
-    if raw is None:
-        raise RuntimeError("the connection is closed")
+    statement = compose(
+        "SELECT key, value, headers, partition, {topic} FROM {outbox} WHERE _epoch = {epoch} ORDER BY {order}",
+        topic=None if outbox.topic.topic_column is None else "topic", outbox=sql.Identifier(*split_table(outbox.table)),
+        epoch=epoch_id, order=names(sending_order(outbox)),
+    )  # fmt: skip
     # Sending to Kafka takes long between two fetches and after the last one. This transaction locks no row.
     execute(connection, "limit_idle_time", milliseconds=_most_milliseconds(outbox))
-    with raw.cursor(name="epochline_outbox") as cursor:
+    with driver(connection).cursor(name="epochline_outbox") as cursor:
         cursor.itersize = _AT_ONCE
-        cursor.execute(statement, (epoch_id,))
+        cursor.execute(statement)
         for key, value, headers, partition, name in cursor:
             yield _bytes(key), _bytes(value), _headers(headers), partition, name
 

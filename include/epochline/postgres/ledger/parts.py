@@ -17,7 +17,7 @@ from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.refused import RefusedRow
+from epochline.protocol.refused import Refused, RefusedRow, by_partition
 
 PARSE = "_parse"
 """The name under which parse tasks of a job with a transform store their counts.
@@ -189,6 +189,12 @@ def refuse_rows(cursor: Cursor, attempt_id: int, rows: Sequence[RefusedRow]) -> 
     """
     failpoint("refused.noted")
     cursor.execute(statement("keep_refused_rows"), {"attempt_id": attempt_id, **refused_values(rows)})
+
+
+def refused_records(cursor: Cursor, pipeline: str, epoch_id: int, generation: int) -> Refused:
+    """The records that a target refused in this epoch or an earlier one, and that this epoch sets aside."""
+    cursor.execute(statement("refused_records"), {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation})
+    return by_partition(cursor.fetchall())
 
 
 def refused_values(rows: Sequence[RefusedRow]) -> dict[str, list[Any]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.ports import Claims, Selection
+from epochline.postgres.ledger.rows import key_of
 from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import run as execute
+from epochline.postgres.queries.statements import InTransaction
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.staging import StagedTable
 
@@ -34,29 +33,22 @@ WHERE c.pipeline = %s AND c.epoch_id = %s AND q.requeued_by IS NULL
 """
 
 
-class PostgresQuarantine:
+class PostgresQuarantine(InTransaction):
     """Quarantined records, and the claims of requeue epochs."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
     def selected(self, pipeline: str, selection: Selection) -> Claims:
-        rows = execute(self._connection, "quarantine_selected", pipeline=pipeline, **_values(selection))
+        rows = self._run("quarantine_selected", pipeline=pipeline, **asdict(selection))
         return {(row.topic, row.partition): row.records for row in rows}
 
     def claim_records(self, epoch: Epoch, selection: Selection) -> int:
-        return execute(
-            self._connection, "claim_quarantined",
-            pipeline=epoch.pipeline, claiming=epoch.epoch_id, **_values(selection),
-        ).rowcount  # fmt: skip
+        values = {"pipeline": epoch.pipeline, "claiming": epoch.epoch_id, **asdict(selection)}
+        return self._run("claim_quarantined", **values).rowcount
 
     def claims(self, epoch: Epoch) -> Claims:
-        rows = execute(self._connection, "requeue_claims", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
-        return {(row.topic, row.partition): row.records for row in rows}
+        return {(row.topic, row.partition): row.records for row in self._run("requeue_claims", **key_of(epoch))}
 
     def claims_are_free(self, epoch: Epoch) -> bool:
-        rows = execute(self._connection, "requeue_claims", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
-        return not any(row.requeued for row in rows)
+        return not any(row.requeued for row in self._run("requeue_claims", **key_of(epoch)))
 
     def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
         staging = sql.Identifier("epochline_staging", staged.table)
@@ -64,7 +56,3 @@ class PostgresQuarantine:
         stay = execute_sql(self._connection, sql.SQL(_FAILED_AGAIN).format(staging=staging), values)[0]
         done = execute_sql(self._connection, sql.SQL(_REQUEUED).format(staging=staging), values)[0]
         return done, stay
-
-
-def _values(selection: Selection) -> dict[str, Any]:
-    return asdict(selection)

@@ -10,7 +10,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from datetime import datetime
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -19,7 +19,8 @@ from epochline.declare.columns import parse_type
 from epochline.declare.event_time import PartitionTime
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change, compose, driver, joined, query
+from epochline.postgres.targets.columns import columns_of
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
 
@@ -99,11 +100,11 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     Raises:
         SavepointFileError: the rows are not the saved rows.
     """
-    columns = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(str(parse_type(kind))))
+    columns = joined(
+        compose("{name} {kind}", name=name, kind=sql.SQL(str(parse_type(kind))))
         for name, kind in state["columns"].items()
     )
-    execute_sql(connection, sql.SQL("CREATE TABLE {} ({})").format(into, columns))
+    change(connection, "CREATE TABLE {into} ({columns})", into=into, columns=columns)
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
         _copy(connection, sql.SQL("COPY {} FROM STDIN {}").format(into, _HOW), rows)
     keys, digest = _counted(connection, into)
@@ -115,8 +116,8 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
 
 
 def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
-    asked = sql.SQL("SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {} r").format(table)
-    _, [(keys, digest)] = execute_sql(connection, asked)
+    asked = "SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {table} r"
+    [(keys, digest)] = query(connection, asked, table=table)
     return keys, int(digest)
 
 
@@ -153,18 +154,11 @@ def _head(one: Mapping[str, Any]) -> SavedHead:
 
 
 def _columns(connection: Connection, table: sql.Identifier) -> dict[str, str]:
-    asked = sql.SQL(
-        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({})"
-        " AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
-    )
-    return dict(execute_sql(connection, asked.format(sql.Literal(".".join(f'"{part}"' for part in table.strings))))[1])
+    return {name: column.kind for name, column in columns_of(connection, ".".join(table.strings)).items()}
 
 
 def _copy(connection: Connection, statement: sql.Composable, file: IO[bytes]) -> None:
-    driver = connection.connection.dbapi_connection
-    if driver is None:
-        raise RuntimeError("the connection is closed")
-    with cast("Any", driver).cursor() as cursor:
+    with driver(connection).cursor() as cursor:
         cursor.copy_expert(statement, file)
 
 

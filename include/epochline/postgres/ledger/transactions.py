@@ -17,8 +17,7 @@ from epochline.errors import ConfigurationError, EpochlineError
 from epochline.postgres.ledger.attempts import PostgresAttempts
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epochs import PostgresEpochs
-from epochline.postgres.ledger.history import PostgresHistory
-from epochline.postgres.ledger.operator_actions import PostgresOperators
+from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints

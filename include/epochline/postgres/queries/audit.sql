@@ -3,10 +3,9 @@
 -- name: audited_epochs
 -- The committed epochs in a range of ids, with what the plan stored.
 SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash,
-       e.records_read, e.committed_at,
        (SELECT coalesce(sum(r.until_offset - r.start_offset), 0)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
-       (SELECT jsonb_object_agg(t.sink, t.columns) FROM epochline.planned_target t
+       (SELECT coalesce(jsonb_object_agg(t.sink, t.columns), '{}') FROM epochline.planned_target t
         WHERE (t.pipeline, t.epoch_id) = (e.pipeline, e.epoch_id)) AS targets
 FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
 WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED' AND e.undone_by IS NULL AND e.kind <> 'restore'

@@ -62,30 +62,13 @@ INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, pa
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
         %(leader_epoch)s, %(newest)s, %(read_at)s)
 
--- name: carry_over
--- Continue a log in a new generation: one range stands for everything that earlier generations committed between the
--- origin and the head.
-INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
-                                       chosen_by, leader_epoch)
-VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
-        'carried over', %(leader_epoch)s)
-
 -- name: advance_head
--- Append a range, if it starts where the newest range of the partition ends (compare-and-swap).
+-- Append a range of an epoch, or a lost one without, if it starts where the newest range of the partition ends
+-- (compare-and-swap).
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
                                        epoch_id, chosen_by, leader_epoch)
 SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
-       %(epoch_id)s, 'epoch', %(leader_epoch)s
-WHERE %(start_offset)s = (SELECT max(until_offset) FROM epochline.committed_range
-                          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s
-                            AND partition = %(partition)s)
-
--- name: declare_lost
--- Append a range that is lost, if it starts where the newest range ends (compare-and-swap).
-INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
-                                       chosen_by, leader_epoch)
-SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
-       'declared loss', %(leader_epoch)s
+       %(epoch_id)s, %(chosen_by)s, %(leader_epoch)s
 WHERE %(start_offset)s = (SELECT max(until_offset) FROM epochline.committed_range
                           WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s
                             AND partition = %(partition)s)
@@ -100,8 +83,9 @@ UPDATE epochline.committed_range SET until_offset = %(start_offset)s
 WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s AND partition = %(partition)s
   AND start_offset IS NULL AND until_offset = %(until_offset)s
 
--- name: insert_before_origin
--- Insert the range between the new origin and the old one.
+-- name: insert_range
+-- Insert a range that no head decides: between a new origin and the old one, or everything that earlier generations
+-- committed of a log that a new generation goes on with.
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
                                        epoch_id, chosen_by, leader_epoch)
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
@@ -129,7 +113,7 @@ WITH RECURSIVE undone AS (
     SELECT e.epoch_id FROM epochline.epoch e JOIN undone ON e.undone_by = undone.epoch_id
     WHERE e.pipeline = %(pipeline)s
 )
-SELECT c.start_offset, least(c.until_offset, origin.until_offset, cut.until) AS until, cut.until = -1 AS unknown
+SELECT c.start_offset, least(c.until_offset, origin.until_offset, cut.until) AS until_offset, cut.until = -1 AS unknown
 FROM epochline.committed_range origin
 JOIN epochline.committed_range c
     ON (c.pipeline, c.topic_id, c.partition) = (origin.pipeline, origin.topic_id, origin.partition)
@@ -142,7 +126,7 @@ WHERE origin.pipeline = %(pipeline)s AND origin.generation = %(generation)s AND 
   AND origin.partition = %(partition)s AND origin.start_offset IS NULL
   AND (c.start_offset < least(origin.until_offset, cut.until) OR cut.until = -1)
   AND c.epoch_id NOT IN (SELECT epoch_id FROM undone)
-ORDER BY c.start_offset, until
+ORDER BY c.start_offset, until_offset
 
 -- name: cut_since
 -- Where the log of a partition was first cut off in the generations after this one, as adoptions recorded it.
@@ -153,7 +137,7 @@ WHERE pipeline = %(pipeline)s AND generation > %(generation)s AND topic_id = %(t
 -- name: declare_gap
 -- Record a hole in a log as lost.
 INSERT INTO epochline.declared_gap (pipeline, topic, topic_id, partition, start_offset, until_offset)
-VALUES (%(pipeline)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s)
+VALUES (%(pipeline)s, %(topic)s, %(topic_id)s, %(partition)s, %(start)s, %(until)s)
 ON CONFLICT (pipeline, topic_id, partition, start_offset)
 DO UPDATE SET until_offset = greatest(declared_gap.until_offset, excluded.until_offset)
 

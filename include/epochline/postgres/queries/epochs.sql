@@ -156,7 +156,7 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'PLANNED'
 -- Store the counts, the span of Kafka's timestamps and the newest event time of one partition. Event time does not go
 -- back.
 UPDATE epochline.planned_range
-SET records_read = %(read)s, records_passed = %(passed)s, records_skipped = %(skipped)s,
+SET records_read = %(received)s, records_passed = %(passed)s, records_skipped = %(skipped)s,
     records_quarantined = %(quarantined)s, first_offset = %(first_offset)s, last_offset = %(last_offset)s,
     source_digest = %(digest)s, oldest_timestamp = %(oldest_timestamp)s, newest_timestamp = %(newest_timestamp)s,
     newest_event_time = CASE WHEN CAST(%(newest)s AS timestamptz) IS NOT NULL THEN

@@ -17,16 +17,6 @@ SELECT watermark FROM epochline.epoch
 WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %(epoch_id)s
 ORDER BY epoch_id DESC LIMIT 1
 
--- name: target_rules
--- The columns of a target, whether each is NOT NULL, the labels of each enum, and whether it takes no value.
-SELECT a.attname, a.attnotnull,
-       (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
-        WHERE e.enumtypid = a.atttypid),
-       a.attgenerated <> '' OR a.attidentity = 'a'
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
-
 -- name: refused_records
 -- Records that a target refused and that this epoch sets aside. A requeue epoch has no planned range: it tries
 -- earlier records again, and sets aside only those that it met itself.

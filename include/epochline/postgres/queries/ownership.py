@@ -6,7 +6,7 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.names import OWNER
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change
 from epochline.postgres.queries.statements import run
 
 
@@ -17,10 +17,9 @@ def settle_table(connection: Connection, schema: str, table: str) -> None:
     """
     identify_rows(connection, sql.Identifier(schema, table))
     if run(connection, "owner_may_own", schema=schema).scalar_one():
-        statement = sql.SQL("ALTER TABLE {} OWNER TO {}")
-        execute_sql(connection, statement.format(sql.Identifier(schema, table), sql.Identifier(OWNER)))
+        change(connection, "ALTER TABLE {schema}.{table} OWNER TO {owner}", schema=schema, table=table, owner=OWNER)
 
 
 def identify_rows(connection: Connection, table: sql.Identifier) -> None:
     """Give a table without a key a replica identity: a publication of all tables refuses UPDATE and DELETE without."""
-    execute_sql(connection, sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(table))
+    change(connection, "ALTER TABLE {table} REPLICA IDENTITY FULL", table=table)

@@ -80,7 +80,7 @@ VALUES (%(pipeline)s, %(shown_by)s, %(generation)s, %(epoch_id)s, CAST(%(token)s
 
 -- name: accepted_epochs
 -- The accepted epochs, the newest row of each.
-SELECT shown_by, generation, epoch_id, token, reached FROM (
+SELECT shown_by, generation, epoch_id, token::text, reached FROM (
     SELECT DISTINCT ON (shown_by, token) * FROM epochline.accepted_epoch
     WHERE pipeline = %(pipeline)s ORDER BY shown_by, token, accepted_id DESC) newest
 ORDER BY accepted_id
@@ -122,7 +122,7 @@ UPDATE epochline.mirror SET topics = array_remove(topics, CAST(%(topic)s AS text
 -- name: unannounced_receipts
 -- Epochs that a sink shows and that no task has announced successfully.
 SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
-       (SELECT jsonb_object_agg(topic, partitions) FROM (
+       (SELECT coalesce(jsonb_object_agg(topic, partitions), '{}') FROM (
             SELECT topic, jsonb_object_agg(partition, jsonb_build_array(start_offset, until_offset)) AS partitions
             FROM epochline.planned_range p WHERE (p.pipeline, p.epoch_id) = (r.pipeline, r.epoch_id)
             GROUP BY topic) topics) AS offsets

@@ -111,25 +111,19 @@ LEFT JOIN LATERAL (
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: name, type, NOT NULL, has a default, writable, generated.
-SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
-       a.atthasdef OR a.attidentity <> '' AS has_default,
-       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, a.attgenerated <> '' AS generated
-FROM pg_attribute a
-WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-
--- name: types_of_table
--- What the type of each column is made of. Domains are taken off until the leaf is reached: the type itself, or that of
--- an array's elements. `arrays` is the number of arrays taken off. `plain` is the leaf without its modifier, `inner` the
--- types within a composite, a range or a multirange, and `inner_modified` whether one of them has a modifier.
+-- The columns of a table: type, NOT NULL, writable, generated, identity, the expression of a default or a generated
+-- column, the labels of an enum, a collation that is not that of the type, and what the type is made of. Domains are
+-- taken off until the leaf is reached: the type itself, or that of an array's elements. `arrays` is the number of arrays
+-- taken off. `plain` is the leaf without its modifier, `inner` the types within a composite, a range or a multirange,
+-- and `inner_modified` whether one of them has a modifier.
 WITH RECURSIVE step AS (
-    SELECT a.attnum AS num, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.atttypid AS type,
+    SELECT a.attrelid AS relation, a.attnum AS num, format_type(a.atttypid, a.atttypmod) AS kind, a.atttypid AS type,
            a.atttypmod AS modifier, 0 AS arrays, false AS inside
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
     UNION ALL
-    SELECT s.num, s.name, s.kind, below.type, below.modifier, s.arrays + below.is_element::int,
+    SELECT s.relation, s.num, s.kind, below.type, below.modifier, s.arrays + below.is_element::int,
            s.inside OR below.is_inside
     FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type CROSS JOIN LATERAL (
         SELECT t.typbasetype AS type, t.typtypmod AS modifier, false AS is_element, false AS is_inside
@@ -143,31 +137,37 @@ WITH RECURSIVE step AS (
         SELECT r.rngsubtype, -1, false, true FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
     ) below
 )
-SELECT s.name, s.kind, max(s.arrays) AS arrays,
-       max(format_type(s.type, s.modifier)) FILTER (WHERE is_leaf) AS leaf,
-       max(format_type(s.type, -1)) FILTER (WHERE is_leaf) AS plain,
-       bool_or(t.typtype = 'e') FILTER (WHERE is_leaf) AS is_enum,
-       coalesce(array_agg(DISTINCT format_type(s.type, -1)) FILTER (WHERE s.inside), '{}') AS inner,
-       coalesce(bool_or(s.modifier <> -1) FILTER (WHERE s.inside), false) AS inner_modified
-FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type
-CROSS JOIN LATERAL (SELECT NOT s.inside AND t.typtype <> 'd'
-                           AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid) AS is_leaf) l
-GROUP BY s.num, s.name, s.kind ORDER BY s.num
-
--- name: unique_keys_of_table
--- The column sets of the unique indexes that an upsert can use.
-SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a
-        WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
-FROM pg_index i
-WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
-  AND i.indexprs IS NULL
+SELECT a.attname AS name, s.kind, a.attnotnull AS not_null, a.attgenerated = '' AND a.attidentity <> 'a' AS writable,
+       a.attgenerated <> '' AS generated, a.attidentity <> '' AS identity,
+       (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_catalog.pg_attrdef d
+        WHERE (d.adrelid, d.adnum) = (a.attrelid, a.attnum)) AS expression,
+       (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_catalog.pg_enum e
+        WHERE e.enumtypid = a.atttypid) AS labels,
+       (SELECT ARRAY[n.nspname::text, c.collname::text] FROM pg_catalog.pg_type k, pg_catalog.pg_collation c
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
+        WHERE k.oid = a.atttypid AND c.oid = a.attcollation AND c.oid <> k.typcollation) AS collation,
+       s.arrays, s.leaf, s.plain, s.is_enum, s.inner, s.inner_modified
+FROM (
+    SELECT s.relation, s.num, s.kind, max(s.arrays) AS arrays,
+           max(format_type(s.type, s.modifier)) FILTER (WHERE is_leaf) AS leaf,
+           max(format_type(s.type, -1)) FILTER (WHERE is_leaf) AS plain,
+           bool_or(t.typtype = 'e') FILTER (WHERE is_leaf) AS is_enum,
+           coalesce(array_agg(DISTINCT format_type(s.type, -1)) FILTER (WHERE s.inside), '{}') AS inner,
+           coalesce(bool_or(s.modifier <> -1) FILTER (WHERE s.inside), false) AS inner_modified
+    FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.type
+    CROSS JOIN LATERAL (SELECT NOT s.inside AND t.typtype <> 'd'
+                               AND NOT EXISTS (SELECT FROM pg_catalog.pg_type e WHERE e.typarray = t.oid) AS is_leaf) l
+    GROUP BY s.relation, s.num, s.kind) s
+JOIN pg_catalog.pg_attribute a ON (a.attrelid, a.attnum) = (s.relation, s.num) ORDER BY a.attnum
 
 -- name: rules_of_table
 -- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
--- in our transaction; whether row-level security may hide rows from this login; its checks; the columns of variable
--- length of each index; whether values are exclusive beyond the plain unique keys;
--- the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start with the
--- prefix of state triggers do not count.
+-- in our transaction; whether a rewrite rule takes its INSERTs; whether triggers or rules see more or other changes if a
+-- row is deleted and inserted instead of updated, whether one sees deleted rows, and whether one changes rows before they
+-- are written; whether row-level security may hide rows from this login; the column sets of the unique indexes that an
+-- upsert can use; its checks; the columns of variable length of each index; whether values are exclusive beyond the plain
+-- unique keys; the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start
+-- with the prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
     SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
 ), policy AS (
@@ -183,9 +183,9 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                       AND NOT starts_with(tgname::text, %(state_triggers)s))
            OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                       AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate))
-           AS other_rules,
+           AS has_other_rules,
        row_security_active(c.oid) OR c.relkind = 'r' AND (SELECT count(*) > 1 FROM tree)
-           OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
+           OR rule.exist
            OR EXISTS (SELECT FROM pg_trigger JOIN tree ON tgrelid = tree.oid WHERE NOT tgisinternal
                       AND tgenabled <> 'D' AND NOT starts_with(tgname::text, %(state_triggers)s))
            OR EXISTS (SELECT FROM pg_constraint JOIN tree ON tree.oid IN (conrelid, confrelid) WHERE contype = 'f'
@@ -199,9 +199,14 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                              AND d.objid IN (SELECT k.oid FROM pg_attribute a JOIN tree ON a.attrelid = tree.oid
                                              JOIN pg_constraint k ON k.conrelid = tree.oid OR k.contypid = a.atttypid)))
            AS is_changed_by_others,
+       rewrites_inserts, sees_rewriting, sees_deletes, changes_rows,
        row_security_active(c.oid) AND (NOT EXISTS (SELECT FROM policy WHERE polpermissive AND condition = 'true')
            OR EXISTS (SELECT FROM policy WHERE NOT polpermissive AND condition <> 'true')) AS hides_rows,
        current_user AS login,
+       ARRAY(SELECT json_agg(a.attname) FROM pg_index i
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1])
+             WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+               AND i.indexprs IS NULL GROUP BY i.indexrelid) AS unique_keys,
        ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
                                       'columns', ARRAY(SELECT a.attname FROM pg_attribute a
                                                        WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))
@@ -244,7 +249,18 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                AND (c.oid IN (k.conrelid, k.confrelid)
                     OR k.conparentid = 0 AND EXISTS (SELECT FROM tree WHERE oid IN (k.conrelid, k.confrelid)))
              ORDER BY k.oid) AS deferrable
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(oid)s
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+-- pg_class.relhasrules stays true after DROP RULE, until VACUUM.
+CROSS JOIN LATERAL (SELECT count(*) > 0 AS exist, coalesce(bool_or(ev_type = '3'), false) AS rewrites_inserts
+                    FROM pg_rewrite WHERE ev_class = c.oid) rule
+CROSS JOIN LATERAL (
+    SELECT rule.exist OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
+           rule.exist OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
+           rule.exist OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
+    FROM pg_trigger t
+    WHERE (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
+      AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT starts_with(t.tgname::text, %(state_triggers)s)) code
+WHERE c.oid = %(oid)s
 
 -- name: exclusive_rules
 -- The unique indexes and exclusion constraints of a table and its partitions, except those on exactly these columns:
@@ -286,26 +302,6 @@ WHERE r.indexprs IS NOT NULL OR r.indpred IS NOT NULL OR r.indisexclusion
           = (SELECT array_agg(one ORDER BY one) FROM unnest(%(key)s::text[]) one)
 ORDER BY c.relname
 
--- name: code_of_table
--- Whether triggers or rules of a table see more or other changes if a row is deleted and inserted instead of updated;
--- whether a trigger sees deleted rows; whether one changes rows before they are written.
-SELECT has_rules OR coalesce(bool_or(t.tgtype & 24 > 0 OR t.tgtype & 6 = 4), false) AS sees_rewriting,
-       has_rules OR coalesce(bool_or(t.tgtype & 8 > 0), false) AS sees_deletes,
-       has_rules OR coalesce(bool_or(t.tgtype & 2 > 0), false) AS changes_rows
-FROM pg_class c
--- pg_class.relhasrules stays true after DROP RULE, until VACUUM.
-CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid) AS has_rules) r
-LEFT JOIN pg_trigger t
-     ON (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))
-    AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND NOT starts_with(t.tgname::text, %(state_triggers)s)
-WHERE c.oid = %(oid)s GROUP BY c.oid, has_rules
-
--- name: filled_by_the_database
--- The default expressions of columns, and the expressions of generated columns.
-SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
-FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-WHERE d.adrelid = %(oid)s
-
 -- name: rows_changed_by_transaction
 -- The rows of a table, its partitions and heirs that this transaction inserted, updated and deleted so far, by
 -- PostgreSQL's own count: statements of triggers, rules and cascades are in it. The session's earlier transactions may
@@ -317,17 +313,6 @@ SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(oid)), 0)::bigint AS insert
        coalesce(sum(pg_stat_get_xact_tuples_updated(oid)), 0)::bigint AS updated,
        coalesce(sum(pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint AS deleted
 FROM tree
-
--- name: nullable_columns_of_unique_rules
--- The columns that take NULL and belong to a unique index or an exclusion constraint, expressions and conditions
--- included.
-SELECT DISTINCT a.attname::text FROM pg_index i
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum > 0
-WHERE i.indrelid = %(oid)s AND (i.indisunique OR i.indisexclusion) AND NOT a.attnotnull AND a.attgenerated = ''
-  AND (a.attnum = ANY (i.indkey)
-       OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
-                  AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum))
-ORDER BY 1
 
 -- name: provenance_of_table
 -- The owner of a table; whether Epochline creates tables as this role: the ledger's owner, this login or a role that it
@@ -366,22 +351,7 @@ JOIN LATERAL (
     WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'i' AND d.refclassid = 'pg_class'::regclass
       AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum) s ON true
 JOIN pg_sequence q ON q.seqrelid = s.oid
-WHERE a.attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text))
-
--- name: defaults_of_columns
--- The default expressions of these columns.
-SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
-FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-WHERE d.adrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) AND a.attname = ANY (%(columns)s)
-  AND a.attgenerated = ''
-
--- name: collations_of_table
--- The columns of a table whose collation is not that of their type.
-SELECT a.attname AS name, n.nspname AS collation_schema, c.collname AS collation_name
-FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace
-JOIN pg_attribute a ON a.attrelid = t.oid JOIN pg_type k ON k.oid = a.atttypid
-JOIN pg_collation c ON c.oid = a.attcollation JOIN pg_namespace n ON n.oid = c.collnamespace
-WHERE s.nspname = %(schema)s AND t.relname = %(table)s AND a.attnum > 0 AND a.attcollation <> k.typcollation
+WHERE a.attrelid = %(oid)s
 
 -- name: missing_rights
 -- The GRANTs that this login lacks to write a table with these privileges.

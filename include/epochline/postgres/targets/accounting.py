@@ -12,45 +12,43 @@ from dataclasses import dataclass
 from functools import partial
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import TargetError
 from epochline.ports import Applied
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import compose, joined, names, same
 from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.application import Application, names, same
+from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.catalog import find_target
-from epochline.postgres.targets.fates import count_unsettled, winners
+from epochline.postgres.targets.fates import count_unsettled
 from epochline.postgres.targets.modes import sums_by_key
-from epochline.protocol.epoch import Epoch
 
 Check = Callable[[], object]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
 
 
-def watch(connection: Connection, what: Application, epoch: Epoch) -> Callable[[Applied], Check]:
+def watch(what: Application) -> Callable[[Applied], Check]:
     """Look at a target that something else may change, before staging is applied.
 
     Returns:
         From what was done, the check to make when all tables are applied and deferred constraints were checked.
     """
     before = _Before(
-        changed=_changed_rows(connection, what),
-        rows=_count(connection, what, sql.SQL("true")) if what.sink.mode == "append" and not _has_epoch(what) else 0,
-        sums=_keep_sums(connection, what) if what.sink.mode == "add" else None,
+        changed=_changed_rows(what),
+        rows=what.number("SELECT count(*) FROM {target}") if what.sink.mode == "append" and not what.has_epoch else 0,
+        sums=_keep_sums(what) if what.sink.mode == "add" else None,
     )
 
     def check(applied: Applied) -> None:
         # Row-level security that began after the first look hides rows from this one.
-        find_target(connection, what.sink.table)
-        wrong = _difference(connection, what, epoch, applied, before)
+        find_target(what.connection, what.sink.table)
+        wrong = _difference(what, applied, before)
         if wrong is not None:
             raise TargetError(
-                f"{epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of a"
-                " foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
+                f"{what.epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of"
+                " a foreign key drops, moves, changes or adds rows. Nothing was changed. Remove it and repeat the task,"
                 " or abort the epoch.",
-                f"run {epoch.pipeline}",
+                f"run {what.epoch.pipeline}",
             )
 
     return lambda applied: partial(check, applied)
@@ -65,123 +63,92 @@ class _Before:
     sums: sql.Identifier | None
 
 
-def _difference(
-    connection: Connection, what: Application, epoch: Epoch, applied: Applied, before: _Before
-) -> str | None:
+def _difference(what: Application, applied: Applied, before: _Before) -> str | None:
     """The difference between a target and what was applied, in words without values; None if there is none."""
     if before.sums is not None:
-        return _wrong_sums(connection, what, before.sums)
+        return _wrong_sums(what, before.sums)
     lost = None
     due = (applied.rows, 0, 0)
     if what.sink.mode == "upsert":
-        wrong = count_unsettled(connection, what, epoch)
+        wrong = count_unsettled(what)
         lost = f"{wrong} keys are not as their newest record says" if wrong else None
         if applied.upserted is not None:
-            lost = lost or _wrong_places(connection, what, epoch, applied.upserted.inserted + applied.upserted.updated)
+            lost = lost or _wrong_places(what, applied.upserted.inserted + applied.upserted.updated)
             due = (applied.upserted.inserted, applied.upserted.updated, applied.upserted.deleted)
     elif what.sink.repeats == "skip":
-        lost = _missing_keys(connection, what)
-    changed = tuple(now - then for now, then in zip(_changed_rows(connection, what), before.changed, strict=True))
+        lost = _missing_keys(what)
+    changed = tuple(now - then for now, then in zip(_changed_rows(what), before.changed, strict=True))
     if lost is not None or (changed == due and what.sink.mode != "replace"):
         return lost
-    return _other_rows(connection, what, epoch, due[0] + due[1], before.rows)
+    return _other_rows(what, due[0] + due[1], before.rows)
 
 
-def _other_rows(connection: Connection, what: Application, epoch: Epoch, due: int, before: int) -> str | None:
+def _other_rows(what: Application, due: int, before: int) -> str | None:
     sink = what.sink
-    if sink.mode == "replace" or (sink.mode == "append" and not _has_epoch(what)):
-        there = _count(connection, what, sql.SQL("true"))
+    if sink.mode == "replace" or (sink.mode == "append" and not what.has_epoch):
+        there = what.number("SELECT count(*) FROM {target}")
         # Other programs may write to an append target at the same time, and nothing tells their rows apart.
         if there < before + due if sink.mode == "append" else there != due:
             return f"{before + due} rows are due, and {there} are there"
-    if not _has_epoch(what):
+    if not what.has_epoch:
         return None
-    ours = sql.SQL("_epoch = {}").format(sql.Literal(epoch.epoch_id))
-    there = _count(connection, what, ours)
+    there = what.number("SELECT count(*) FROM {target} WHERE _epoch = {epoch}")
     if there != due:
         return f"{due} rows of the epoch are due, and {there} are there"
     if sink.mode == "upsert" or sink.repeats == "skip" or not STAGED_LINEAGE.keys() <= sink.carried_lineage.keys():
         return None
-    missing = sql.SQL(
-        "SELECT count(*) FROM (SELECT {place} FROM {staging} EXCEPT ALL SELECT {place} FROM {target} WHERE {ours}) m"
-    ).format(place=names(list(STAGED_LINEAGE)), staging=what.staging, target=what.target.identifier, ours=ours)
-    [(lost,)] = execute_sql(connection, missing)[1]
+    lost = what.number(
+        "SELECT count(*) FROM (SELECT {place} FROM {staging} EXCEPT ALL"
+        " SELECT {place} FROM {target} WHERE _epoch = {epoch}) m",
+        place=names(STAGED_LINEAGE),
+    )
     return f"{lost} rows are missing, and as many others have the epoch's number" if lost else None
 
 
-def _wrong_places(connection: Connection, what: Application, epoch: Epoch, due: int) -> str | None:
+def _wrong_places(what: Application, due: int) -> str | None:
     """Rows of an upsert with another epoch or position: later records of their keys would seem older."""
-    if not _has_epoch(what):
+    if not what.has_epoch:
         return None
-    statement = sql.SQL("SELECT count(*) FROM ({}) w JOIN {} t ON {} WHERE t._epoch = {}").format(
-        winners(what), what.target.identifier, same(what.sink.key, "t", "w"), sql.Literal(epoch.epoch_id)
-    )
+    statement = "SELECT count(*) FROM ({winners}) w JOIN {target} t ON {same} WHERE t._epoch = {epoch}"
     if what.kept_order:
-        kept = names(what.kept_order, "t"), names(what.kept_order, "w")
-        statement += sql.SQL(" AND ({}) = ({})").format(*kept)
-    [(there,)] = execute_sql(connection, statement)[1]
-    return (
-        f"{due} rows of the epoch are due, and {there} are there with its number and position" if there != due else None
+        statement += " AND ({t}) = ({w})"
+    there = what.number(statement, t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
+    if there == due:
+        return None
+    return f"{due} rows of the epoch are due, and {there} are there with its number and position"
+
+
+def _missing_keys(what: Application) -> str | None:
+    missing = what.number(
+        "SELECT count(*) FROM (SELECT DISTINCT {key} FROM {staging}) w"
+        " WHERE NOT EXISTS (SELECT FROM {target} t WHERE {same})"
     )
-
-
-def _missing_keys(connection: Connection, what: Application) -> str | None:
-    statement = sql.SQL(
-        "SELECT count(*) FROM (SELECT DISTINCT {key} FROM {staging}) w WHERE NOT EXISTS (SELECT FROM {target} t"
-        " WHERE {same})"
-    ).format(
-        key=names(what.sink.key), staging=what.staging, target=what.target.identifier,
-        same=same(what.sink.key, "t", "w"),
-    )  # fmt: skip
-    [(missing,)] = execute_sql(connection, statement)[1]
     return f"{missing} keys are missing" if missing else None
 
 
-def _keep_sums(connection: Connection, what: Application) -> sql.Identifier:
+def _keep_sums(what: Application) -> sql.Identifier:
     """The sums that each staged key must have afterwards, in a temporary table. Locks the rows that the keys have."""
-    key, target = what.sink.key, what.target.identifier
-    lock = sql.SQL("SELECT 1 FROM {target} t WHERE EXISTS (SELECT FROM {staging} s WHERE {same}) FOR UPDATE")
-    execute_sql(connection, lock.format(target=target, staging=what.staging, same=same(key, "t", "s")))
-    sums = sql.Identifier("pg_temp", f"epochline_sums_{what.target.oid}")
-    statement = sql.SQL(
-        "CREATE TEMP TABLE {sums} ON COMMIT DROP AS SELECT {key}, {added} FROM ({by_key}) s LEFT JOIN {target} t ON"
-        " {same}"
-    ).format(
-        sums=sql.Identifier(sums.strings[1]), key=names(key, "s"), by_key=sums_by_key(what), target=target,
-        same=same(key, "t", "s"),
-        added=sql.SQL(", ").join(
-            sql.SQL("coalesce({}, 0) + {} AS {}").format(
-                sql.Identifier("t", name), sql.Identifier("s", name), sql.Identifier(name)
-            )
-            for name in what.sink.measures
-        ),
+    what.query("SELECT 1 FROM {target} t WHERE EXISTS (SELECT FROM {staging} w WHERE {same}) FOR UPDATE")
+    sums = f"epochline_sums_{what.target.oid}"
+    what.change(
+        "CREATE TEMP TABLE {sums} ON COMMIT DROP AS SELECT {keys}, {added} FROM ({by_key}) w LEFT JOIN {target} t ON"
+        " {same}",
+        sums=sums, keys=names(what.sink.key, "w"), by_key=sums_by_key(what),
+        added=joined(compose("coalesce(t.{m}, 0) + w.{m} AS {m}", m=name) for name in what.sink.measures),
     )  # fmt: skip
-    execute_sql(connection, statement)
-    return sums
+    return sql.Identifier("pg_temp", sums)
 
 
-def _wrong_sums(connection: Connection, what: Application, sums: sql.Identifier) -> str | None:
+def _wrong_sums(what: Application, sums: sql.Identifier) -> str | None:
     key, measures = what.sink.key, what.sink.measures
-    statement = sql.SQL(
+    wrong = what.number(
         "SELECT count(*) FROM {sums} s LEFT JOIN {target} t ON {same}"
-        " WHERE {first} IS NULL OR ({there}) IS DISTINCT FROM ({due})"
-    ).format(
-        sums=sums, target=what.target.identifier, same=same(key, "t", "s"), first=sql.Identifier("t", key[0]),
-        there=names(measures, "t"), due=names(measures, "s"),
+        " WHERE t.{first} IS NULL OR ({there}) IS DISTINCT FROM ({due})",
+        sums=sums, same=same(key, "t", "s"), first=key[0], there=names(measures, "t"), due=names(measures, "s"),
     )  # fmt: skip
-    [(wrong,)] = execute_sql(connection, statement)[1]
     return f"{wrong} keys have another sum than is due" if wrong else None
 
 
-def _has_epoch(what: Application) -> bool:
-    return "_epoch" in what.sink.carried_lineage
-
-
-def _count(connection: Connection, what: Application, condition: sql.Composable) -> int:
-    statement = sql.SQL("SELECT count(*) FROM {} WHERE {}").format(what.target.identifier, condition)
-    return int(execute_sql(connection, statement)[1][0][0])
-
-
-def _changed_rows(connection: Connection, what: Application) -> tuple[int, int, int]:
-    row = run(connection, "rows_changed_by_transaction", oid=what.target.oid).one()
+def _changed_rows(what: Application) -> tuple[int, int, int]:
+    row = run(what.connection, "rows_changed_by_transaction", oid=what.target.oid).one()
     return row.inserted, row.updated, row.deleted

@@ -1,21 +1,30 @@
-"""Claims: each target has one pipeline that writes it, and so have the tables that share rows with it."""
+"""Whose a target is, and whether it is still the table that epochs wrote (ADR 0040).
+
+Each target has one pipeline that writes it, and so have the tables that share rows with it. The heads are past the
+records of its rows. If another table takes its place, no run reads them again, so that later epochs would commit into a
+table that lacks them, and nothing would show it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.external import Files
-from epochline.declare.names import split_table
+from epochline.declare.names import OWNER, deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
+from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import query
 from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.catalog import check_provenance, find_target
-from epochline.postgres.targets.identity import refuse_lost, remember
+from epochline.postgres.targets.catalog import find_target
+
+_POSITION = frozenset({"_topic", "_partition", "_offset"})
 
 
 def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
@@ -81,17 +90,14 @@ def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: Postgr
     DELETE and UPDATE reach the rows of every partition and heir. A table that was renamed is known by its oid.
     """
     schema, table = split_table(sink.table)
-    declared = [split_table(one.table) for one in pipeline.tables]
-    found = run(
-        connection, "claims_that_share_rows", pipeline=pipeline.name, schema=schema, table=table,
-        schemas=[one for one, _ in declared], tables=[one for _, one in declared],
-    ).first()  # fmt: skip
-    if found is not None:
-        whose = "this pipeline writes as well" if found.pipeline == pipeline.name else (
-            f"belongs to pipeline {found.pipeline}"
-        )  # fmt: skip
+    schemas, tables = map(list, zip(*(split_table(target.table) for target in pipeline.tables), strict=True))
+    where = {"pipeline": pipeline.name, "schema": schema, "table": table}
+    other = run(connection, "claims_that_share_rows", **where, schemas=schemas, tables=tables).first()
+    if other is not None:
+        ours = other.pipeline == pipeline.name
+        whose = "this pipeline writes as well" if ours else f"belongs to pipeline {other.pipeline}"
         raise TargetError(
-            f"{pipeline.name}: target {sink.table} shares rows with {found.schema_name}.{found.table_name}, which"
+            f"{pipeline.name}: target {sink.table} shares rows with {other.schema_name}.{other.table_name}, which"
             f" {whose}: one is the other's parent, partition or heir, or the other's under a new name. A row has one"
             " writer. Nothing was changed. Detach the table, or declare another one.",
             f"plan {pipeline.name}",
@@ -100,11 +106,10 @@ def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: Postgr
 
 def _refuse_foreign_rows(connection: Connection, pipeline: str, table: str, lineage: Sequence[str]) -> None:
     """Refuse a newly claimed table that contains rows with positions of another pipeline."""
-    where = sql.Identifier(*split_table(table))
-    if find_target(connection, table) is None:
+    target = find_target(connection, table)
+    if target is None:
         return
-    found, _ = execute_sql(connection, sql.SQL("SELECT 1 FROM {} WHERE _epoch IS NOT NULL LIMIT 1").format(where))
-    if found:
+    if query(connection, "SELECT 1 FROM {table} WHERE _epoch IS NOT NULL LIMIT 1", table=target.identifier):
         reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
         raise TargetError(
             f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
@@ -112,3 +117,189 @@ def _refuse_foreign_rows(connection: Connection, pipeline: str, table: str, line
             f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;",
             f"plan {pipeline}",
         )
+
+
+def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
+    """Refuse an append target with a foreign owner or key, unless it is declared as existing: without columns.
+
+    Raises:
+        TargetError: names owner or key, and what to declare.
+    """
+    if sink.mode != "append" or sink.columns is None:
+        return
+    subject = f"{pipeline.name}: target {sink.table}"
+    schema, table = split_table(sink.table)
+    found = run(connection, "provenance_of_table", schema=schema, table=table).one()
+    remedy = (
+        "Declare another table; or leave out `columns`, which declares a table that exists, with keys and an owner of"
+        " its own"
+    )
+    if not found.is_ours:
+        raise TargetError(
+            f"{subject} belongs to the role {found.owner}, and Epochline makes no table as this role: another program's"
+            f" rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run ALTER TABLE"
+            f" {sink.table} OWNER TO {OWNER}.",
+            "migrate",
+        )
+    filled, own = {*sink.columns, *sink.added_columns}, set(sink.key)
+    unknown = [
+        f"{key['name']} ({', '.join(key['columns']) or 'an expression'})"
+        for key in found.keys
+        # A column that the database fills makes rows differ, and so does the record's position.
+        if key["covers_more"]
+        or (set(key["columns"]) <= filled and not set(key["columns"]) >= _POSITION and set(key["columns"]) != own)
+    ]
+    if unknown:
+        raise TargetError(
+            f"{subject} has a unique key that the declaration does not know: {'; '.join(unknown)}. In mode 'append' the"
+            f" second record of a key would be refused. Nothing was changed. {remedy}; or declare this key,"
+            " in mode 'upsert' or with repeats='skip'.",
+            "migrate",
+        )
+
+
+def refuse_lost(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
+    """Refuse a target that lacks what epochs wrote.
+
+    Raises:
+        TargetError: names the ways to bring the rows back, and the operation that accepts the table as it is.
+    """
+    why = _Claimed(connection, pipeline, sink).lost()
+    if why is not None:
+        name = pipeline.name
+        raise TargetError(
+            f"{name}: target {sink.table} {why}. The heads are past the records of its rows, so no run would read them"
+            " again. Nothing was changed. Bring the table back. If that cannot be, `epochline accept-state"
+            f" {name} --reason …` goes on with what there is; a missing table is made by `epochline migrate` after it."
+            " Then `restore` takes an older copy back to a savepoint of its time, and `replay` writes the rows of an"
+            " append target again, epoch by epoch. Or a pipeline under another name, with another table, reads the past"
+            " with `extend-back`.",
+            f"plan {name}",
+        )
+
+
+def missing_rows(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> str | None:
+    """What a target lacks of the rows that epochs left, or None; counts the whole table of an upsert.
+
+    Rows that were there before the first epoch only add to them.
+    """
+    claimed = _Claimed(connection, pipeline, sink)
+    why = claimed.lost()
+    if why is not None or sink.mode != "upsert" or isinstance(sink, StateTable):
+        return why
+    least = claimed.due().least
+    if claimed.found.now is None or least <= 0:
+        return None
+    [(rows,)] = query(connection, "SELECT count(*) FROM {table}", table=_identifier(sink.table))
+    return f"has {rows} rows, and its epochs left at least {least}" if rows < least else None
+
+
+def remember(connection: Connection, pipeline: Pipeline, sink: PostgresTable, accepted: int | None = None) -> None:
+    """Keep which table is the target now.
+
+    Args:
+        connection: in the transaction of a claim, after `refuse_lost`.
+        pipeline: whose target it is.
+        sink: the target.
+        accepted: the epoch after which an operator accepted the table as it is.
+    """
+    found = _Claimed(connection, pipeline, sink).found
+    if accepted is None and (found.relation, found.deleted_keys) == (found.now, found.deleted_now):
+        return
+    schema, table = split_table(sink.table)
+    now = {"relation": found.now, "deleted_keys": found.deleted_now, "accepted": accepted}
+    run(connection, "remember_relation", pipeline=pipeline.name, schema=schema, table=table, **now)
+
+
+class _Claimed:
+    """The table that a claim is of, and the one that has its name now."""
+
+    def __init__(self, connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
+        self._connection, self._pipeline, self._sink = connection, pipeline, sink
+        schema, table = split_table(sink.table)
+        self._side = deleted_keys_table(pipeline.name, sink.table)
+        where = {"pipeline": pipeline.name, "schema": schema, "table": table, "deleted_keys": self._side}
+        self.found = run(connection, "claimed_relation", **where).one()
+
+    def lost(self) -> str | None:
+        """What shows that the target lacks rows of epochs, as the end of a sentence that begins with its name; or None.
+
+        None as well if no epoch left rows in it. The content of a state table is compared elsewhere (ADR 0012), and the
+        rows of an outbox are counted when they are sent.
+        """
+        sink, found = self._sink, self.found
+        if isinstance(sink, StateTable):
+            return None
+        if found.now is None:
+            if not self._left():
+                return None
+            return "is gone" + ("" if found.moved_to is None else f": it is named {found.moved_to} now")
+        if isinstance(sink, Outbox) or not found.may_read:
+            return None  # Missing rights are told by a check of their own.
+        if found.relation not in (None, found.now):
+            why = self._unlike(self._left())
+            if why is not None:
+                return why
+        if sink.mode in ("upsert", "add") and self._is_empty(sink.table):
+            due = self.due()
+            if due.least > 0:
+                return f"is empty, although epochs up to {due.epoch_id} left rows there"
+        return self._deleted_keys_lost()
+
+    def due(self) -> Any:
+        """The number of rows that epochs left at least, and the newest of these epochs."""
+        return run(self._connection, "rows_due_in_target", **self._after()).one()
+
+    def _after(self) -> dict[str, Any]:
+        return {"pipeline": self._pipeline.name, "sink": self._sink.table, "after": self.found.accepted_epoch}
+
+    def _left(self) -> list[int]:
+        """The epochs that must have a row in the target, the newest first; of an outbox, those that are not sent."""
+        if isinstance(self._sink, Outbox):
+            due = run(self._connection, "due_receipts", pipeline=self._pipeline.name)
+            unsent = [row.epoch_id for row in due if row.sink == self._sink.topic.name and row.rows]
+            return [epoch for epoch in unsent if epoch > self.found.accepted_epoch]
+        gone, left = 0, []
+        for row in run(self._connection, "rows_of_epochs_in_target", **self._after()):
+            if row.written > gone:
+                left.append(row.epoch_id)
+            if self._sink.mode == "replace":
+                break
+            gone += row.replaced
+        return left
+
+    def _unlike(self, epochs: Sequence[int]) -> str | None:
+        """Why a table of another oid does not hold the rows of these epochs; None if it does, as one from a dump."""
+        if not epochs:
+            return None
+        another = "is another table than the one that epochs wrote"
+        if "_epoch" not in self._sink.carried_lineage:
+            return f"{another}, and without lineage nothing tells whether it has them"
+        missing = query(
+            self._connection,
+            "SELECT e FROM unnest({epochs}::bigint[]) e WHERE NOT EXISTS (SELECT FROM {t} t WHERE t._epoch = e)",
+            epochs=list(epochs), t=_identifier(self._sink.table),
+        )  # fmt: skip
+        if not missing:
+            return None
+        more = f" and {len(missing) - 1} other epochs" if len(missing) > 1 else ""
+        return f"{another}: it has no row of epoch {max(missing)[0]}{more}"
+
+    def _deleted_keys_lost(self) -> str | None:
+        """Whether deleted keys were forgotten, so that an older record that arrives later would bring one back."""
+        if self.found.deleted_keys in (None, self.found.deleted_now):
+            return None
+        harm = "older records would bring deleted keys back"
+        if self.found.deleted_now is None:
+            written = self.due().epoch_id is not None
+            return f"has lost its table of deleted keys: {harm}" if written else None
+        if self._is_empty(f"epochline.{self._side}") and self.due().deleted:
+            return f"has a new table of deleted keys, which is empty: {harm}"
+        return None
+
+    def _is_empty(self, table: str) -> bool:
+        return not query(self._connection, "SELECT 1 FROM {table} LIMIT 1", table=_identifier(table))
+
+
+def _identifier(table: str) -> sql.Identifier:
+    return sql.Identifier(*split_table(table))

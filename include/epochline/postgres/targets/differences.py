@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -11,7 +11,7 @@ from epochline.declare.columns import STAGED_LINEAGE, is_reserved
 from epochline.declare.names import split_table
 from epochline.declare.table import PostgresTable
 from epochline.ports import RowDifference, TableDifference
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import compose, joined, query, same
 from epochline.protocol.staging import StagedTable
 
 
@@ -23,32 +23,22 @@ def difference(
     Values are compared as text, because some types of PostgreSQL have no equality operator.
     """
     columns = [name for name in staged.columns if not is_reserved(name)]
-    place = list(STAGED_LINEAGE)
-    parts = {
-        "target": sql.Identifier(*split_table(sink.table)),
-        "staging": sql.Identifier("epochline_staging", staged.table),
-        "epoch": sql.Literal(epoch_id),
-        "same_place": sql.SQL(" AND ").join(
-            sql.SQL("t.{name} = s.{name}").format(name=sql.Identifier(name)) for name in place
-        ),
-        "kind": sql.SQL(
-            "CASE WHEN t._offset IS NULL THEN 'inserted' WHEN s._offset IS NULL THEN 'deleted'"
-            " WHEN {} IS DISTINCT FROM {} THEN 'changed' ELSE 'same' END"
-        ).format(_texts(columns, "t"), _texts(columns, "s")),
-        "place": sql.SQL(", ").join(
-            sql.SQL("coalesce(t.{name}, s.{name}) AS {name}").format(name=sql.Identifier(name)) for name in place
-        ),
-        "before": _texts(columns, "t"),
-        "after": _texts(columns, "s"),
-    }
-    compared = sql.SQL(
-        "SELECT {kind} AS kind, {place}, {before} AS before, {after} AS after FROM (SELECT * FROM {target}"
-        " WHERE _epoch = {epoch}) t FULL JOIN {staging} s ON {same_place}"
-    ).format(**parts)
-    counted = sql.SQL("SELECT kind, count(*) FROM ({}) c GROUP BY kind").format(compared)
-    counts: dict[str, int] = dict(execute_sql(connection, counted)[1])
-    first = sql.SQL("SELECT * FROM ({}) c WHERE kind <> 'same' ORDER BY 2, 3, 4, 5 LIMIT {}")
-    rows = execute_sql(connection, first.format(compared, sql.Literal(samples)))[1]
+    compared = compose(
+        "SELECT CASE WHEN t._offset IS NULL THEN 'inserted' WHEN s._offset IS NULL THEN 'deleted'"
+        " WHEN {before} IS DISTINCT FROM {after} THEN 'changed' ELSE 'same' END AS kind,"
+        " {place}, {before} AS before, {after} AS after"
+        " FROM (SELECT * FROM {target} WHERE _epoch = {epoch}) t FULL JOIN {staging} s ON {same_place}",
+        before=_texts(columns, "t"), after=_texts(columns, "s"), epoch=epoch_id,
+        place=joined(compose("coalesce(t.{c}, s.{c}) AS {c}", c=name) for name in STAGED_LINEAGE),
+        target=sql.Identifier(*split_table(sink.table)), staging=sql.Identifier("epochline_staging", staged.table),
+        same_place=same(STAGED_LINEAGE, "t", "s"),
+    )  # fmt: skip
+    counts = dict(query(connection, "SELECT kind, count(*) FROM ({compared}) c GROUP BY kind", compared=compared))
+    rows = query(
+        connection,
+        "SELECT * FROM ({compared}) c WHERE kind <> 'same' ORDER BY 2, 3, 4, 5 LIMIT {samples}",
+        compared=compared, samples=samples,
+    )  # fmt: skip
     return TableDifference(
         table=sink.table,
         samples=[_row(columns, *row) for row in rows],
@@ -62,18 +52,14 @@ def _row(
 ) -> RowDifference:  # fmt: skip
     was, now = dict(zip(columns, before, strict=True)), dict(zip(columns, after, strict=True))
     if kind == "changed":
-        kept = [name for name in columns if was[name] != now[name]]
-        was, now = _only(was, kept), _only(now, kept)
+        changed = [name for name in columns if was[name] != now[name]]
+        was, now = {name: was[name] for name in changed}, {name: now[name] for name in changed}
     return RowDifference(
         kind=kind, place=(topic, partition, offset, number),
         before={} if kind == "inserted" else was, after={} if kind == "deleted" else now,
     )  # fmt: skip
 
 
-def _only(values: Mapping[str, str | None], names: Sequence[str]) -> dict[str, str | None]:
-    return {name: values[name] for name in names}
-
-
 def _texts(columns: Sequence[str], side: str) -> sql.Composed:
-    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(side, name)) for name in columns)
-    return sql.SQL("ARRAY[{}]").format(texts)
+    texts = joined(compose("{c}::text", c=sql.Identifier(side, name)) for name in columns)
+    return compose("ARRAY[{texts}]", texts=texts)

@@ -14,17 +14,17 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import compose, joined, names
 from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.application import Application, given_values, names, same
+from epochline.postgres.targets.application import Application
+from epochline.postgres.targets.catalog import Target
 from epochline.postgres.targets.fates import with_fate
-from epochline.protocol.epoch import Epoch
 
 FATES = sql.Identifier("pg_temp", "epochline_fate")
 NUMBER, FATE, TURN = "_epochline_number", "_epochline_fate", "_epochline_turn"
 """Columns of `FATES` beside the staged ones: the number of the row, what becomes of it, when it is written."""
 
-_COLUMNS = {"number": sql.Identifier(NUMBER), "fate": sql.Identifier(FATE)}
+_PARTS = {"fates": FATES, "number": NUMBER, "fate": FATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class ExclusiveRule:
     """One index or constraint: no two rows for which its condition holds may agree in all its elements."""
 
     name: str
-    elements: tuple[Mapping[str, Any], ...]
+    elements: Sequence[Mapping[str, Any]]
     condition: str | None
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     """The columns that are elements by themselves."""
-    read: tuple[str, ...]
+    read: Sequence[str]
     """All columns that expressions and condition read, too."""
     nulls_are_equal: bool
     excludes: bool
@@ -55,40 +55,31 @@ def is_exclusive(what: Application) -> bool:
     return what.target.exclusive or bool(what.target.unique_keys - {frozenset(what.sink.key)})
 
 
-def exclusive_rules(connection: Connection, what: Application) -> list[ExclusiveRule]:
+def exclusive_rules(connection: Connection, target: Target, key: Sequence[str]) -> list[ExclusiveRule]:
     """The rules of a target beyond its key."""
-    rows = run(connection, "exclusive_rules", oid=what.target.oid, key=list(what.sink.key))
-    return [
-        ExclusiveRule(
-            name=row.name, elements=tuple(row.elements), condition=row.condition, columns=tuple(row.columns),
-            read=tuple(row.read), nulls_are_equal=row.nulls_are_equal, excludes=row.excludes,
-        )
-        for row in rows
-    ]  # fmt: skip
+    rows = run(connection, "exclusive_rules", oid=target.oid, key=list(key)).mappings()
+    return [ExclusiveRule(**row) for row in rows]
 
 
-def keep_fates(connection: Connection, what: Application) -> None:
+def keep_fates(what: Application) -> None:
     """Keep each winner that changes the target, with its fate, numbered in the order of records, in `FATES`."""
-    order = [name for name in STAGED_LINEAGE if name in what.staged.columns] or list(what.sink.key)
-    execute_sql(connection, sql.SQL("DROP TABLE IF EXISTS {}").format(FATES))
-    numbered = sql.SQL(
+    order = [name for name in STAGED_LINEAGE if name in what.staged.columns] or what.sink.key
+    what.change("DROP TABLE IF EXISTS {fates}", **_PARTS)
+    what.change(
         "CREATE TABLE {fates} AS SELECT f.*, row_number() OVER (ORDER BY {order}) AS {number},"
-        " NULL::bigint AS {turn} FROM ({fated}) f WHERE {fate} IN ('inserted', 'updated', 'deleted')"
-    ).format(
-        fates=FATES, order=names(order, "f"), number=sql.Identifier(NUMBER), turn=sql.Identifier(TURN),
-        fated=with_fate(what, names(list(what.staged.columns), "w"), FATE), fate=sql.Identifier(FATE),
+        " NULL::bigint AS {turn} FROM ({fated}) f WHERE {fate} IN ('inserted', 'updated', 'deleted')",
+        order=names(order, "f"), turn=TURN, fated=with_fate(what, names(what.staged.columns, "w"), FATE), **_PARTS,
     )  # fmt: skip
-    execute_sql(connection, numbered)
-    execute_sql(connection, sql.SQL("ANALYZE {}").format(FATES))
+    what.change("ANALYZE {fates}", **_PARTS)
 
 
-def give_turns(connection: Connection, numbers: Sequence[int]) -> None:
+def give_turns(what: Application, numbers: Sequence[int]) -> None:
     """Say in which order these rows are written."""
-    statement = sql.SQL(
-        "UPDATE {} f SET {} = v.turn FROM unnest({}) WITH ORDINALITY v (number, turn) WHERE f.{} = v.number"
-    )
-    listed = sql.SQL("{}::bigint[]").format(sql.Literal(list(numbers)))
-    execute_sql(connection, statement.format(FATES, sql.Identifier(TURN), listed, sql.Identifier(NUMBER)))
+    what.change(
+        "UPDATE {fates} f SET {turn} = v.turn FROM unnest({numbers}::bigint[]) WITH ORDINALITY v (number, turn)"
+        " WHERE f.{number} = v.number",
+        turn=TURN, numbers=list(numbers), **_PARTS,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,28 +93,27 @@ class Meeting:
     rule: ExclusiveRule
 
 
-def waits(connection: Connection, what: Application, epoch: Epoch, rules: Sequence[ExclusiveRule]) -> list[Meeting]:
+def waits(what: Application, rules: Sequence[ExclusiveRule]) -> list[Meeting]:
     """Rows of `FATES` that take a value which another row of the epoch gives up."""
-    freed = sql.SQL(
+    freed = what.compose(
         "SELECT w.{number}, w.{fate}, t.* FROM {fates} w JOIN {target} t ON {same}"
-        " WHERE w.{fate} IN ('updated', 'deleted')"
-    ).format(fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"), **_COLUMNS)
-    made = _made(connection, what, epoch)
-    found = []
-    for rule in rules:
-        statement = sql.SQL(
+        " WHERE w.{fate} IN ('updated', 'deleted')",
+        **_PARTS,
+    )
+    made = _made(what)
+    return [
+        Meeting(taker=taker, holder=holder, leaves=leaves, rule=rule)
+        for rule in rules
+        for taker, holder, leaves in what.query(
             "SELECT DISTINCT n.{number}, o.{number}, o.{fate} = 'deleted'"
-            " FROM ({made}) n JOIN ({others}) o ON {agree} AND n.{number} <> o.{number}"
-        ).format(
-            made=_as_indexed(what, rule, made), others=_as_indexed(what, rule, freed), agree=_agree(rule), **_COLUMNS
+            " FROM ({made}) n JOIN ({freed}) o ON {agree} AND n.{number} <> o.{number}",
+            made=_as_indexed(what, rule, made), freed=_as_indexed(what, rule, freed), agree=_agree(rule), **_PARTS,
         )
-        rows = execute_sql(connection, statement)[1]
-        found += [Meeting(taker=taker, holder=holder, leaves=leaves, rule=rule) for taker, holder, leaves in rows]
-    return found
+    ]  # fmt: skip
 
 
 def broken(
-    connection: Connection, what: Application, epoch: Epoch, rules: Sequence[ExclusiveRule]
+    what: Application, rules: Sequence[ExclusiveRule]
 ) -> tuple[list[tuple[int, ExclusiveRule]], list[tuple[int, ExclusiveRule]]]:
     """Rows of `FATES` that cannot be there in the end, each with the rule: another row holds their value and keeps it.
 
@@ -131,107 +121,100 @@ def broken(
         Those whose value a row holds that the epoch does not change; and of two rows of the epoch, the one of the later
         record. Where the earlier one cannot be there either, the later one is left for the next call.
     """
-    kept = sql.SQL(
+    kept = what.compose(
         "SELECT NULL::bigint AS {number}, NULL AS {fate}, t.* FROM {target} t"
-        " WHERE NOT EXISTS (SELECT FROM {fates} w WHERE {same} AND w.{fate} IN ('updated', 'deleted'))"
-    ).format(fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"), **_COLUMNS)
-    made = _made(connection, what, epoch)
+        " WHERE NOT EXISTS (SELECT FROM {fates} w WHERE {same} AND w.{fate} IN ('updated', 'deleted'))",
+        **_PARTS,
+    )
+    made = _made(what)
 
     def takers(others: sql.Composable, condition: sql.Composable) -> list[tuple[int, ExclusiveRule]]:
-        # Thousands of rows with one value are millions of pairs: one holder is enough.
-        statement = sql.SQL(
-            "SELECT n.{number} FROM ({made}) n WHERE EXISTS (SELECT FROM ({others}) o WHERE {agree} AND {condition})"
-        )
         return [
             (number, rule)
             for rule in rules
-            for (number,) in execute_sql(
-                connection,
-                statement.format(
-                    made=_as_indexed(what, rule, made), others=_as_indexed(what, rule, others), agree=_agree(rule),
-                    condition=condition, **_COLUMNS,
-                ),
-            )[1]
+            # Thousands of rows with one value are millions of pairs: one holder is enough.
+            for (number,) in what.query(
+                "SELECT n.{number} FROM ({made}) n WHERE EXISTS (SELECT FROM ({o}) o WHERE {agree} AND {condition})",
+                made=_as_indexed(what, rule, made), o=_as_indexed(what, rule, others), agree=_agree(rule),
+                condition=condition, **_PARTS,
+            )
         ]  # fmt: skip
 
-    out = takers(kept, sql.SQL("true"))
-    later = sql.SQL("n.{number} > o.{number}").format(**_COLUMNS)
+    held = takers(kept, sql.SQL("true"))
+    later = compose("n.{number} > o.{number}", number=NUMBER)
     among = takers(made, later)
     if among:
-        numbers = sql.Literal([number for number, _ in [*out, *among]])
-        stays = sql.SQL(" AND o.{number} <> ALL ({numbers}::bigint[])").format(numbers=numbers, **_COLUMNS)
-        among = takers(made, later + stays)
-    return out, among
+        gone = [number for number, _ in [*held, *among]]
+        among = takers(made, later + compose(" AND o.{number} <> ALL ({gone}::bigint[])", number=NUMBER, gone=gone))
+    return held, among
 
 
 def _as_indexed(what: Application, rule: ExclusiveRule, rows: sql.Composable) -> sql.Composed:
     """The elements of a rule for rows of the target's form, as its index holds them."""
     elements = [
-        sql.SQL("({}){}").format(
-            sql.SQL(one["expression"]),
-            sql.SQL(" COLLATE {}").format(sql.Identifier(*one["collation"])) if one["collation"] else sql.SQL(""),
+        compose(
+            "({expression}){collation}",
+            expression=sql.SQL(element["expression"]),
+            collation=compose(" COLLATE {name}", name=sql.Identifier(*element["collation"]))
+            if element["collation"]
+            else sql.SQL(""),
         )
-        for one in rule.elements
+        for element in rule.elements
     ]
-    listed = sql.SQL(", ").join(sql.SQL("{} AS e{}").format(one, sql.SQL(str(at))) for at, one in enumerate(elements))
+    listed = joined(compose("{e} AS {name}", e=element, name=f"e{at}") for at, element in enumerate(elements))
     if rule.nulls_are_equal:
         # PostgreSQL takes NULLs for equal where it compares whole rows.
-        listed = sql.SQL("ROW({}) AS e0").format(sql.SQL(", ").join(elements))
-    return sql.SQL("SELECT {number}, {fate}, {listed} FROM ({rows}) AS {name} WHERE {condition}").format(
-        listed=listed, rows=rows, name=sql.Identifier(what.target.name), condition=sql.SQL(rule.condition or "true"),
-        **_COLUMNS,
+        listed = compose("ROW({elements}) AS e0", elements=joined(elements))
+    return compose(
+        "SELECT {number}, {fate}, {listed} FROM ({rows}) AS {name} WHERE {condition}",
+        listed=listed, rows=rows, name=what.target.name, condition=sql.SQL(rule.condition or "true"), **_PARTS,
     )  # fmt: skip
 
 
 def _agree(rule: ExclusiveRule) -> sql.Composable:
     if rule.nulls_are_equal:
         return sql.SQL("n.e0 = o.e0")
-    return sql.SQL(" AND ").join(
-        sql.SQL("n.e{at} OPERATOR({schema}.{operator}) o.e{at}").format(
-            at=sql.SQL(str(at)), schema=sql.Identifier(one["operator"][0]), operator=sql.SQL(one["operator"][1])
-        )
-        for at, one in enumerate(rule.elements)
-    )
+    elements = []
+    for at, element in enumerate(rule.elements):
+        schema, operator = element["operator"]
+        operator_in = compose("OPERATOR({schema}.{operator})", schema=schema, operator=sql.SQL(operator))
+        elements.append(compose("n.{e} {operator} o.{e}", e=f"e{at}", operator=operator_in))
+    return joined(elements, " AND ")
 
 
-def _made(connection: Connection, what: Application, epoch: Epoch) -> sql.Composed:
+def _made(what: Application) -> sql.Composed:
     """The rows that the epoch makes of the target, as a query with number and fate."""
-    columns, generated = made_columns(connection, what, epoch)
-    base = sql.SQL(
+    columns, generated = made_columns(what)
+    base = what.compose(
         "SELECT w.{number}, w.{fate}, {columns} FROM {fates} w LEFT JOIN {target} t ON {same}"
-        " WHERE w.{fate} IN ('inserted', 'updated')"
-    ).format(
-        columns=_listed(columns), fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"),
-        **_COLUMNS,
+        " WHERE w.{fate} IN ('inserted', 'updated')",
+        columns=_listed(columns), **_PARTS,
     )  # fmt: skip
     if not generated:
         return base
-    name = sql.Identifier(what.target.name)
-    return sql.SQL("SELECT {name}.*, {generated} FROM ({base}) AS {name}").format(
-        name=name, generated=_listed(generated), base=base
-    )
+    return compose(
+        "SELECT {name}.*, {generated} FROM ({base}) AS {name}",
+        name=what.target.name, generated=_listed(generated), base=base,
+    )  # fmt: skip
 
 
-def made_columns(
-    connection: Connection, what: Application, epoch: Epoch
-) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
+def made_columns(what: Application) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
     """The columns of a row that the epoch makes of ``w`` in `FATES` and its target row ``t``; the generated ones."""
-    columns = given_values(what, epoch, "w")
-    expressions = {row.name: row.expression for row in run(connection, "filled_by_the_database", oid=what.target.oid)}
+    columns = what.given("w")
     generated: dict[str, sql.Composable] = {}
     for name, column in what.target.columns.items():
-        default = expressions.get(name)
         if column.generated:
-            generated[name] = sql.SQL(f"({default})")
+            generated[name] = sql.SQL(f"({column.expression})")
         elif name not in columns:
             # The next value of a sequence excludes no row.
-            fresh = "NULL" if default is None or "nextval(" in default else f"({default})"
-            value = sql.SQL("CASE WHEN w.{fate} = 'updated' THEN {old} ELSE CAST({fresh} AS {kind}) END")
-            columns[name] = value.format(
-                old=sql.Identifier("t", name), fresh=sql.SQL(fresh), kind=sql.SQL(column.kind), **_COLUMNS
+            default = column.expression
+            columns[name] = compose(
+                "CASE WHEN w.{fate} = 'updated' THEN t.{name} ELSE CAST({default} AS {kind}) END",
+                default=sql.SQL("NULL" if default is None or "nextval(" in default else f"({default})"),
+                name=name, kind=sql.SQL(column.kind), fate=FATE,
             )  # fmt: skip
     return columns, generated
 
 
 def _listed(columns: Mapping[str, sql.Composable]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.SQL("{} AS {}").format(one, sql.Identifier(name)) for name, one in columns.items())
+    return joined(compose("{value} AS {name}", value=value, name=name) for name, value in columns.items())

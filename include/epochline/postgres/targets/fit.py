@@ -1,23 +1,201 @@
-"""How existing targets fit a declaration, for its author: what would be refused, and what goes nowhere."""
+"""Compare a target with its declaration: what the plan refuses, and for its author, what goes nowhere."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
 from sqlalchemy import Connection
 
-from epochline.declare.names import order_column
+from epochline.declare.columns import INTEGERS, STAGED_PLACE, is_reserved
+from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.table import PostgresTable
+from epochline.declare.table import PostgresTable, order_columns
+from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Fit
-from epochline.postgres.targets.catalog import filled_columns, find_target
+from epochline.postgres.targets.application import remembers_deleted
+from epochline.postgres.targets.catalog import Target, find_target
+from epochline.postgres.targets.claims import check_provenance, refuse_lost
+from epochline.postgres.targets.columns import TargetColumn
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
-from epochline.postgres.targets.identity import refuse_lost
+from epochline.postgres.targets.rights import missing_rights, refused_by_publication
+
+
+def filled_columns(
+    connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target | None
+) -> dict[str, str]:
+    """Check a target against its declaration; return the columns that the sink fills, in order, with their types.
+
+    Args:
+        connection: of the ledger's login.
+        pipeline: the declaration.
+        sink: whose target it is.
+        target: as the catalog shows it; None if it does not exist.
+
+    Raises:
+        TargetError: the table is missing or does not fit; the message says how to correct it.
+    """
+    subject = f"{pipeline.name}: target {sink.table}"
+    if target is None:
+        if sink.columns is None:
+            raise TargetError(f"{subject} does not exist. Create it.", f"plan {pipeline.name}")
+        raise TargetError(f"{subject} does not exist. The command makes it.", "migrate")
+    with _refusing(subject, f"plan {pipeline.name}"):
+        filled = _declared(sink, target) if sink.columns is not None else _by_catalog(pipeline, sink, target)
+        missing = missing_rights(connection, sink, columns=[*filled, *sink.added_columns])
+        if missing:
+            raise _UnfitError(f": the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
+        _check_required(sink, target, filled)
+        _check_lineage(sink, target)
+        if sink.key:
+            _check_key(sink, target, filled)
+        published = refused_by_publication(connection, sink, target)
+        if published is not None:
+            raise _UnfitError(f": {published}")
+    side = f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
+    if remembers_deleted(sink) and find_target(connection, side) is None:
+        raise TargetError(f"{subject}: its table of deleted keys is missing. The command makes it.", "migrate")
+    return filled
+
+
+class _UnfitError(Exception):
+    """What is wrong with a target, as the end of a sentence that begins with its name."""
+
+
+@contextmanager
+def _refusing(subject: str, command: str) -> Iterator[None]:
+    try:
+        yield
+    except _UnfitError as unfit:
+        raise TargetError(f"{subject}{unfit}", command) from unfit
+
+
+def check_existing(connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
+    """Check an existing append target whose columns are declared, before anything else is made for the pipeline.
+
+    Raises:
+        TargetError: the table is not one that `epochline migrate` could have made from the declaration.
+    """
+    if sink.mode != "append" or sink.columns is None:
+        return
+    with _refusing(f"{pipeline.name}: target {sink.table}", "migrate"):
+        _check_required(sink, target, _declared(sink, target))
+        _check_lineage(sink, target)
+    check_provenance(connection, pipeline, sink)
+
+
+def _declared(sink: PostgresTable, target: Target) -> dict[str, str]:
+    wrong = []
+    for name, kind in (sink.columns or {}).items():
+        column = target.columns.get(name)
+        if column is None:
+            wrong.append(f"{name} {kind} is missing")
+        elif column.kind != kind:
+            wrong.append(f"{name} is {column.kind}, declared as {kind}")
+        elif not column.writable:
+            wrong.append(f"{name} is generated")
+    if wrong:
+        raise _UnfitError(
+            f" is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the declaration."
+        )
+    return dict(sink.columns or {})
+
+
+def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
+    own_rows = sink.select is not None or pipeline.is_transformed
+    _refuse_generated([] if own_rows else pipeline.parsed_columns, target)
+    filled = {}
+    for name, column in target.columns.items():
+        if is_reserved(name) or name == sink.insert_time or not column.writable:
+            continue
+        if sink.mode == "add" and name not in (*sink.key, *sink.measures):
+            continue
+        if name in pipeline.parsed_columns if not own_rows else column.required or not column.not_null:
+            if column.unfit is not None:
+                # The plan itself would say the same again.
+                raise TargetError(
+                    f"{pipeline.name}: target {sink.table}: column {name} is {column.kind}, {column.unfit}. Its values"
+                    f" cannot be checked. Give the column another type: ALTER TABLE {sink.table} ALTER COLUMN {name}"
+                    f" TYPE jsonb USING to_jsonb({name}).",
+                    f"run {pipeline.name}",
+                )
+            filled[name] = column.kind
+    if not filled:
+        raise _UnfitError(
+            f" has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
+            f" table has {', '.join(target.columns)}."
+        )
+    own = sink.carried_lineage if sink.key_is_place else {}
+    missing = [name for name in (*sink.key, *sink.measures) if name not in {**filled, **own}]
+    if missing:
+        raise _UnfitError(f" has no column {', '.join(missing)} to fill, which the declaration names.")
+    return filled
+
+
+def _refuse_generated(record: Iterable[str], target: Target) -> None:
+    """Refuse a column of the record that the table generates: its own value would be stored instead (INV-9)."""
+    refused = [name for name in record if name in target.columns and not target.columns[name].writable]
+    if refused:
+        names = ", ".join(refused)
+        raise _UnfitError(
+            f": the record has {names}, and the table generates {names} itself, so that it would store other values."
+            f" Run ALTER TABLE {target.schema}.{target.name} ALTER COLUMN {refused[0]} SET GENERATED BY DEFAULT if it"
+            " is an identity column, or leave the column out of parse or by a `select` of the sink."
+        )
+
+
+def _check_required(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+    carried = set(filled) | set(sink.added_columns) | {order_column(name) for name in sink.order_by}
+    left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
+    if left_out:
+        raise _UnfitError(
+            f": {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
+            " drop NOT NULL, or fill it."
+        )
+
+
+def _check_lineage(sink: PostgresTable, target: Target) -> None:
+    wrong = [
+        f"{name} {kind}"
+        for name, kind in sink.added_columns.items()
+        if name not in target.columns or target.columns[name].kind != kind or not target.columns[name].writable
+    ]
+    if wrong:
+        raise _UnfitError(
+            f" lacks {', '.join(wrong)}, which tell a row's record, epoch and time. Add these columns, or"
+            " declare the sink with lineage=False (an audit can then compare counts only)."
+        )
+
+
+def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+    if frozenset(sink.key) not in target.unique_keys:
+        raise _UnfitError(
+            f": mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)}). Create it."
+        )
+    nullable = [name for name in sink.key if not target.columns[name].not_null]
+    if nullable:
+        raise _UnfitError(f": key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+    inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
+    if inexact:
+        raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
+
+
+def _adds_exactly(column: TargetColumn) -> bool:
+    return not column.is_array and column.plain in INTEGERS | {"numeric"} and column.staged == column.base
+
+
+def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
+    """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
+    orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
+    place = STAGED_PLACE if isinstance(sink, Outbox) else {}
+    return {**(sink.columns or {}), **sink.added_columns, **orders, **place}
 
 
 def compare(connection: Connection, pipeline: Pipeline) -> Fit:
     """Compare the targets that exist with the declaration. Changes nothing."""
     problems: list[str] = []
-    filled: list[tuple[PostgresTable, dict[str, str]]] = []
+    filled: list[tuple[PostgresTable, Target, dict[str, str]]] = []
     targets = []
     for sink in pipeline.tables:
         try:
@@ -25,7 +203,7 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
             target = find_target(connection, sink.table)
             if target is not None:
                 targets.append(target)
-                filled.append((sink, filled_columns(connection, pipeline, sink, target)))
+                filled.append((sink, target, filled_columns(connection, pipeline, sink, target)))
         except TargetError as error:
             problems.append(error.said)
     try:
@@ -34,28 +212,25 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
         problems.append(error.said)
     if pipeline.is_transformed or any(sink.select is not None for sink in pipeline.targets):
         return Fit(problems=problems)  # Which columns a function takes from the record is its own matter.
-    taken = {name for _, columns in filled for name in columns}
-    taken |= {name for one in pipeline.written for name in (*(one.columns or ()), *one.key, *one.order_by)}
+    taken = {name for _, _, columns in filled for name in columns}
+    taken |= {name for sink in pipeline.written for name in (*(sink.columns or ()), *sink.key, *sink.order_by)}
     notes = [
         note
-        for sink, columns in filled
-        if sink.columns is None and (note := _unfilled(connection, pipeline, sink, columns, taken)) is not None
+        for sink, target, columns in filled
+        if sink.columns is None and (note := _unfilled(pipeline, sink, target, columns, taken)) is not None
     ]
     return Fit(problems=problems, notes=notes)
 
 
 def _unfilled(
-    connection: Connection, pipeline: Pipeline, sink: PostgresTable, columns: dict[str, str], taken: set[str]
+    pipeline: Pipeline, sink: PostgresTable, target: Target, filled: dict[str, str], taken: set[str]
 ) -> str | None:
     """What the record has and no sink takes, if the table has columns that nothing fills."""
-    target = find_target(connection, sink.table)
-    own = {*columns, *sink.added_columns, *map(order_column, sink.order_by)}
-    columns_there = {} if target is None else target.columns
-    left = [
-        name for name, one in columns_there.items() if one.writable and name not in own and not name.startswith("_")
-    ]
+    own = {*filled, *sink.added_columns, *map(order_column, sink.order_by)}
+    writable = [name for name, column in target.columns.items() if column.writable]
+    left = [name for name in writable if name not in own and not name.startswith("_")]
     alike = {name.casefold(): name for name in left}
-    record = [name for name in pipeline.parsed_columns if name not in columns]
+    record = [name for name in pipeline.parsed_columns if name not in filled]
     unused = [name for name in record if name not in taken or name.casefold() in alike]
     if sink.mode == "add" or not left or not unused:
         return None

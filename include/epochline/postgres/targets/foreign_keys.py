@@ -1,4 +1,4 @@
-"""Foreign keys between the targets of a pipeline: the order in which an epoch writes them, and what no order fits.
+"""Foreign keys of targets: the order in which an epoch writes tables, and what deletes and updates would do to others.
 
 Rows are written parents first and taken away children first. What a constraint that can be deferred says is compared at
 the end, so it asks for no order (ADR 0041).
@@ -6,63 +6,22 @@ the end, so it asks for no order (ADR 0041).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from psycopg2 import sql
+from psycopg2 import errors, sql
 from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import as_text, execute_sql
+from epochline.postgres.queries.composed import as_text, change, compose, joined, names, query
+from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
 
-if TYPE_CHECKING:
-    from epochline.postgres.targets.catalog import Target
-
-_NO_ACTION = "a"
-_CHANGES_CHILDREN = frozenset("cnd")
-"""CASCADE, SET NULL and SET DEFAULT, as ``pg_constraint`` writes them."""
-
-Place = tuple[str, str]
-"""Schema and name of a table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignKey:
-    """One foreign key of the catalog."""
-
-    schema: str
-    name: str
-    child: Place
-    parent: Place
-    columns: tuple[str, ...]
-    referenced: tuple[str, ...]
-    deferrable: bool
-    on_delete: str
-    on_update: str
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Self:
-        """From a row of ``rules_of_table``."""
-        lists = {name: tuple(row[name]) for name in ("child", "parent", "columns", "referenced")}
-        return cls(**{**row, **lists})
-
-    @property
-    def deletes_wait(self) -> bool:
-        """Whether a parent can be deleted now and inserted later in the transaction: no action can be deferred."""
-        return self.deferrable and self.on_delete == _NO_ACTION
-
-    @property
-    def deletes_change_children(self) -> bool:
-        """Whether deleting a parent deletes or changes its children."""
-        return self.on_delete in _CHANGES_CHILDREN
-
-    @property
-    def updates_change_children(self) -> bool:
-        """Whether another value in a parent changes its children."""
-        return self.on_update in _CHANGES_CHILDREN
+DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
+"""What a foreign key does to the rows that refer to a row that goes (pg_constraint.confdeltype and confupdtype)."""
+UPDATES = {action: said for action, said in DELETES.items() if action != "c"}
+"""The same for a value that changes. ON UPDATE CASCADE is no harm: what refers follows the value."""
 
 
 def parents_first(targets: Iterable[Target]) -> tuple[list[Place], list[Place]]:
@@ -93,12 +52,20 @@ def _sorted(targets: Sequence[Target], counts: Callable[[ForeignKey], bool]) -> 
     return order, left
 
 
+def referring_first(connection: Connection, sinks: Sequence[PostgresTable]) -> list[PostgresTable]:
+    """The sinks in an order in which each table comes before the tables that its foreign keys refer to."""
+    by_place = {split_table(sink.table): sink for sink in sinks}
+    targets = [find_target(connection, sink.table) for sink in sinks]
+    order, circle = parents_first([target for target in targets if target is not None])
+    return [by_place[place] for place in [*reversed(circle), *reversed(order)]]
+
+
 def defer(connection: Connection, targets: Iterable[Target], mode: str = "DEFERRED") -> None:
     """Let the constraints of these targets that can be deferred wait, or compare them now (mode ``IMMEDIATE``)."""
-    found = sorted({one for target in targets for one in target.deferrable})
-    if found:
-        listed = sql.SQL(", ").join(sql.Identifier(*one) for one in found)
-        execute_sql(connection, sql.SQL("SET CONSTRAINTS {} {}").format(listed, sql.SQL(mode)))
+    constraints = sorted({constraint for target in targets for constraint in target.deferrable})
+    if constraints:
+        listed = joined(sql.Identifier(*constraint) for constraint in constraints)
+        change(connection, "SET CONSTRAINTS {listed} {mode}", listed=listed, mode=sql.SQL(mode))
 
 
 def refuse_unorderable(connection: Connection, pipeline: Pipeline, targets: Collection[Target]) -> None:
@@ -144,15 +111,80 @@ def _deferring(connection: Connection, keys: Sequence[ForeignKey], *, without_ac
     """The statements after which these keys can be deferred; an action on deletes cannot, so it may have to go."""
     statements = []
     for key in keys:
-        child, name = sql.Identifier(*key.child), sql.Identifier(key.name)
-        statement = sql.SQL("ALTER TABLE {} ALTER CONSTRAINT {} DEFERRABLE;").format(child, name)
-        if without_action and key.on_delete != _NO_ACTION:
-            columns, referenced = (
-                sql.SQL(", ").join(map(sql.Identifier, listed)) for listed in (key.columns, key.referenced)
-            )
-            statement = sql.SQL(
+        statement = "ALTER TABLE {child} ALTER CONSTRAINT {name} DEFERRABLE;"
+        if without_action and key.has_action:
+            statement = (
                 "ALTER TABLE {child} DROP CONSTRAINT {name}, ADD CONSTRAINT {name} FOREIGN KEY ({columns})"
                 " REFERENCES {parent} ({referenced}) DEFERRABLE;"
-            ).format(child=child, name=name, columns=columns, parent=sql.Identifier(*key.parent), referenced=referenced)
-        statements.append(as_text(connection, statement))
+            )
+        composed = compose(
+            statement,
+            child=sql.Identifier(*key.child), name=key.name, columns=names(key.columns),
+            parent=sql.Identifier(*key.parent), referenced=names(key.referenced),
+        )  # fmt: skip
+        statements.append(as_text(connection, composed))
     return " ".join(statements)
+
+
+def harm_of_delete(
+    connection: Connection,
+    target: Target,
+    doomed: sql.Composable,
+    leaving: sql.Composable,
+    emptied: Collection[Place] = (),
+) -> str | None:
+    """Why rows may not be deleted: a foreign key would delete or change rows that refer to them. None if they may.
+
+    Args:
+        connection: in whose transaction the rows are to be deleted.
+        target: the table with the rows.
+        doomed: a query for the rows that are to be deleted, with all columns.
+        leaving: the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
+        emptied: the tables of which every row goes in the same transaction.
+    """
+    for key in target.foreign_keys_to_it:
+        if key.deletes_change_children and key.child not in emptied:
+            stays = compose("NOT ({leaving})", leaving=leaving) if key.child == key.parent else sql.SQL("true")
+            if said := referring(connection, key, doomed, stays):
+                return f"{said}, and its foreign key {key.name} {DELETES[key.on_delete]}"
+    return None
+
+
+def harm_of_update(connection: Connection, target: Target, changed: sql.Composable) -> str | None:
+    """Why rows may not change: a foreign key would set what refers to them to NULL or a default. None if they may.
+
+    Args:
+        connection: in whose transaction the rows are to be changed.
+        target: the table with the rows.
+        changed: a query for the rows as they are before the change, with all columns.
+    """
+    for key in target.foreign_keys_to_it:
+        if key.on_update in UPDATES and (said := referring(connection, key, changed, sql.SQL("true"))):
+            return f"{said}, and its foreign key {key.name} {UPDATES[key.on_update]} when a value changes"
+    return None
+
+
+def referred_columns(target: Target) -> frozenset[str]:
+    """The columns of a target to which foreign keys refer."""
+    return frozenset(name for key in target.foreign_keys_to_it for name in key.referenced)
+
+
+def referring(connection: Connection, key: ForeignKey, rows: sql.Composable, stays: sql.Composable) -> str | None:
+    """Say that a table has rows that refer to these, or that this login cannot know it; None if it has none."""
+    table = ".".join(key.child)
+    change(connection, "SAVEPOINT referring")
+    try:
+        # PostgreSQL then raises an error in place of hiding rows.
+        change(connection, "SET LOCAL row_security TO off")
+        refer = query(
+            connection,
+            "SELECT 1 FROM {table} r WHERE EXISTS (SELECT FROM ({rows}) x WHERE ({referred}) = ({columns})) AND {stays}"
+            " LIMIT 1",
+            table=sql.Identifier(*key.child), rows=rows, referred=names(key.referenced, "x"),
+            columns=names(key.columns, "r"), stays=stays,
+        )  # fmt: skip
+    except errors.InsufficientPrivilege:
+        return f"{table} may have rows that refer to them, which this login may not read"
+    finally:
+        change(connection, "ROLLBACK TO SAVEPOINT referring; RELEASE SAVEPOINT referring")
+    return f"{table} has rows that refer to them" if refer else None

@@ -1,8 +1,11 @@
-"""Before-images: the rows that an epoch replaced in an upsert or add target, one table for each epoch (C12)."""
+"""Before-images: the rows that an epoch replaced in an upsert or add target, one table for each epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg2 import sql
@@ -10,18 +13,21 @@ from sqlalchemy import Connection
 
 from epochline.declare.names import image_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import assigned, change, compose, joined, names, same
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.application import Application, names, same
-from epochline.postgres.targets.cascades import Cascades
-from epochline.postgres.targets.catalog import Target, find_target, remembers_deleted
-from epochline.protocol.epoch import Epoch
+from epochline.postgres.targets.application import Application, remembers_deleted
+from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
+from epochline.postgres.targets.fates import with_fate
+from epochline.postgres.targets.foreign_keys import DELETES, UPDATES, referring
+
+log = logging.getLogger(__name__)
 
 EXISTED = "_existed"
 """The column of a before-image that says whether the table had a row of the key."""
-THERE, FATE = sql.Identifier("_there"), sql.Identifier("_fate")
+THERE, FATE = "_there", "_fate"
 """In the rows that are to come back: whether the table has a row of the key now, and what must happen to it."""
 
 
@@ -43,7 +49,7 @@ class Image:
         return sql.Identifier("epochline", f"{self.name}_deleted")
 
 
-def keep_images(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> None:
+def keep_images(tables: Sequence[Application]) -> None:
     """Keep the current rows of the staged keys, and the rows that foreign keys delete or change with them.
 
     The oldest images beyond the declared number are dropped. Where a foreign key reaches rows that no image can keep,
@@ -51,24 +57,29 @@ def keep_images(connection: Connection, tables: Sequence[Application], epoch: Ep
     """
     if not any(what.sink.before_images for what in tables):
         return
-    cascades = Cascades(connection, tables, epoch)
+    cascades = _Cascades(tables)
     for what in tables:
         if what.sink.before_images and what.sink.table not in cascades.not_kept:
-            _keep_image(connection, what, epoch, cascades.taken[what.sink.table])
+            _keep_image(what, cascades.taken[what.sink.table])
 
 
-def _keep_image(connection: Connection, what: Application, epoch: Epoch, taken: Sequence[sql.Identifier]) -> None:
-    key = names(what.sink.key)
-    keys = sql.SQL(" UNION ").join(sql.SQL("SELECT {} FROM {}").format(key, one) for one in (what.staging, *taken))
+def _keep_image(what: Application, taken: Sequence[sql.Identifier]) -> None:
+    epoch = what.epoch
+    keys = joined((what.compose("SELECT {key} FROM {rows}", rows=rows) for rows in (what.staging, *taken)), " UNION ")
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
     image = Image(epoch_id=epoch.epoch_id, name=name)
-    _keep(connection, what, keys, what.target.identifier, image.rows)
+    _keep(what, keys, what.target.identifier, image.rows)
     if remembers_deleted(what.sink):
-        _keep(connection, what, keys, what.deleted_keys, image.deleted_keys)
+        _keep(what, keys, what.deleted_keys, image.deleted_keys)
     where = {"pipeline": epoch.pipeline, "sink": what.sink.table}
-    run(connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
-    for old in run(connection, "images", **where).all()[what.sink.before_images :]:
-        drop_image(connection, what.pipeline, what.sink, Image(epoch_id=old.epoch_id, name=old.table_name))
+    run(what.connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
+    for old in _images(what.connection, what.pipeline, what.sink)[what.sink.before_images :]:
+        drop_image(what.connection, what.pipeline, what.sink, old)
+
+
+def _images(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> list[Image]:
+    kept = run(connection, "images", pipeline=pipeline.name, sink=sink.table)
+    return [Image(epoch_id=row.epoch_id, name=row.table_name) for row in kept]
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
@@ -79,7 +90,7 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
         if "_epoch" in sink.carried_lineage:
             return None
         return f"{sink} is declared with lineage=False: its rows do not tell which epoch wrote them."
-    kept = {row.epoch_id for row in run(connection, "images", pipeline=pipeline.name, sink=sink.table)}
+    kept = {image.epoch_id for image in _images(connection, pipeline, sink)}
     missing = [epoch for epoch in epochs if epoch not in kept]
     if missing:
         return (
@@ -92,42 +103,37 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
 
 def images_of(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> list[Image]:
     """The before-images of these epochs, the newest first."""
-    kept = run(connection, "images", pipeline=pipeline.name, sink=sink.table).all()
-    return [Image(epoch_id=row.epoch_id, name=row.table_name) for row in kept if row.epoch_id in epochs]
+    return [image for image in _images(connection, pipeline, sink) if image.epoch_id in epochs]
 
 
 def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, image: Image) -> None:
     """Drop a before-image and its record."""
-    execute_sql(connection, sql.SQL("DROP TABLE {}").format(image.rows))
-    execute_sql(connection, sql.SQL("DROP TABLE IF EXISTS {}").format(image.deleted_keys))
+    change(connection, "DROP TABLE {rows}", rows=image.rows)
+    change(connection, "DROP TABLE IF EXISTS {rows}", rows=image.deleted_keys)
     run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=image.epoch_id)
 
 
-def _keep(
-    connection: Connection, what: Application, keys: sql.Composable, table: sql.Identifier, image: sql.Identifier
-) -> None:
-    statement = sql.SQL(
-        "CREATE TABLE {image} AS SELECT {key}, {others}{first} IS NOT NULL AS {existed}"
-        " FROM (SELECT DISTINCT * FROM ({keys}) k) k LEFT JOIN {table} t ON {same}"
-    )
+def _keep(what: Application, keys: sql.Composable, table: sql.Identifier, image: sql.Identifier) -> None:
     key = what.sink.key
-    others = [name for name in kept_columns(connection, table) if name not in key]
-    execute_sql(
-        connection,
-        statement.format(
-            image=image, key=names(key, "k"), keys=keys, table=table,
-            others=sql.SQL("").join(sql.SQL("{}, ").format(sql.Identifier("t", name)) for name in others),
-            first=sql.Identifier("t", key[0]), existed=sql.Identifier(EXISTED), same=same(key, "k", "t"),
-        ),
+    others = [name for name in kept_columns(what.connection, table) if name not in key]
+    what.change(
+        "CREATE TABLE {image} AS SELECT {columns}, t.{first} IS NOT NULL AS {existed}"
+        " FROM (SELECT DISTINCT * FROM ({keys}) k) k LEFT JOIN {table} t ON {same}",
+        image=image, columns=_of_both(key, others), first=key[0], existed=EXISTED, keys=keys, table=table,
+        same=same(key, "k", "t"),
     )  # fmt: skip
-    settle_table(connection, *image.strings)
+    settle_table(what.connection, *image.strings)
+
+
+def _of_both(key: Iterable[str], others: Iterable[str]) -> sql.Composed:
+    """The key of a row ``k``, and other columns of the row ``t`` of that key."""
+    return joined([*(sql.Identifier("k", name) for name in key), *(sql.Identifier("t", name) for name in others)])
 
 
 def kept_columns(connection: Connection, table: sql.Identifier) -> list[str]:
     """The columns that a before-image of a table has: all but those that PostgreSQL computes from others."""
-    schema, name = table.strings
-    found = find_target(connection, f"{schema}.{name}")
-    return [] if found is None else [column for column, kind in found.columns.items() if not kind.generated]
+    target = find_target(connection, ".".join(table.strings))
+    return [] if target is None else [name for name, column in target.columns.items() if not column.generated]
 
 
 def rows_to_come_back(
@@ -145,55 +151,105 @@ def rows_to_come_back(
         table: the target, or its table of deleted keys.
         images: the newest first.
     """
-    columns = kept_columns(connection, table.identifier)
-    back = sql.Identifier("pg_temp", f"epochline_back_{table.oid}")
-    keys = sql.SQL(" UNION ").join(sql.SQL("SELECT {} FROM {}").format(names(key), image) for image in images)
-    others = [name for name in columns if name not in key]
-    execute_sql(connection,
-        sql.SQL(
-            "CREATE TEMP TABLE {back} ON COMMIT DROP AS SELECT {key}, {others}{first} IS NOT NULL AS {there},"
-            " false AS {existed}, ''::text AS {fate} FROM ({keys}) k LEFT JOIN {table} t ON {same}"
-        ).format(
-            back=sql.Identifier(back.strings[1]), key=names(key, "k"), keys=keys, table=table.identifier,
-            others=sql.SQL("").join(sql.SQL("{}, ").format(sql.Identifier("t", name)) for name in others),
-            first=sql.Identifier("t", key[0]), there=THERE, existed=sql.Identifier(EXISTED), fate=FATE,
-            same=same(key, "k", "t"),
-        )
+    name = f"epochline_back_{table.oid}"
+    back = sql.Identifier("pg_temp", name)
+    others = [name for name in kept_columns(connection, table.identifier) if name not in key]
+    fixed = [name for name in others if not table.columns[name].writable]
+    columns = {"existed": EXISTED, "there": THERE, "fate": FATE}
+    parts = {"back": back, "table": table.identifier, "key": names(key), "same": same(key, "b", "t"), **columns}
+    keys = joined((compose("SELECT {key} FROM {image}", key=names(key), image=image) for image in images), " UNION ")
+    change(
+        connection,
+        "CREATE TEMP TABLE {name} ON COMMIT DROP AS SELECT {columns}, t.{first} IS NOT NULL AS {there},"
+        " false AS {existed}, ''::text AS {fate} FROM ({keys}) k LEFT JOIN {table} t ON {same}",
+        **{**parts, "same": same(key, "k", "t")}, name=name, columns=_of_both(key, others), first=key[0], keys=keys,
     )  # fmt: skip
     for image in images:
         kept = [name for name in kept_columns(connection, image) if name in {*others, EXISTED}]
-        execute_sql(
-            connection,
-            sql.SQL("UPDATE {back} b SET {values} FROM {image} i WHERE {same}").format(
-                back=back, values=assigned(kept, "i"), image=image, same=same(key, "b", "i")
-            ),
-        )
-    fixed = [name for name in others if not table.columns[name].writable]
-    compared = sql.SQL("ROW({})::record *<> ROW({})::record").format(names(others, "t"), names(others, "b"))
-    again: sql.Composable = sql.SQL("false")
-    if fixed:
-        again = sql.SQL("({}) IS DISTINCT FROM ({})").format(names(fixed, "t"), names(fixed, "b"))
-    execute_sql(
+        laid = {"values": assigned(kept, "i"), "image": image, "same": same(key, "b", "i")}
+        change(connection, "UPDATE {back} b SET {values} FROM {image} i WHERE {same}", back=back, **laid)
+    change(
         connection,
-        sql.SQL(
-            "UPDATE {back} SET {fate} = CASE WHEN {existed} AND {there} THEN 'same' WHEN {existed} THEN 'new'"
-            " WHEN {there} THEN 'gone' ELSE 'same' END"
-        ).format(back=back, fate=FATE, existed=sql.Identifier(EXISTED), there=THERE),
+        "UPDATE {back} SET {fate} = CASE WHEN {existed} AND {there} THEN 'same' WHEN {existed} THEN 'new'"
+        " WHEN {there} THEN 'gone' ELSE 'same' END",
+        **parts,
     )
-    execute_sql(connection,
-        sql.SQL(
-            "UPDATE {back} b SET {fate} = CASE WHEN {again} THEN 'again' ELSE 'changed' END FROM {table} t"
-            " WHERE {same} AND b.{existed} AND {compared}"
-        ).format(
-            back=back, fate=FATE, again=again, table=table.identifier, same=same(key, "b", "t"),
-            existed=sql.Identifier(EXISTED), compared=compared,
-        )
+    again = compose("ROW({t}) IS DISTINCT FROM ROW({b})", t=names(fixed, "t"), b=names(fixed, "b"))
+    change(
+        connection,
+        "UPDATE {back} b SET {fate} = CASE WHEN {again} THEN 'again' ELSE 'changed' END FROM {table} t"
+        " WHERE {same} AND b.{existed} AND ROW({t})::record *<> ROW({b})::record",
+        **parts, again=again if fixed else sql.SQL("false"), t=names(others, "t"), b=names(others, "b"),
     )  # fmt: skip
     return back
 
 
-def assigned(columns: Sequence[str], source: str) -> sql.Composed:
-    """``a = source.a, …``."""
-    return sql.SQL(", ").join(
-        sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier(source, name)) for name in columns
-    )
+class _Cascades:
+    """What foreign keys will do when an epoch is applied.
+
+    ``taken`` has temporary tables with rows of a target that a foreign key deletes or changes, by the target's table.
+    ``not_kept`` has the tables of sinks from which a key reaches rows that no before-image can keep: rows of a table
+    that is no target of the pipeline, or whose target keeps no before-images. Their epoch cannot be undone.
+    """
+
+    def __init__(self, tables: Sequence[Application]) -> None:
+        self.taken: dict[str, list[sql.Identifier]] = defaultdict(list)
+        self.not_kept: set[str] = set()
+        self._targets: dict[Place, Application] = {what.target.place: what for what in tables}
+        self._numbers = itertools.count(1)
+        for what in tables:
+            if what.sink.mode == "upsert" and not isinstance(what.sink, StateTable):
+                self._begin(what)
+
+    def _begin(self, what: Application) -> None:
+        self._deleted(what, what, _rows(what, what.sink.key, sql.SQL("_fate = 'deleted'")))
+        for key in what.target.foreign_keys_to_it:
+            columns = [name for name in key.referenced if name in what.carried and name not in what.sink.key]
+            if key.on_update in UPDATES and columns:
+                t, f = names(columns, "t"), names(columns, "f")
+                moved = compose("_fate = 'updated' AND ({t}) IS DISTINCT FROM ({f})", t=t, f=f)
+                self._fires(what, key, UPDATES[key.on_update], _rows(what, [*what.sink.key, *columns], moved))
+
+    def _deleted(self, origin: Application, what: Application, rows: sql.Composable) -> None:
+        for key in what.target.foreign_keys_to_it:
+            if key.deletes_change_children:
+                self._fires(origin, key, DELETES[key.on_delete], rows)
+
+    def _fires(self, origin: Application, key: ForeignKey, does: str, rows: sql.Composable) -> None:
+        child = self._targets.get(key.child)
+        if child is not None and (isinstance(child.sink, StateTable) or child.sink.mode == "replace"):
+            return  # A restore puts back the whole table, or none of it.
+        if child is None or not child.sink.before_images:
+            said = referring(origin.connection, key, rows, sql.SQL("true"))
+            if said is not None:
+                self.not_kept.add(origin.sink.table)
+                log.warning(
+                    "before_image.incomplete epoch=%s sink=%s: %s, and its foreign key %s %s. No before-image of the"
+                    " epoch is kept, so it cannot be undone.", origin.epoch, origin.sink, said, key.name, does,
+                )  # fmt: skip
+            return
+        name = f"epochline_taken_{next(self._numbers)}"
+        taken = sql.Identifier("pg_temp", name)
+        unknown = [
+            compose(
+                " AND NOT EXISTS (SELECT FROM {rows} k WHERE {same})", rows=rows, same=same(child.sink.key, "k", "r")
+            )
+            for rows in self.taken[child.sink.table]
+        ]
+        if child.change(
+            "CREATE TEMP TABLE {name} ON COMMIT DROP AS SELECT r.* FROM {target} r"
+            " WHERE EXISTS (SELECT FROM ({rows}) x WHERE ({referred}) = ({columns})){unknown}",
+            name=name, rows=rows, referred=names(key.referenced, "x"), columns=names(key.columns, "r"),
+            unknown=joined(unknown, ""),
+        ):  # fmt: skip
+            self.taken[child.sink.table].append(taken)
+            if does == DELETES["c"]:
+                self._deleted(origin, child, compose("SELECT * FROM {taken}", taken=taken))
+
+
+def _rows(what: Application, columns: Sequence[str], condition: sql.Composable) -> sql.Composed:
+    """A query for the target's rows that the epoch deletes or changes."""
+    return what.compose(
+        "SELECT t.* FROM {target} t JOIN ({fates}) f ON {same} WHERE {condition}",
+        fates=with_fate(what, names(columns, "w"), "_fate"), same=same(what.sink.key, "t", "f"), condition=condition,
+    )  # fmt: skip

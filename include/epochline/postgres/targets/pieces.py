@@ -11,12 +11,11 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.application import Application, names
+from epochline.postgres.queries.composed import change, names, query
+from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.exclusive import NUMBER
 from epochline.postgres.targets.refusals import attempt, error_in_words, raised_by_code
 from epochline.postgres.targets.together import apply_together
-from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import Search
 
 _FOREIGN_KEY = "23503"
@@ -89,24 +88,24 @@ class Unfit:
 class Pieces:
     """The records of an epoch, tried piece by piece in the transaction of a trial."""
 
-    def __init__(self, connection: Connection, groups: Sequence[Group], epoch: Epoch, search: Search) -> None:
-        self._connection, self._groups, self._epoch, self._search = connection, groups, epoch, search
+    def __init__(self, connection: Connection, groups: Sequence[Group], search: Search) -> None:
+        self._connection, self._groups, self._search = connection, groups, search
         self._notes: dict[str | None, str] = {}
         """By constraint, why rows that exchange its values cannot be written."""
-        tables = sql.Literal([table.what.target.oid for group in groups for table in group])
-        partitions = sql.SQL(
-            "SELECT bool_or(relispartition OR relkind = 'p') FROM pg_catalog.pg_class WHERE oid = ANY ({}::oid[])"
+        [(self._has_partitions,)] = query(
+            connection,
+            "SELECT bool_or(relispartition OR relkind = 'p') FROM pg_catalog.pg_class WHERE oid = ANY ({oids}::oid[])",
+            oids=[table.what.target.oid for group in groups for table in group],
         )
-        [(self._has_partitions,)] = execute_sql(connection, partitions.format(tables))[1]
 
     def make_view(self, table: TriedTable) -> None:
         """Make the view of the rows that are tried now, by settings: making it for each try would take longer."""
-        bounds = sql.SQL("current_setting({})::bigint AND current_setting({})::bigint")
-        view = sql.SQL("CREATE TEMPORARY VIEW {} AS SELECT {} FROM {} WHERE {} BETWEEN {}").format(
-            sql.Identifier(table.chunk.staging.strings[-1]), names(list(table.chunk.staged.columns)),
-            table.newest.staging, sql.Identifier(NUMBER), bounds.format(sql.Literal(_FIRST), sql.Literal(_LAST)),
+        table.newest.change(
+            "CREATE TEMPORARY VIEW {chunk} AS SELECT {columns} FROM {staging} WHERE {number} BETWEEN"
+            " current_setting({first})::bigint AND current_setting({last})::bigint",
+            chunk=table.chunk.staging.strings[-1], columns=names(table.chunk.staged.columns), number=NUMBER,
+            first=sql.Literal(_FIRST), last=sql.Literal(_LAST),
         )  # fmt: skip
-        execute_sql(self._connection, view)
 
     def unfit(
         self, group: int, numbers: Sequence[int], found: Sequence[Unfit], *, at_once: bool = False
@@ -148,10 +147,8 @@ class Pieces:
     def _refused(self, group: int, numbers: Sequence[int]) -> Unfit | None:
         """Apply the records of these numbers; the last of them if they do not fit, and then none is applied."""
         tables = self._groups[group]
-        bounds = sql.SQL("SELECT set_config({}, {}, true), set_config({}, {}, true)").format(
-            *map(sql.Literal, (_FIRST, str(numbers[0]), _LAST, str(numbers[-1])))
-        )
-        execute_sql(self._connection, bounds)
+        bounds = map(sql.Literal, (_FIRST, str(numbers[0]), _LAST, str(numbers[-1])))
+        query(self._connection, sql.SQL("SELECT set_config({}, {}, true), set_config({}, {}, true)").format(*bounds))
         at: list[Application | None] = []
         done = attempt(self._connection, partial(self._apply, [table.chunk for table in tables], at))
         if not isinstance(done, psycopg2.Error):
@@ -190,10 +187,10 @@ class Pieces:
 
     def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
         # The piece before has compared the constraints of all tables, also of those that only triggers write.
-        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL DEFERRED"))
-        apply_together(self._connection, chunks, self._epoch, at.append)
+        change(self._connection, "SET CONSTRAINTS ALL DEFERRED")
+        apply_together(self._connection, chunks, at.append)
         at.append(None)
-        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        change(self._connection, "SET CONSTRAINTS ALL IMMEDIATE")
 
     @staticmethod
     def _table_of(tables: Group, at: Application | None, error: psycopg2.Error) -> TriedTable:

@@ -2,190 +2,247 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import partial
 
+import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, UNAVAILABLE, parse_type
 from epochline.declare.names import order_column
 from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.postgres.queries.composed import compose, joined, names, same
+from epochline.postgres.queries.statements import run
+from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.conversion import convert, judged
 from epochline.postgres.targets.exclusive import is_exclusive
-from epochline.postgres.targets.obstacles import (
-    LIMITS,
-    broken_checks,
-    has_long_values,
-    is_no_tombstone,
-    refuse_missing_rights,
-    refuse_published,
-    refuse_what_fills_the_rest,
-)
-from epochline.postgres.targets.refusals import rows_where
+from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by, rows_where
+from epochline.postgres.targets.rights import missing_rights, refused_by_publication
 from epochline.postgres.targets.unavailable import keep_values
-from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
+_LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
+"""The lowest and the highest value of each integer type."""
 
-def prepare(connection: Connection, what: Application, epoch: Epoch) -> Prepared:
+_LONG = 2500
+"""Bytes of values above which an index may refuse an entry. A B-tree refuses more than 2,704 bytes."""
+
+
+def prepare(what: Application) -> Prepared:
     """Prepare the staging table for a short commit, and find the rows that the commit could not apply.
 
     Raises:
-        RowsRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
-            sequence or a failing default would stop the commit.
+        RowsRefusedError: a key occurs in two partitions without a declared order, or a missing right, a publication, an
+            exhausted sequence or a failing default would stop the commit.
     """
-    unfit = judged(connection, what)
+    sink, target = what.sink, what.target
+    unfit = judged(what)
     if unfit:
         return Prepared(refused=unfit, untried=False)
-    convert(connection, what)
-    if what.sink.key:
-        execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
-    execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
-    refuse_missing_rights(connection, what)
-    refuse_published(connection, what)
-    refuse_what_fills_the_rest(connection, what)
-    refused = _null_keys(connection, what)
-    if what.sink.keep_unavailable and not refused:
-        refused += keep_values(connection, what)
-    refused += _nulls(connection, what)
-    if what.sink.mode == "upsert" and not what.sink.order_by and not refused:
-        _refuse_unordered_keys(connection, what)
-    if what.sink.mode == "add":
-        for measure in what.sink.measures:
-            refused += _overflows(connection, what, measure)
-    if what.sink.repeats == "refuse" and not refused:
-        refused += _repeats(connection, what, epoch)
-    broken, unknown = broken_checks(connection, what)
+    convert(what)
+    if sink.key:
+        what.change("CREATE INDEX ON {staging} ({key})")
+    what.change("ANALYZE {staging}")
+    _refuse_missing_rights(what)
+    # A publication may have been made since the plan.
+    published = refused_by_publication(what.connection, sink, target)
+    if published is not None:
+        raise RowsRefusedError(f"{what.pipeline.name}: {sink}: {published} Nothing was sealed.")
+    _refuse_what_fills_the_rest(what)
+    refused = _null_keys(what)
+    if sink.keep_unavailable and not refused:
+        refused += keep_values(what)
+    refused += _nulls(what)
+    if sink.mode == "upsert" and not sink.order_by and not refused:
+        _refuse_unordered_keys(what)
+    if sink.mode == "add":
+        for measure in sink.measures:
+            refused += _overflows(what, measure)
+    if sink.repeats == "refuse" and not refused:
+        refused += _repeats(what)
+    broken, unknown = _broken_checks(what)
     return Prepared(
         refused=refused + broken,
-        untried=what.target.has_other_rules
-        or what.target.is_changed_by_others
+        untried=target.has_other_rules
+        or target.is_changed_by_others
         or is_exclusive(what)
         or unknown
-        or any(what.target.columns[name].shape.is_judged for name in what.sink.measures)
-        or has_long_values(connection, what),
-        reads_others=what.target.is_changed_by_others,
+        or any(target.columns[name].is_judged for name in sink.measures)
+        or _has_long_values(what),
+        reads_others=target.is_changed_by_others,
     )
 
 
-def _first(connection: Connection, statement: sql.Composable) -> tuple[object, ...] | None:
-    rows = execute_sql(connection, statement)[1]
-    return rows[0] if rows else None
+def _refuse_missing_rights(what: Application) -> None:
+    """Refuse to seal rows that this login may not commit."""
+    deletes = what.sink.mode == "upsert" and bool(what.query("SELECT 1 FROM {staging} WHERE {deleted} LIMIT 1"))
+    columns = [*what.carried, *what.sink.added_columns]
+    missing = missing_rights(what.connection, what.sink, columns=columns, deletes=deletes)
+    if missing:
+        raise RowsRefusedError(
+            f"{what.pipeline.name}: {what.sink}: the ledger's login may not commit what is staged. Nothing was sealed."
+            f" Missing: {'; '.join(missing)}."
+        )
 
 
-def _is_null(columns: Sequence[str]) -> sql.Composed:
-    return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in columns)
+def _refuse_what_fills_the_rest(what: Application) -> None:
+    """Refuse to seal if a sequence has too few values left for the staged rows, or a default fails."""
+    filled = {*what.carried, *what.sink.added_columns}
+    unfilled = {name: column for name, column in what.target.columns.items() if name not in filled}
+    unfilled = {name: column for name, column in unfilled.items() if column.has_default and not column.generated}
+    if not unfilled:
+        return
+    subject, rows = f"{what.pipeline.name}: {what.sink}", what.number("SELECT count(*) FROM {staging}")
+    sequences = _sequences(what)
+    for name, column in unfilled.items():
+        if name in sequences:
+            sequence, left = sequences[name]
+            if left is not None and left < rows:
+                raise RowsRefusedError(
+                    f"{subject}: sequence {sequence}, which fills {name}, has {left} values left, and {rows} rows are"
+                    " staged. Nothing was sealed. Widen the column and the sequence."
+                )
+        elif column.expression is not None:
+            error = attempt(
+                what.connection, partial(what.query, "SELECT {default}", default=sql.SQL(column.expression)), keep=False
+            )
+            if isinstance(error, psycopg2.Error):
+                raise refusal_by(error)(
+                    f"{subject}: the default of {name} fails: {error_in_words(error)[0]}. Nothing was sealed. Correct"
+                    " the default, or fill the column."
+                )
 
 
-def _null_keys(connection: Connection, what: Application) -> list[RefusedRow]:
+def _sequences(what: Application) -> dict[str, tuple[str, int | None]]:
+    """By column, its sequence and the number of values left; None if the number is unlimited or unknown."""
+    left = {}
+    for row in run(what.connection, "sequences_of_table", oid=what.target.oid):
+        low, high = _LIMITS.get(row.kind, (row.lowest, row.highest))
+        end = min(row.highest, high) if row.step > 0 else max(row.lowest, low)
+        no_limit = row.cycles or row.last is None
+        left[row.filled] = (row.sequence, None if no_limit else max((end - row.last) // row.step, 0))
+    return left
+
+
+def _broken_checks(what: Application) -> tuple[list[RefusedRow], bool]:
+    """The staged rows that break a check of the target, and whether some check needs a trial.
+
+    A check can be evaluated in staging if staging has all its columns. Mode ``add`` needs a trial: it sums rows.
+    """
+    refused: list[RefusedRow] = []
+    unknown = False
+    for check in what.target.checks:
+        if what.sink.mode == "add" or not check.columns or not check.columns <= {*what.carried}:
+            unknown = True
+            continue
+        expression = sql.SQL(check.expression)
+        breaks = compose("{counts} AND ({check}) IS FALSE", counts=what.no_tombstone, check=expression)
+        rows = attempt(what.connection, partial(rows_where, what, breaks, f"check {check.name}"), keep=False)
+        if isinstance(rows, psycopg2.Error):
+            unknown = True
+        else:
+            refused += rows
+    return refused, unknown
+
+
+def _has_long_values(what: Application) -> bool:
+    """Whether the values of a staged row may be too long for an index of the target other than its key's index."""
+    sums = [
+        joined((compose("coalesce(pg_column_size(s.{c}), 0)", c=c) for c in index if c in what.carried), " + ")
+        for index in what.target.long_indexes
+        if set(index) - set(what.sink.key) and set(index) & set(what.carried)
+    ]
+    if not sums:
+        return False
+    longest = joined((compose("{sum} > {long}", sum=sum, long=_LONG) for sum in sums), " OR ")
+    return bool(what.query("SELECT 1 FROM {staging} s WHERE {longest} LIMIT 1", longest=longest))
+
+
+def _is_null(columns: Iterable[str]) -> sql.Composed:
+    return joined((compose("{c} IS NULL", c=name) for name in columns), " OR ")
+
+
+def _null_keys(what: Application) -> list[RefusedRow]:
     """Rows with a NULL in a column of the key or of the order. NULL cannot be compared."""
-    orders = [order_column(name) for name in what.sink.order_by]
-    refused = []
-    for role, columns in (("key", what.sink.key), ("order_by", orders)):
+    refused: list[RefusedRow] = []
+    for role, columns in (("key", what.sink.key), ("order_by", list(map(order_column, what.sink.order_by)))):
         if columns:
-            refused += rows_where(connection, what, _is_null(columns), f"a NULL in its {role} ({', '.join(columns)})")
+            refused += rows_where(what, _is_null(columns), f"a NULL in its {role} ({', '.join(columns)})")
     return refused
 
 
-def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
+def _nulls(what: Application) -> list[RefusedRow]:
     """Rows with a NULL for another NOT NULL column. Sums and tombstones cannot have one."""
-    if what.sink.mode == "add":
-        return []
     others = [name for name in what.carried if name not in what.sink.key and name in what.target.columns]
     columns = [name for name in others if what.target.columns[name].not_null]
-    if not columns:
+    if not columns or what.sink.mode == "add":
         return []
-    said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
-    condition = sql.SQL("{} AND ({})").format(is_no_tombstone(what), _is_null(columns))
+    condition = compose("{counts} AND ({nulls})", counts=what.no_tombstone, nulls=_is_null(columns))
     if what.sink.keep_unavailable:
-        condition += sql.SQL(" AND {} IS NULL").format(sql.Identifier(UNAVAILABLE))  # superseded: see `keep_values`
-    return rows_where(connection, what, condition, said)
+        condition += compose(" AND {c} IS NULL", c=UNAVAILABLE)  # superseded: see `keep_values`
+    said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
+    return rows_where(what, condition, said)
 
 
-def _repeats(connection: Connection, what: Application, epoch: Epoch) -> list[RefusedRow]:
+def _repeats(what: Application) -> list[RefusedRow]:
     """Rows whose unique key the target or an earlier staged row has. A replay takes the place of its epoch's rows."""
     key = what.sink.key
     others: sql.Composable = sql.SQL("true")
-    if epoch.replays is not None:
-        others = sql.SQL("t._epoch IS DISTINCT FROM {}").format(sql.Literal(epoch.replays))
-    place = names(list(STAGED_LINEAGE), "s")
-    earlier: sql.Composable = sql.SQL("({}) < ({})").format(names(list(STAGED_LINEAGE), "e"), place)
+    if what.epoch.replays is not None:
+        others = compose("t._epoch IS DISTINCT FROM {replays}", replays=what.epoch.replays)
+    e, s = names(STAGED_LINEAGE, "e"), names(STAGED_LINEAGE, "s")
+    earlier: sql.Composable = compose("({e}) < ({s})", e=e, s=s)
     if what.sink.aggregated:
         earlier = sql.SQL("e.ctid < s.ctid")
     elif what.sink.key_is_place:
         earlier = sql.SQL("e.ctid <> s.ctid")
-    condition = sql.SQL(
-        "EXISTS (SELECT FROM {target} t WHERE {same} AND {others})"
-        " OR EXISTS (SELECT FROM {staging} e WHERE {same_staged} AND {earlier})"
-    ).format(
-        target=what.target.identifier, same=same(key, "t", "s"), others=others, staging=what.staging,
-        same_staged=same(key, "e", "s"), earlier=earlier,
+    condition = what.compose(
+        "EXISTS (SELECT FROM {target} t WHERE {same_there} AND {others})"
+        " OR EXISTS (SELECT FROM {staging} e WHERE {same_staged} AND {earlier})",
+        same_there=same(key, "t", "s"), others=others, same_staged=same(key, "e", "s"), earlier=earlier,
     )  # fmt: skip
-    return rows_where(connection, what, condition, f"a repeat of its key ({', '.join(key)})")
+    return rows_where(what, condition, f"a repeat of its key ({', '.join(key)})")
 
 
-def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
+def _refuse_unordered_keys(what: Application) -> None:
     """Refuse a key that occurs in two partitions without a declared order: offsets order one partition only."""
-    key = names(what.sink.key)
-    if what.sink.aggregated:
-        twice = sql.SQL("SELECT {key} FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1")
-    else:
-        twice = sql.SQL(
-            "SELECT {key} FROM {staging} GROUP BY {key} HAVING count(DISTINCT (_topic, _partition)) > 1 LIMIT 1"
-        )
-    found = _first(connection, twice.format(key=key, staging=what.staging))
-    if found is None and not what.sink.aggregated:
+    counted = sql.SQL("*" if what.sink.aggregated else "DISTINCT (_topic, _partition)")
+    twice = "SELECT {key} FROM {staging} GROUP BY {key} HAVING count({counted}) > 1 LIMIT 1"
+    keys = what.query(twice, counted=counted)
+    if not keys and not what.sink.aggregated:
         anything = sql.SQL("true")
         # Rows of an earlier generation are older than all rows of this one, in every partition.
-        ours = of_generation(what, "t") if what.last_earlier_epoch else anything
+        ours = what.of_generation("t") if what.last_earlier_epoch else anything
         others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
         for other, compared in others:
-            found = found or _first(
-                connection,
-                sql.SQL(
-                    "SELECT {key} FROM {staging} s JOIN {other} t ON {same}"
-                    " WHERE (s._topic, s._partition) <> (t._topic, t._partition) AND {compared} LIMIT 1"
-                ).format(
-                    compared=compared,
-                    key=names(what.sink.key, "s"),
-                    staging=what.staging,
-                    other=other,
-                    same=same(what.sink.key, "s", "t"),
-                ),
-            )
-    if found is not None:
+            keys = keys or what.query(
+                "SELECT {keys} FROM {staging} w JOIN {other} t ON {same}"
+                " WHERE (w._topic, w._partition) <> (t._topic, t._partition) AND {compared} LIMIT 1",
+                keys=names(what.sink.key, "w"), other=other, compared=compared,
+            )  # fmt: skip
+    if keys:
         raise RowsRefusedError(
-            f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two"
-            " partitions, or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
+            f"{what.pipeline.name} ({what.staged.table}): a key of {what.sink} was met twice without an order between"
+            " its records (in two partitions, or twice in aggregated rows). Declare order_by for this sink. Nothing was"
+            " sealed."
         )
 
 
-def _overflows(connection: Connection, what: Application, measure: str) -> list[RefusedRow]:
-    kind = parse_type(what.target.columns[measure].shape.base)
+def _overflows(what: Application, measure: str) -> list[RefusedRow]:
+    kind = parse_type(what.target.columns[measure].base)
     if kind.name in INTEGERS:
-        low, high = LIMITS[kind.name]
-        limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))
+        low, high = _LIMITS[kind.name]
+        limit = compose("NOT BETWEEN {low} AND {high}", low=low, high=high)
     elif kind.precision is not None:
         # The largest value has as many nines as the precision.
-        most = sql.SQL("(10::numeric ^ {} - 1) / 10::numeric ^ {}").format(
-            sql.Literal(kind.precision), sql.Literal(kind.scale or 0)
-        )
-        limit = sql.SQL("NOT BETWEEN -({most}) AND {most}").format(most=most)
+        most = "(10::numeric ^ {precision} - 1) / 10::numeric ^ {scale}"
+        limit = compose(f"NOT BETWEEN -({most}) AND {most}", precision=kind.precision, scale=kind.scale or 0)
     else:
         return []
-    sums = sql.SQL("(SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key})").format(
-        key=names(what.sink.key), m=sql.Identifier(measure), staging=what.staging
-    )
-    condition = sql.SQL("coalesce((SELECT t.{m} FROM {target} t WHERE {same}), 0)::numeric + s._total {limit}").format(
-        m=sql.Identifier(measure), target=what.target.identifier, same=same(what.sink.key, "s", "t"), limit=limit
-    )
-    said = f"a sum of {measure} would not fit {kind}. Use a wider column"
-    return rows_where(connection, what, condition, said, sums)
-
-
-def epoch_of(what: Application) -> str:
-    """The pipeline and the staging table, for messages."""
-    return f"{what.pipeline.name} ({what.staged.table})"
+    sums = what.compose("(SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key})", m=measure)
+    condition = what.compose(
+        "coalesce((SELECT t.{m} FROM {target} t WHERE {same}), 0)::numeric + s._total {limit}",
+        m=measure, same=same(what.sink.key, "s", "t"), limit=limit,
+    )  # fmt: skip
+    return rows_where(what, condition, f"a sum of {measure} would not fit {kind}. Use a wider column", sums)

@@ -9,10 +9,9 @@ import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.application import Application, names
+from epochline.postgres.queries.composed import change, compose, names
+from epochline.postgres.targets.application import Application
 from epochline.protocol.refused import MOST, RefusedRow
 
 Result = TypeVar("Result")
@@ -35,23 +34,19 @@ def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = 
     Raises:
         psycopg2.Error: sessions, locks or resources caused the error.
     """
-    execute_sql(connection, sql.SQL("SAVEPOINT attempt"))
+    change(connection, "SAVEPOINT attempt")
     done: Result | psycopg2.Error
     try:
         done = work()
     except psycopg2.Error as error:
-        if not is_rule(error):
+        # Only an error that the rows or the table cause comes again at a repeat.
+        if error.pgcode is None or error.pgcode.startswith(PASSES):
             raise
         done = error
     if not keep or isinstance(done, psycopg2.Error):
-        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT attempt"))
-    execute_sql(connection, sql.SQL("RELEASE SAVEPOINT attempt"))
+        change(connection, "ROLLBACK TO SAVEPOINT attempt")
+    change(connection, "RELEASE SAVEPOINT attempt")
     return done
-
-
-def is_rule(error: psycopg2.Error) -> bool:
-    """Whether an error is caused by the rows or the table, so that a repeat fails again."""
-    return error.pgcode is not None and not error.pgcode.startswith(PASSES)
 
 
 def raised_by_code(error: psycopg2.Error) -> bool:
@@ -69,35 +64,25 @@ def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
     primary = error.diag.message_primary or type(error).__name__
     rule = f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""
     rule += "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-    shown = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
-    return shown + rule, primary + rule
-
-
-def has_record(what: Application) -> bool:
-    """Whether each staged row belongs to one record. Rows of a transform and sums may come from several."""
-    return not what.pipeline.is_transformed and STAGED_LINEAGE.keys() <= what.staged.columns.keys()
+    without_values = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
+    return without_values + rule, primary + rule
 
 
 def rows_where(
-    connection: Connection,
-    what: Application,
-    condition: sql.Composable,
-    said: str,
-    source: sql.Composable | None = None,
+    what: Application, condition: sql.Composable, said: str, source: sql.Composable | None = None
 ) -> list[RefusedRow]:
     """The staged rows ``s`` for which a condition holds, as refused rows; only the first if rows have no record."""
-    statement = sql.SQL("SELECT {shown} FROM {rows} s WHERE {condition} LIMIT {most}").format(
-        shown=shown(what), rows=source or what.staging, condition=condition,
-        most=sql.Literal(MOST if has_record(what) else 1),
+    rows = what.query(
+        "SELECT {shown} FROM {rows} s WHERE {condition} LIMIT {most}",
+        shown=shown(what), rows=source or what.staging, condition=condition, most=MOST if what.has_record else 1,
     )  # fmt: skip
-    reason = f"{what.sink}: {said}"
-    return [refused_row(what, said, reason, *row) for row in execute_sql(connection, statement)[1]]
+    return [refused_row(what, said, f"{what.sink}: {said}", *row) for row in rows]
 
 
 def shown(what: Application) -> sql.Composable:
     """What identifies a staged row ``s``: topic, partition and offset of its record, or the row itself as JSON."""
-    if has_record(what):
-        return sql.SQL("{}, NULL").format(names(("_topic", "_partition", "_offset"), "s"))
+    if what.has_record:
+        return compose("{place}, NULL", place=names(("_topic", "_partition", "_offset"), "s"))
     return sql.SQL("NULL, NULL, NULL, to_jsonb(s)::text")
 
 

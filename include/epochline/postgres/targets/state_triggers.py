@@ -11,18 +11,17 @@ from sqlalchemy import Connection, Row
 
 from epochline.declare.names import FOLLOWED, WRITER, split_table
 from epochline.declare.state import StateDigest
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change, compose
 from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.catalog import find_target
 
 _ROWS = {
-    "insert": "INSERT ON {} REFERENCING NEW TABLE AS new_rows",
-    "update": "UPDATE ON {} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows",
-    "delete": "DELETE ON {} REFERENCING OLD TABLE AS old_rows",
-    "truncate": "TRUNCATE ON {}",
+    "insert": "INSERT ON {table} REFERENCING NEW TABLE AS new_rows",
+    "update": "UPDATE ON {table} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows",
+    "delete": "DELETE ON {table} REFERENCING OLD TABLE AS old_rows",
+    "truncate": "TRUNCATE ON {table}",
 }
 _FUNCTIONS = {"truncate": "follow_state_truncated"}
-_REPLICATED = f"{FOLLOWED}_replicated"
 
 
 def follow(connection: Connection, table: str) -> None:
@@ -34,27 +33,19 @@ def follow(connection: Connection, table: str) -> None:
     schema, name = split_table(table)
     where = sql.Identifier(schema, name)
     run(connection, "follow_state_table", schema=schema, table=name)
+    each = ("INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW", "follow_state_replicated", "REPLICA")
+    triggers = {f"{FOLLOWED}_replicated": each}
     for event, of_table in _ROWS.items():
         function = _FUNCTIONS.get(event, "follow_state")
-        _trigger(connection, f"{FOLLOWED}_{event}", where, f"{of_table} FOR EACH STATEMENT", function, "ALWAYS")
-    each = "INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW"
-    _trigger(connection, _REPLICATED, where, each, "follow_state_replicated", "REPLICA")
+        triggers[f"{FOLLOWED}_{event}"] = (f"{of_table} FOR EACH STATEMENT", function, "ALWAYS")
+    for trigger, (event, function, fires) in triggers.items():
+        parts = {"trigger": trigger, "table": where, "function": sql.Identifier("epochline", function)}
+        parts |= {"event": compose(event, table=where), "fires": sql.SQL(fires)}
+        change(connection, "CREATE OR REPLACE TRIGGER {trigger} AFTER {event} EXECUTE FUNCTION {function}()", **parts)
+        change(connection, "ALTER TABLE {table} ENABLE {fires} TRIGGER {trigger}", **parts)
     if run(connection, "role_exists", role=WRITER).scalar_one():
-        for rights in ("USAGE ON SCHEMA {}", "SELECT ON {}"):
-            what = sql.Identifier(schema) if "SCHEMA" in rights else where
-            execute_sql(connection, sql.SQL(f"GRANT {rights} TO {{}}").format(what, sql.Identifier(WRITER)))
-
-
-def _trigger(connection: Connection, name: str, table: sql.Identifier, event: str, function: str, fires: str) -> None:
-    execute_sql(
-        connection,
-        sql.SQL(f"CREATE OR REPLACE TRIGGER {{}} AFTER {event} EXECUTE FUNCTION epochline.{function}()").format(
-            sql.Identifier(name), table
-        ),
-    )
-    execute_sql(
-        connection, sql.SQL(f"ALTER TABLE {{}} ENABLE {fires} TRIGGER {{}}").format(table, sql.Identifier(name))
-    )
+        for grant in ("GRANT USAGE ON SCHEMA {schema} TO {writer}", "GRANT SELECT ON {table} TO {writer}"):
+            change(connection, grant, schema=schema, table=where, writer=WRITER)
 
 
 def mend(connection: Connection, table: str) -> None:

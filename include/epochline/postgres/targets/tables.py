@@ -18,27 +18,18 @@ from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Applied, Fit, Prepared, TableDifference
-from epochline.postgres.queries.collations import collations_of
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change, compose, execute_sql, joined, names, query
 from epochline.postgres.queries.ownership import identify_rows
-from epochline.postgres.queries.statements import run
+from epochline.postgres.queries.statements import InTransaction
 from epochline.postgres.targets import claims, differences, images
 from epochline.postgres.targets.accounting import Check
-from epochline.postgres.targets.application import Application, kept_order, names
-from epochline.postgres.targets.catalog import (
-    changed_columns,
-    check_existing,
-    filled_columns,
-    find_target,
-    order_of,
-    remembers_deleted,
-    table_definition,
-)
-from epochline.postgres.targets.fit import compare
+from epochline.postgres.targets.application import Application, kept_order, order_of, remembers_deleted
+from epochline.postgres.targets.catalog import find_target
+from epochline.postgres.targets.claims import missing_rows, refuse_lost, remember
+from epochline.postgres.targets.fit import check_existing, compare, filled_columns, table_definition
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
-from epochline.postgres.targets.identity import missing_rows, refuse_lost, remember
 from epochline.postgres.targets.prepare import prepare
-from epochline.postgres.targets.publications import changes_of, refused_by_publication
+from epochline.postgres.targets.rights import refused_by_publication
 from epochline.postgres.targets.state_triggers import follow, mend
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
@@ -49,11 +40,11 @@ from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_columns
 
 
-class PostgresTargets:
+class PostgresTargets(InTransaction):
     """Target and staging tables of one database, in one transaction."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._checks: list[Check] = []
         """Checks of the tables that this transaction changed, for its end."""
 
@@ -89,12 +80,12 @@ class PostgresTargets:
     def claimed(self, pipeline: str) -> Sequence[str]:
         return [
             f"{row.schema_name}.{row.table_name}" if row.schema_name else row.table_name
-            for row in run(self._connection, "claimed_targets", pipeline=pipeline)
+            for row in self._run("claimed_targets", pipeline=pipeline)
         ]
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
         last_epoch = 0
-        generation = run(self._connection, "pipeline", pipeline=pipeline.name).one_or_none()
+        generation = self._run("pipeline", pipeline=pipeline.name).one_or_none()
         if generation is not None:
             last_epoch = self._last_earlier_epoch(pipeline.name, generation.generation)
         kept = {}
@@ -110,11 +101,10 @@ class PostgresTargets:
             if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
                 continue
             # A target row tells its generation by its epoch. Deleted keys have no epoch, so they lose their position.
+            forgotten = "DELETE FROM epochline.{name}"
             if sink.order_by:
-                forgotten = "UPDATE {} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
-            else:
-                forgotten = "DELETE FROM {}"
-            execute_sql(self._connection, sql.SQL(forgotten).format(sql.Identifier("epochline", name)))
+                forgotten = "UPDATE epochline.{name} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
+            change(self._connection, forgotten, name=name)
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         made = []
@@ -128,17 +118,16 @@ class PostgresTargets:
             elif sink.columns is not None:
                 refuse_lost(self._connection, pipeline, sink)
                 self._create_schema(schema)
-                self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
+                where = sql.Identifier(schema, table)
+                self._create_table(where, table_definition(pipeline, sink), sink.key)
                 if isinstance(sink, StateTable):
                     follow(self._connection, sink.table)
                 if pipeline.windows is not None and sink in pipeline.states:
                     # To find windows that close among many open ones.
-                    index = sql.SQL("CREATE INDEX ON {} ({})")
-                    execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
+                    change(self._connection, "CREATE INDEX ON {where} ({end})", where=where, end=END)
                 if isinstance(sink, Outbox):
                     # To find and delete the rows of one epoch while many epochs wait.
-                    index = sql.SQL("CREATE INDEX ON {} (_epoch)")
-                    execute_sql(self._connection, index.format(sql.Identifier(schema, table)))
+                    change(self._connection, "CREATE INDEX ON {where} (_epoch)", where=where)
                 made.append(sink.table)
             if remembers_deleted(sink) and find_target(self._connection, sink.table) is not None:
                 made += self._create_deleted_keys(pipeline, sink)
@@ -162,17 +151,16 @@ class PostgresTargets:
         kinds = {key: target.columns[key].kind for key in sink.key}
         staged = staged_columns(pipeline, sink, kinds)
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
-        collations = collations_of(self._connection, sink.table)
+        collations = {column: target.columns[column].collate for column in columns if column in target.columns}
         self._create_table(sql.Identifier("epochline", name), columns, sink.key, collations)
         return [f"the side table of deleted keys of {sink.table}"]
 
     def _create_schema(self, schema: str) -> None:
         # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
-        if not run(self._connection, "schema_exists", schema=schema).scalar_one():
-            execute_sql(self._connection, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+        if not self._run("schema_exists", schema=schema).scalar_one():
+            change(self._connection, "CREATE SCHEMA {schema}", schema=schema)
             if self._has_owner():
-                rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
-                execute_sql(self._connection, rights.format(sql.Identifier(schema), sql.Identifier(OWNER)))
+                change(self._connection, "GRANT USAGE ON SCHEMA {schema} TO {owner}", schema=schema, owner=OWNER)
 
     def _create_table(
         self,
@@ -181,32 +169,30 @@ class PostgresTargets:
         key: Sequence[str],
         collations: Mapping[str, sql.Composable] = MappingProxyType({}),
     ) -> None:
+        nothing = sql.SQL("")
         parts = [
-            sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
+            compose("{name} {kind}{collate}", name=name, kind=sql.SQL(kind), collate=collations.get(name, nothing))
             for name, kind in columns.items()
         ]
         if key:
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
-        execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
+            parts.append(compose("PRIMARY KEY ({key})", key=names(key)))
+        change(self._connection, "CREATE TABLE {table} ({parts})", table=table, parts=joined(parts))
         if not key:
             identify_rows(self._connection, table)
         if self._has_owner():
-            rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
-            execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
+            rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {owner}"
+            change(self._connection, rights, table=table, owner=OWNER)
 
     def _has_owner(self) -> bool:
-        return bool(run(self._connection, "role_exists", role=OWNER).scalar_one())
+        return bool(self._run("role_exists", role=OWNER).scalar_one())
 
     def free_connections(self) -> int:
-        return int(run(self._connection, "free_connections").scalar_one())
+        return int(self._run("free_connections").scalar_one())
 
     def count(self, staged: StagedTable) -> int | None:
         if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
             return None
-        _, [(rows,)] = execute_sql(
-            self._connection,
-            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier("epochline_staging", staged.table)),
-        )
+        [(rows,)] = query(self._connection, "SELECT count(*) FROM epochline_staging.{table}", table=staged.table)
         return int(rows)
 
     def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Application:
@@ -217,17 +203,17 @@ class PostgresTargets:
                 f"run {pipeline.name}",
             )
         last_epoch = self._last_earlier_epoch(epoch.pipeline, epoch.generation)
-        return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, last_earlier_epoch=last_epoch)
+        return Application(
+            connection=self._connection, epoch=epoch, pipeline=pipeline, sink=sink, staged=staged, target=target,
+            last_earlier_epoch=last_epoch,
+        )  # fmt: skip
 
     def _last_earlier_epoch(self, pipeline: str, generation: int) -> int:
-        return int(
-            run(
-                self._connection, "last_epoch_of_earlier_generations", pipeline=pipeline, generation=generation
-            ).scalar_one()
-        )
+        where = {"pipeline": pipeline, "generation": generation}
+        return int(self._run("last_epoch_of_earlier_generations", **where).scalar_one())
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
-        return prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
+        return prepare(self._application(pipeline, sink, staged, epoch))
 
     def try_out(
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
@@ -239,10 +225,10 @@ class PostgresTargets:
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
     ) -> Mapping[str, Applied]:
         applied = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
-        images.keep_images(self._connection, applied, epoch)
+        images.keep_images(applied)
         # What may change one target from outside may reach every other one by it.
         watched = any(what.target.is_changed_by_others for what in applied)
-        done, checks = apply_together(self._connection, applied, epoch, watched=watched)
+        done, checks = apply_together(self._connection, applied, watched=watched)
         # A partition may have been attached since the first look.
         again = [partial(find_target, self._connection, what.sink.table) for what in applied if what.target.partitioned]
         self._checks += [*checks, *again]
@@ -253,8 +239,7 @@ class PostgresTargets:
         target = find_target(self._connection, sink.table)
         if reason is not None or target is None:
             return reason
-        columns = changed_columns(sink, target)
-        said = refused_by_publication(self._connection, sink, columns, [*changes_of(sink), "DELETE"])
+        said = refused_by_publication(self._connection, sink, target, deletes=True)
         return None if said is None else f"{sink}: {said}"
 
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
@@ -270,31 +255,30 @@ class PostgresTargets:
         if not self._checks:
             return
         # Deferred triggers may change rows as well.
-        execute_sql(self._connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+        change(self._connection, "SET CONSTRAINTS ALL IMMEDIATE")
         for check in self._checks:
             check()
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
-        statement = sql.SQL(
+        statement = compose(
             "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers,"
             " {columns})"
             " SELECT %s, %s, %s, q.topic, r.topic_id, q.headers::jsonb, {values} FROM {staging} q"
             " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
-            " AND r.partition = q.partition"
-        ).format(
-            columns=names(columns),
-            values=names(columns, "q"),
+            " AND r.partition = q.partition",
+            columns=names(columns), values=names(columns, "q"),
             staging=sql.Identifier("epochline_staging", staged.table),
-        )
+        )  # fmt: skip
         values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
         return execute_sql(self._connection, statement, values)[0]
 
     def allow_time(self, statement: timedelta) -> None:
-        run(self._connection, "allow_time", statement=str(int(statement.total_seconds() * 1000)))
+        self._run("allow_time", statement=_milliseconds(statement))
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
-        run(
-            self._connection, "limit_time",
-            statement=str(int(statement.total_seconds() * 1000)), lock=str(int(lock.total_seconds() * 1000)),
-        )  # fmt: skip
+        self._run("limit_time", statement=_milliseconds(statement), lock=_milliseconds(lock))
+
+
+def _milliseconds(time: timedelta) -> str:
+    return str(int(time.total_seconds() * 1000))

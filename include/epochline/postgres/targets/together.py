@@ -6,6 +6,7 @@ The commit and the trial at the seal both go this way, so that what is tried is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -15,7 +16,6 @@ from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.foreign_keys import defer, parents_first
 from epochline.postgres.targets.modes import insert, take_all_away
 from epochline.postgres.targets.upsert import Upsert
-from epochline.protocol.epoch import Epoch
 
 
 def in_order(tables: Sequence[Application]) -> list[Application]:
@@ -28,7 +28,6 @@ def in_order(tables: Sequence[Application]) -> list[Application]:
 def apply_together(
     connection: Connection,
     tables: Sequence[Application],
-    epoch: Epoch,
     at: Callable[[Application | None], None] = lambda what: None,
     *,
     watched: bool = False,
@@ -41,7 +40,6 @@ def apply_together(
     Args:
         connection: in the epoch's transaction.
         tables: each with its staging.
-        epoch: the epoch.
         at: told which table the next statements concern; None before constraints that waited are compared.
         watched: whether something else than these statements may change a target.
 
@@ -53,21 +51,22 @@ def apply_together(
         TargetError: the counts of a target do not add up to its staged rows, or its rows cannot be replaced.
     """
     ordered = in_order(tables)
-    watches = {what.sink.table: watch(connection, what, epoch) for what in ordered if watched}
+    watches = {what.sink.table: watch(what) for what in ordered if watched}
     defer(connection, [what.target for what in tables])
     replaced = [what for what in reversed(ordered) if what.sink.mode == "replace"]
     for what in replaced:
         at(what)
-        take_all_away(connection, what, epoch, {one.target.place for one in replaced})
-    upserts = {what.sink.table: Upsert(connection, what, epoch) for what in ordered if what.sink.mode == "upsert"}
+        take_all_away(what, {other.target.place for other in replaced})
+    upserts = {what.sink.table: Upsert(what) for what in ordered if what.sink.mode == "upsert"}
     applied: dict[str, Applied] = {}
     for number, what in enumerate(ordered):
         at(what)
         if what.sink.table in upserts:
-            later = [upserts[one.sink.table] for one in reversed(ordered[number:]) if one.sink.table in upserts]
-            upserts[what.sink.table].write(lambda these=later: _delete_early(these))  # type: ignore[misc]
+            left = [other.sink.table for other in reversed(ordered[number:])]
+            later = [upserts[table] for table in left if table in upserts]
+            upserts[what.sink.table].write(partial(_delete_early, later))
         else:
-            applied[what.sink.table] = insert(connection, what, epoch)
+            applied[what.sink.table] = insert(what)
     for what in reversed(ordered):
         if what.sink.table in upserts:
             at(what)

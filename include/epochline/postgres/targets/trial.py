@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 import psycopg2
-from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.composed import change
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.blame import Suspects
@@ -36,13 +34,13 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
     Raises:
         RowsRefusedError, TargetCodeError: the rows fail together, but none fails alone, or none was found in time.
     """
-    execute_sql(connection, sql.SQL("SAVEPOINT trial"))
+    change(connection, "SAVEPOINT trial")
     try:
-        found = _refused(connection, tables, epoch)
+        refused = _refused(connection, tables, epoch)
     except TargetError as error:
         raise RowsRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
-    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
-    return found
+    change(connection, "ROLLBACK TO SAVEPOINT trial")
+    return refused
 
 
 def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
@@ -54,16 +52,20 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
             _check(connection, undone)
         except TargetError:
             return []  # It can only be compared, and a promotion says why.
-    found: list[RefusedRow] = []
-    error = _fails(connection, tables, epoch, undone)
+
+    def report(progress: str) -> None:
+        log.warning("seal.searches pipeline=%s epoch=%d %s", epoch.pipeline, epoch.epoch_id, progress)
+
+    refused: list[RefusedRow] = []
+    error = _fails(connection, tables, undone)
     if error is None:
-        return found
-    search = Search(tables[0].pipeline.commit_statement_timeout, partial(_report, epoch))
-    suspects = Suspects(connection, tables, epoch, search)
+        return refused
+    search = Search(tables[0].pipeline.commit_statement_timeout, report)
+    suspects = Suspects(connection, tables, search)
     while error is not None:
         # A statement that PostgreSQL does not support, as with a rewrite rule, says nothing of any row.
         blamed = [] if (error.pgcode or "").startswith("0A") else suspects.blamed()
-        if not blamed and not found:
+        if not blamed and not refused:
             said, _ = error_in_words(error)
             why = "No row alone is to blame."
             if search.is_over:
@@ -72,47 +74,39 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
                 f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. {why}"
                 " Nothing was sealed."
             )
-        found += blamed
-        if not blamed or len(found) >= MOST or search.is_over or any(row.place is None for row in blamed):
+        refused += blamed
+        if not blamed or len(refused) >= MOST or search.is_over or any(row.place is None for row in blamed):
             break
-        error = _fails(connection, suspects.left, epoch, undone)
-    return found[:MOST]
-
-
-def _report(epoch: Epoch, progress: str) -> None:
-    log.warning("seal.searches pipeline=%s epoch=%d %s", epoch.pipeline, epoch.epoch_id, progress)
+        error = _fails(connection, suspects.left, undone)
+    return refused[:MOST]
 
 
 def _check(connection: Connection, checks: Sequence[Check]) -> None:
     """Look at the targets as the end of a commit does, after deferred constraints and triggers."""
-    execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    change(connection, "SET CONSTRAINTS ALL IMMEDIATE")
     for check in checks:
         check()
 
 
-def _fails(
-    connection: Connection, tables: Sequence[Application], epoch: Epoch, undone: Sequence[Check]
-) -> psycopg2.Error | None:
+def _fails(connection: Connection, tables: Sequence[Application], undone: Sequence[Check]) -> psycopg2.Error | None:
     """Apply staging, and roll back; returns the error if the target refuses it.
 
     Args:
         connection: in the trial.
         tables: each with its staging.
-        epoch: the epoch.
         undone: the checks of what a replay takes away, which its rows must not disturb.
     """
 
     def apply_all() -> None:
-        applied, checks = apply_together(connection, tables, epoch, watched=True)
+        applied, checks = apply_together(connection, tables, watched=True)
         for what in tables:
             if what.sink.mode not in ("append", "replace"):
                 continue
-            _, [(staged,)] = execute_sql(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
             arrived = applied[what.sink.table].accounted
-            if staged != arrived:
+            if what.number("SELECT count(*) FROM {staging}") != arrived:
                 raise RowsRefusedError(
-                    f"{epoch}: of the rows for {what.sink} only {arrived} arrived in a trial: a trigger or rule of the"
-                    " table drops rows. Remove it. Nothing was sealed."
+                    f"{what.epoch}: of the rows for {what.sink} only {arrived} arrived in a trial: a trigger or rule of"
+                    " the table drops rows. Remove it. Nothing was sealed."
                 )
         _check(connection, [*undone, *checks])
 

@@ -7,42 +7,37 @@ identity stays. What must be deleted is refused if a foreign key would delete or
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg2
 from psycopg2 import errors, sql
 from sqlalchemy import Connection
 
-from epochline.declare.names import FOLLOWED, deleted_keys_table, split_table
+from epochline.declare.names import deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import run
+from epochline.postgres.queries.composed import assigned, change, compose, joined, names, query, same
 from epochline.postgres.targets.accounting import Check
-from epochline.postgres.targets.application import names, same
-from epochline.postgres.targets.catalog import Target, filled_columns, find_target, order_of, remembers_deleted
-from epochline.postgres.targets.foreign_keys import defer
-from epochline.postgres.targets.images import (
-    EXISTED,
-    FATE,
-    assigned,
-    drop_image,
-    images_of,
-    kept_columns,
-    rows_to_come_back,
-)
-from epochline.postgres.targets.references import (
+from epochline.postgres.targets.application import order_of, remembers_deleted
+from epochline.postgres.targets.catalog import Target, find_target
+from epochline.postgres.targets.exclusive import exclusive_rules
+from epochline.postgres.targets.fit import filled_columns
+from epochline.postgres.targets.foreign_keys import (
+    defer,
     harm_of_delete,
     harm_of_update,
     referred_columns,
     referring_first,
 )
+from epochline.postgres.targets.images import EXISTED, FATE, drop_image, images_of, kept_columns, rows_to_come_back
 
-_GOES = sql.SQL("{} IN ('gone', 'again')").format(FATE)
-_COMES = sql.SQL("{} IN ('new', 'again')").format(FATE)
-_STAYS = sql.SQL("{} = 'changed'").format(FATE)
+_FATES = {
+    "goes": compose("{fate} IN ('gone', 'again')", fate=FATE),
+    "comes": compose("{fate} IN ('new', 'again')", fate=FATE),
+    "stays": compose("{fate} = 'changed'", fate=FATE),
+}
 
 
 def undo(connection: Connection, pipeline: Pipeline, epochs: Sequence[int]) -> tuple[dict[str, int], list[Check]]:
@@ -61,12 +56,12 @@ def undo(connection: Connection, pipeline: Pipeline, epochs: Sequence[int]) -> t
     targets = [find_target(connection, sink.table) for sink in order]
     defer(connection, [target for target in targets if target is not None])
     for sink in order:
-        execute_sql(connection, sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(_name(sink)))
-    execute_sql(connection, sql.SQL("SAVEPOINT undo"))
+        change(connection, "LOCK TABLE {table} IN EXCLUSIVE MODE", table=sql.Identifier(*split_table(sink.table)))
+    change(connection, "SAVEPOINT undo")
     try:
         return _undo_in(connection, pipeline, order, epochs)
     except errors.ForeignKeyViolation:
-        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT undo"))
+        change(connection, "ROLLBACK TO SAVEPOINT undo")
     try:
         return _undo_in(connection, pipeline, order[::-1], epochs)
     except errors.ForeignKeyViolation as error:
@@ -102,28 +97,26 @@ class _Undo:
 
     def take_out(self) -> int:
         """Delete the rows of the epochs from an append target."""
-        target = self._target.identifier
-        ours = sql.SQL("{} = ANY ({})")
-        written = ours.format(sql.Identifier("_epoch"), sql.Literal(list(self._epochs)))
-        leaving = ours.format(sql.Identifier("r", "_epoch"), sql.Literal(list(self._epochs)))
-        rows = sql.SQL("SELECT * FROM {} WHERE {}").format(target, written)
-        self._refuse_harm(harm_of_delete(self._connection, self._target, rows, leaving))
-        due = self._number(sql.SQL("SELECT count(*) FROM ({}) t").format(rows))
+        parts: dict[str, Any] = {"target": self._target.identifier, "epochs": list(self._epochs)}
+        parts["rows"] = compose("SELECT * FROM {target} WHERE _epoch = ANY ({epochs})", **parts)
+        leaving = compose("r._epoch = ANY ({epochs})", **parts)
+        self._refuse_harm(harm_of_delete(self._connection, self._target, parts["rows"], leaving))
         # A replay that takes the place of the epoch writes a higher number than any.
-        newest = self._number(sql.SQL("SELECT coalesce(max(_epoch), 0) FROM {}").format(target))
-        others = sql.SQL("SELECT count(*) FROM {} WHERE ({}) IS NOT TRUE AND coalesce(_epoch, 0) <= {}").format(
-            target, written, sql.Literal(newest)
+        parts["newest"] = self._number("SELECT coalesce(max(_epoch), 0) FROM {target}", **parts)
+        counts = (
+            "SELECT (SELECT count(*) FROM ({rows}) t), (SELECT count(*) FROM {target}"
+            " WHERE (_epoch = ANY ({epochs})) IS NOT TRUE AND coalesce(_epoch, 0) <= {newest})"
         )
-        stays = self._number(others)
-        gone = self._changed(sql.SQL("DELETE FROM {} WHERE {}").format(target, written))
+        [(due, others)] = self._rows(counts, **parts)
+        gone = self._changed("DELETE FROM {target} WHERE _epoch = ANY ({epochs})", **parts)
         if gone != due:
             raise self._swallowed(f"{due} rows were to be deleted, and {gone} were")
 
         def check() -> None:
             find_target(self._connection, self._sink.table)
-            left, kept = self._number(sql.SQL("SELECT count(*) FROM ({}) t").format(rows)), self._number(others)
-            if left or kept != stays:
-                raise self._swallowed(f"{left} of their rows are still there, and of {stays} other rows {kept}")
+            [(left, kept)] = self._rows(counts, **parts)
+            if left or kept != others:
+                raise self._swallowed(f"{left} of their rows are still there, and of {others} other rows {kept}")
 
         self.checks.append(check)
         return gone
@@ -154,9 +147,10 @@ class _Undo:
         counts = self._fates(back)
         self._refuse_lost_identities(table, back)
         self._refuse_harm(self._harm(table, back))
-        rows = self._number(sql.SQL("SELECT count(*) FROM {}").format(table.identifier))
-        rows += counts["new"] - counts["gone"]
-        done, due = self._exchange(table, back), self._due(back)
+        rows = self._number("SELECT count(*) FROM {table}", table=table.identifier) + counts["new"] - counts["gone"]
+        done = self._exchange(table, back)
+        fates = self._fates(back)
+        due = (fates["gone"] + fates["again"], fates["changed"], fates["new"] + fates["again"])
         if done != due:
             raise self._swallowed(
                 f"{due[0]} rows were to be deleted, {due[1]} updated and {due[2]} inserted, and {done[0]} were deleted,"
@@ -166,22 +160,13 @@ class _Undo:
         return counts.total() - counts["same"]
 
     def _fates(self, back: sql.Identifier) -> Counter[str]:
-        fates = sql.SQL("SELECT {fate}, count(*) FROM {back} GROUP BY 1").format(fate=FATE, back=back)
-        return Counter({str(fate): int(rows) for fate, rows in self._rows(fates)})
-
-    def _due(self, back: sql.Identifier) -> tuple[int, int, int]:
-        """The rows to be deleted, updated and inserted."""
-        counts = self._fates(back)
-        return counts["gone"] + counts["again"], counts["changed"], counts["new"] + counts["again"]
+        return Counter(dict(self._rows("SELECT {fate}, count(*) FROM {back} GROUP BY 1", fate=FATE, back=back)))
 
     def _refuse_lost_identities(self, table: Target, back: sql.Identifier) -> None:
         fixed = [name for name, column in table.columns.items() if not column.writable and not column.generated]
-        if not fixed:
-            return
-        lost = sql.SQL("SELECT 1 FROM {} WHERE {} AND ({}) LIMIT 1").format(
-            back, _COMES, sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in fixed)
-        )
-        if self._rows(lost):
+        missing = joined((compose("{c} IS NULL", c=name) for name in fixed), " OR ")
+        lost = "SELECT 1 FROM {back} WHERE {comes} AND ({missing}) LIMIT 1"
+        if fixed and self._rows(lost, back=back, missing=missing, **_FATES):
             raise self._refusal(
                 f"rows must be inserted, and before-images of an earlier release lack {', '.join(fixed)}: PostgreSQL"
                 " would draw other identities",
@@ -191,60 +176,59 @@ class _Undo:
     def _harm(self, table: Target, back: sql.Identifier) -> str | None:
         """Why the rows may not be exchanged: rows of other tables would be deleted or changed."""
         key = self._sink.key
-        rows = sql.SQL("SELECT t.* FROM {table} t JOIN {back} b ON {same} WHERE {which}")
+        rows = "SELECT t.* FROM {table} t JOIN {back} b ON {same} WHERE {which}"
         parts = {"table": table.identifier, "back": back, "same": same(key, "t", "b")}
-        leaving = sql.SQL("EXISTS (SELECT FROM {back} b WHERE {same} AND b.{fate} IN ('gone', 'again', 'changed'))")
-        harm = harm_of_delete(
-            self._connection, table, rows.format(**parts, which=_GOES),
-            leaving.format(back=back, same=same(key, "r", "b"), fate=FATE),
+        leaving = compose(
+            "EXISTS (SELECT FROM {back} b WHERE {same} AND b.{fate} IN ('gone', 'again', 'changed'))",
+            back=back, same=same(key, "r", "b"), fate=FATE,
         )  # fmt: skip
+        doomed = compose(rows, **parts, which=_FATES["goes"])
+        harm = harm_of_delete(self._connection, table, doomed, leaving)
         other = sorted(referred_columns(table) - set(key))
         if harm is not None or not other:
             return harm
-        moved = sql.SQL("{} AND ({}) IS DISTINCT FROM ({})").format(_STAYS, names(other, "t"), names(other, "b"))
-        return harm_of_update(self._connection, table, rows.format(**parts, which=moved))
+        differs = compose(" AND ({t}) IS DISTINCT FROM ({b})", t=names(other, "t"), b=names(other, "b"))
+        return harm_of_update(self._connection, table, compose(rows, **parts, which=_FATES["stays"] + differs))
 
     def _exchange(self, table: Target, back: sql.Identifier) -> tuple[int, int, int]:
         """Delete, update and insert; if values of a unique column change places, through NULL or by new rows."""
-        execute_sql(self._connection, sql.SQL("SAVEPOINT exchange"))
-        try:
-            return self._statement(table, back)
-        except (errors.UniqueViolation, errors.ExclusionViolation) as error:
-            said = error.diag.constraint_name
-        execute_sql(self._connection, sql.SQL("ROLLBACK TO SAVEPOINT exchange"))
-        unique = run(self._connection, "nullable_columns_of_unique_rules", oid=table.oid).scalars()
-        free = [name for name in unique if name not in self._sink.key]
-        try:
-            if free and not referred_columns(table) & set(free):
-                emptied = sql.SQL("UPDATE {table} t SET {nulls} FROM {back} b WHERE {same} AND ({goes} OR {stays})")
-                self._changed(
-                    emptied.format(
-                        table=table.identifier, back=back, same=same(self._sink.key, "t", "b"), goes=_GOES,
-                        stays=_STAYS,
-                        nulls=sql.SQL(", ").join(sql.SQL("{} = NULL").format(sql.Identifier(name)) for name in free),
-                    )
-                )  # fmt: skip
-                return self._statement(table, back)
-        except psycopg2.IntegrityError as error:
-            said = error.diag.constraint_name or said
-        execute_sql(self._connection, sql.SQL("ROLLBACK TO SAVEPOINT exchange"))
-        try:
-            if self._may_insert_again(table, back):
-                return self._statement(table, back)
-        except psycopg2.IntegrityError as error:
-            said = error.diag.constraint_name or said
+        change(self._connection, "SAVEPOINT exchange")
+        said = None
+        ways: list[Callable[[Target, sql.Identifier], bool]] = [lambda *_: True, self._empty, self._insert_again]
+        for number, way in enumerate(ways):
+            try:
+                if way(table, back):
+                    return self._statement(table, back)
+            except psycopg2.IntegrityError as error:
+                if number == 0 and not isinstance(error, errors.UniqueViolation | errors.ExclusionViolation):
+                    raise
+                said = error.diag.constraint_name or said
+            change(self._connection, "ROLLBACK TO SAVEPOINT exchange")
         raise self._refusal(
             f"values that {said} keeps unique change places between rows, and no order of updates keeps to it",
             "Let its columns take NULL, let no foreign key refer to them, or let it be DEFERRABLE INITIALLY DEFERRED.",
         )
 
-    def _may_insert_again(self, table: Target, back: sql.Identifier) -> bool:
-        """Let changed rows be deleted and inserted with all their columns, if nothing else sees the difference."""
-        code = run(self._connection, "code_of_table", oid=table.oid, state_triggers=FOLLOWED).one()
-        if code.sees_rewriting:
+    def _empty(self, table: Target, back: sql.Identifier) -> bool:
+        """Give up the values of unique columns outside the key, if they take NULL and no foreign key refers to them."""
+        key = self._sink.key
+        unique = {name for rule in exclusive_rules(self._connection, table, key) for name in rule.read} - set(key)
+        columns = {name: table.columns[name] for name in sorted(unique)}
+        free = [name for name, column in columns.items() if not column.not_null and not column.generated]
+        if not free or referred_columns(table) & set(free):
             return False
-        again = sql.SQL("UPDATE {back} SET {fate} = 'again' WHERE {stays}")
-        self._changed(again.format(back=back, fate=FATE, stays=_STAYS))
+        self._changed(
+            "UPDATE {table} t SET {nulls} FROM {back} b WHERE {same} AND ({goes} OR {stays})",
+            table=table.identifier, back=back, same=same(key, "t", "b"),
+            nulls=joined(compose("{c} = NULL", c=name) for name in free), **_FATES,
+        )  # fmt: skip
+        return True
+
+    def _insert_again(self, table: Target, back: sql.Identifier) -> bool:
+        """Let changed rows be deleted and inserted with all their columns, if nothing else sees the difference."""
+        if table.sees_rewriting:
+            return False
+        self._changed("UPDATE {back} SET {fate} = 'again' WHERE {stays}", back=back, fate=FATE, **_FATES)
         self._refuse_lost_identities(table, back)
         return self._harm(table, back) is None
 
@@ -258,18 +242,19 @@ class _Undo:
         parts = {"table": table.identifier, "back": back, "same": same(key, "t", "b"), "columns": names(columns)}
         update: sql.Composable = sql.SQL("SELECT 1 WHERE (SELECT count(*) FROM d) < 0")
         if settable:
-            update = sql.SQL(
+            update = compose(
                 "UPDATE {table} t SET {values} FROM {back} b WHERE {same} AND {stays} AND (SELECT count(*) FROM d) >= 0"
-                " RETURNING 1"
-            ).format(**parts, values=assigned(settable, "b"), stays=_STAYS)
-        statement = sql.SQL(
-            "WITH d AS (DELETE FROM {table} t USING {back} b WHERE {same} AND {goes} RETURNING 1), u AS ({update}),"
-            " i AS (INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {back}"
-            " WHERE {comes} AND (SELECT count(*) FROM u) >= 0 RETURNING 1)"
-            " SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM u), (SELECT count(*) FROM i)"
-        ).format(**parts, goes=_GOES, update=update, comes=_COMES)
+                " RETURNING 1",
+                values=assigned(settable, "b"), **parts, **_FATES,
+            )  # fmt: skip
         try:
-            [(deleted, updated, inserted)] = self._rows(statement)
+            [(deleted, updated, inserted)] = self._rows(
+                "WITH d AS (DELETE FROM {table} t USING {back} b WHERE {same} AND {goes} RETURNING 1), u AS ({update}),"
+                " i AS (INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {back}"
+                " WHERE {comes} AND (SELECT count(*) FROM u) >= 0 RETURNING 1)"
+                " SELECT (SELECT count(*) FROM d), (SELECT count(*) FROM u), (SELECT count(*) FROM i)",
+                update=update, **parts, **_FATES,
+            )  # fmt: skip
         except errors.FeatureNotSupported:
             raise self._refusal("a rewrite rule of the table takes its statements", "Drop the rule.") from None
         return int(deleted), int(updated), int(inserted)
@@ -277,18 +262,15 @@ class _Undo:
     def _refuse_difference(self, table: Target, back: sql.Identifier, watched: set[str], rows: int) -> None:
         """Compare the table with what was to come back, in both directions. Nobody else writes to it meanwhile."""
         find_target(self._connection, self._sink.table)
-        values = sorted(watched - set(self._sink.key)) or list(self._sink.key)
+        key = self._sink.key
+        values = sorted(watched - set(key)) or list(key)
         wrong = self._number(
-            sql.SQL(
-                "SELECT count(*) FROM {back} b LEFT JOIN {table} t ON {same} WHERE b.{existed} <> ({first} IS NOT NULL)"
-                " OR b.{existed} AND ROW({now})::record *<> ROW({due})::record"
-            ).format(
-                back=back, table=table.identifier, same=same(self._sink.key, "t", "b"),
-                existed=sql.Identifier(EXISTED), first=sql.Identifier("t", self._sink.key[0]), now=names(values, "t"),
-                due=names(values, "b"),
-            )
+            "SELECT count(*) FROM {back} b LEFT JOIN {table} t ON {same} WHERE b.{existed} <> (t.{first} IS NOT NULL)"
+            " OR b.{existed} AND ROW({now})::record *<> ROW({due})::record",
+            back=back, table=table.identifier, same=same(key, "t", "b"), existed=EXISTED, first=key[0],
+            now=names(values, "t"), due=names(values, "b"),
         )  # fmt: skip
-        there = self._number(sql.SQL("SELECT count(*) FROM {}").format(table.identifier))
+        there = self._number("SELECT count(*) FROM {table}", table=table.identifier)
         if wrong or there != rows:
             raise self._swallowed(
                 f"{wrong} keys are not as they were before the epochs, and of {rows} rows {there} are there"
@@ -313,18 +295,14 @@ class _Undo:
             f"plan {self._pipeline.name}",
         )
 
-    def _rows(self, statement: sql.Composable) -> list[tuple[Any, ...]]:
-        return execute_sql(self._connection, statement)[1]
+    def _rows(self, statement: str, **parts: object) -> list[tuple[Any, ...]]:
+        return query(self._connection, statement, **parts)
 
-    def _number(self, statement: sql.Composable) -> int:
-        return int(execute_sql(self._connection, statement)[1][0][0])
+    def _number(self, statement: str, **parts: object) -> int:
+        return int(query(self._connection, statement, **parts)[0][0])
 
-    def _changed(self, statement: sql.Composable) -> int:
-        return execute_sql(self._connection, statement)[0]
-
-
-def _name(sink: PostgresTable) -> sql.Identifier:
-    return sql.Identifier(*split_table(sink.table))
+    def _changed(self, statement: str, **parts: object) -> int:
+        return change(self._connection, statement, **parts)
 
 
 def _listed(epochs: Sequence[int]) -> str:

@@ -14,19 +14,16 @@ from functools import partial
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
-from epochline.declare.columns import DELETED
 from epochline.declare.state import StateTable
 from epochline.errors import TargetError
 from epochline.ports import Applied
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.targets.application import Application, names, same, with_epoch
+from epochline.postgres.queries.composed import assigned, compose, joined, names, same
+from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.exclusive import FATES, TURN, is_exclusive
-from epochline.postgres.targets.fates import Fates, changes, newer, predicted, replaces, set_columns, winners
+from epochline.postgres.targets.fates import changes, newer, predicted, replaces, set_columns
 from epochline.postgres.targets.refusals import attempt
 from epochline.postgres.targets.way import make_way
-from epochline.protocol.epoch import Epoch
 
 _TAKEN = (psycopg2.errors.UniqueViolation, psycopg2.errors.ExclusionViolation)
 
@@ -34,9 +31,9 @@ _TAKEN = (psycopg2.errors.UniqueViolation, psycopg2.errors.ExclusionViolation)
 class Upsert:
     """One upsert in its steps: `write`, `delete`, `finish`. What becomes of each row is predicted before the first."""
 
-    def __init__(self, connection: Connection, what: Application, epoch: Epoch) -> None:
-        self._connection, self._what, self._epoch = connection, what, epoch
-        self._fates = predicted(connection, what)
+    def __init__(self, what: Application) -> None:
+        self._what = what
+        self._fates = predicted(what)
         self._written = 0
         self._deleted: int | None = None
 
@@ -49,15 +46,13 @@ class Upsert:
         Raises:
             psycopg2.Error: the target refuses the rows.
         """
-        write = partial(_write, self._connection, self._what, self._epoch)
         # A state table is this product's: it has no key beside its own.
         if not is_exclusive(self._what) or isinstance(self._what.sink, StateTable):
-            self._written = write()
+            self._written = _write(self._what)
             return
-        written = attempt(self._connection, write)
+        written = attempt(self._what.connection, partial(_write, self._what))
         if isinstance(written, _TAKEN):
-            in_turns = partial(write, in_turns=True)
-            written = make_way(self._connection, self._what, self._epoch, in_turns, delete_early, written)
+            written = make_way(self._what, partial(_write, self._what, in_turns=True), delete_early, written)
         if isinstance(written, psycopg2.Error):
             raise written
         self._written = written
@@ -66,7 +61,7 @@ class Upsert:
         """Delete the rows of tombstones; returns whether that was still to do."""
         due = self._deleted is None
         if due:
-            self._deleted = _delete(self._connection, self._what) if self._fates.tombstones else 0
+            self._deleted = _delete(self._what) if self._fates.tombstones else 0
         return due
 
     def delete_later(self) -> None:
@@ -80,138 +75,91 @@ class Upsert:
             TargetError: a staged row is neither written nor older than the target's row, or the number of written rows
                 is not the predicted one.
         """
-        connection, what, fates = self._connection, self._what, self._fates
-        if what.order:
-            if fates.tombstones:
-                _remember(connection, what)
-            if fates.remembered:
-                _forget(connection, what)
+        if self._what.order:
+            if self._fates.tombstones:
+                _remember(self._what)
+            if self._fates.remembered:
+                _forget(self._what)
         deleted = self._deleted or 0
-        _refuse_imbalance(what, self._epoch, fates, self._written, deleted)
-        return Applied(rows=self._written + deleted, upserted=fates.upserted)
+        self._refuse_imbalance(deleted)
+        return Applied(rows=self._written + deleted, upserted=self._fates.upserted)
+
+    def _refuse_imbalance(self, deleted: int) -> None:
+        what, epoch, due, staged = self._what, self._what.epoch, self._fates.upserted, self._fates.staged
+        if due.total != staged:
+            raise TargetError(
+                f"{epoch}: of {staged} rows staged for {what.sink}, {staged - due.total} are neither newer nor"
+                " older than the row that the table has of their key. Nothing was changed. The seal should have refused"
+                f" them: a staged row has NULL in {', '.join(what.kept_order)}. Keep its staging table for a report,"
+                " then abort the epoch and clear its run from plan_epoch.",
+                f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
+            )
+        if (self._written, deleted) != (due.inserted + due.updated, due.deleted):
+            raise TargetError(
+                f"{epoch}: {due.inserted} rows were to be inserted into {what.sink}, {due.updated} updated and"
+                f" {due.deleted} deleted, but {self._written} were written and {deleted} deleted: a trigger or rule of"
+                " the table drops rows, or another program writes to it. Nothing was changed. Remove the trigger or"
+                " stop the program and repeat the task, or abort the epoch.",
+                f"run {epoch.pipeline}",
+            )
 
 
-def _refuse_imbalance(what: Application, epoch: Epoch, fates: Fates, written: int, deleted: int) -> None:
-    due = fates.upserted
-    if due.total != fates.staged:
-        raise TargetError(
-            f"{epoch}: of {fates.staged} rows staged for {what.sink}, {fates.staged - due.total} are neither newer nor"
-            " older than the row that the table has of their key. Nothing was changed. The seal should have refused"
-            f" them: a staged row has NULL in {', '.join(what.kept_order)}. Keep its staging table for a report, then"
-            " abort the epoch and clear its run from plan_epoch.",
-            f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
-        )
-    if (written, deleted) != (due.inserted + due.updated, due.deleted):
-        raise TargetError(
-            f"{epoch}: {due.inserted} rows were to be inserted into {what.sink}, {due.updated} updated and"
-            f" {due.deleted} deleted, but {written} were written and {deleted} deleted: a trigger or rule of the table"
-            " drops rows, or another program writes to it. Nothing was changed. Remove the trigger or stop the program"
-            " and repeat the task, or abort the epoch.",
-            f"run {epoch.pipeline}",
-        )
-
-
-def _write(
-    connection: Connection,
-    what: Application,
-    epoch: Epoch,
-    only: sql.Composable | None = None,
-    *,
-    in_turns: bool = False,
-) -> int:
+def _write(what: Application, only: sql.Composable | None = None, *, in_turns: bool = False) -> int:
     """Write the winners that replace their target rows; in the turns ``f`` of `FATES`, if there are any."""
-    into, values = with_epoch(what, epoch, "w")
-    key, columns = what.sink.key, set_columns(what)
-    assignments = sql.SQL(", ").join(
-        sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("excluded", name)) for name in columns
-    )
+    given, columns, nothing = what.given("w"), set_columns(what), sql.SQL("")
     action: sql.Composable = sql.SQL("DO NOTHING")
     if columns:
-        action = sql.SQL("DO UPDATE SET {} WHERE {} AND {}").format(
-            assignments, changes(what, "excluded"), replaces(what, "excluded", "t")
-        )
-    turns: sql.Composable = sql.SQL("")
-    turn: sql.Composable = sql.SQL("")
-    if in_turns:
-        turns = sql.SQL(" LEFT JOIN {} f ON {}").format(FATES, same(key, "f", "w"))
-        turn = sql.SQL("{}, ").format(sql.Identifier("f", TURN))
-    statement = sql.SQL(
+        action = compose(
+            "DO UPDATE SET {values} WHERE {changes} AND {replaces}",
+            values=assigned(columns, "excluded"), changes=changes(what, "excluded"),
+            replaces=replaces(what, "excluded", "t"),
+        )  # fmt: skip
+    turns = compose(" LEFT JOIN {fates} f ON {same}", fates=FATES, same=same(what.sink.key, "f", "w"))
+    return what.change(
         "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w{turns} WHERE NOT w.{deleted}"
-        " AND {not_deleted}{only} ORDER BY {turn}{key} ON CONFLICT ({plain_key}) {action}"
-    ).format(
-        turns=turns,
-        only=sql.SQL("") if only is None else sql.SQL(" AND {}").format(only),
-        turn=turn,
-        winners=winners(what),
-        target=what.target.identifier,
-        into=into,
-        values=values,
-        deleted=sql.Identifier(DELETED),
+        " AND {not_deleted}{only} ORDER BY {turn}{sorted} ON CONFLICT ({key}) {action}",
+        into=names(given), values=joined(given.values()), action=action,
+        turns=turns if in_turns else nothing, turn=compose("f.{turn}, ", turn=TURN) if in_turns else nothing,
+        only=nothing if only is None else compose(" AND {only}", only=only), sorted=names(what.sink.key, "w"),
         not_deleted=_not_deleted_since(what),
-        key=names(key, "w"),
-        plain_key=names(key),
-        action=action,
-    )
-    return execute_sql(connection, statement)[0]
+    )  # fmt: skip
 
 
 def _not_deleted_since(what: Application) -> sql.Composable:
     """The condition that no stored tombstone is as new as the staged row."""
     if not what.order:
         return sql.SQL("true")
-    return sql.SQL("NOT EXISTS (SELECT FROM {} d WHERE {} AND NOT {})").format(
-        what.deleted_keys, same(what.sink.key, "d", "w"), newer(what.order, "w", "d")
-    )
+    return what.compose(
+        "NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer})",
+        same=same(what.sink.key, "d", "w"), newer=newer(what.order, "w", "d"),
+    )  # fmt: skip
 
 
-def _delete(connection: Connection, what: Application) -> int:
+def _delete(what: Application) -> int:
     """Delete the target's rows for which there is a newer tombstone."""
-    statement = sql.SQL(
-        "WITH w AS ({winners}) DELETE FROM {target} AS t USING w WHERE w.{deleted} AND {same} AND {newer}"
-    ).format(
-        winners=winners(what),
-        target=what.target.identifier,
-        deleted=sql.Identifier(DELETED),
-        same=same(what.sink.key, "t", "w"),
+    return what.change(
+        "WITH w AS ({winners}) DELETE FROM {target} AS t USING w WHERE w.{deleted} AND {same} AND {newer}",
         newer=replaces(what, "w", "t"),
     )
-    return execute_sql(connection, statement)[0]
 
 
-def _remember(connection: Connection, what: Application) -> None:
+def _remember(what: Application) -> None:
     """Store key and order of every winning tombstone, so that an older record does not bring its key back.
 
     It is stored even if it deleted no row.
     """
-    key, kept = what.sink.key, [*what.sink.key, *what.order]
-    statement = sql.SQL(
+    kept = [*what.sink.key, *what.order]
+    what.change(
         "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"
-        " {sorted} ON CONFLICT ({key}) DO UPDATE SET {assignments} WHERE {newer}"
-    ).format(
-        winners=winners(what),
-        side=what.deleted_keys,
-        kept=names(kept),
-        values=names(kept, "w"),
-        deleted=sql.Identifier(DELETED),
-        sorted=names(key, "w"),
-        key=names(key),
-        assignments=sql.SQL(", ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("excluded", name)) for name in what.order
-        ),
-        newer=newer(what.order, "excluded", "d"),
-    )
-    execute_sql(connection, statement)
+        " {sorted} ON CONFLICT ({key}) DO UPDATE SET {assignments} WHERE {newer}",
+        kept=names(kept), values=names(kept, "w"), sorted=names(what.sink.key, "w"),
+        assignments=assigned(what.order, "excluded"), newer=newer(what.order, "excluded", "d"),
+    )  # fmt: skip
 
 
-def _forget(connection: Connection, what: Application) -> None:
+def _forget(what: Application) -> None:
     """Delete the keys that a newer record brought back from the table of deleted keys."""
-    statement = sql.SQL(
-        "WITH w AS ({winners}) DELETE FROM {side} d USING w WHERE NOT w.{deleted} AND {same} AND {newer}"
-    ).format(
-        winners=winners(what),
-        side=what.deleted_keys,
-        deleted=sql.Identifier(DELETED),
-        same=same(what.sink.key, "d", "w"),
-        newer=newer(what.order, "w", "d"),
-    )
-    execute_sql(connection, statement)
+    what.change(
+        "WITH w AS ({winners}) DELETE FROM {side} d USING w WHERE NOT w.{deleted} AND {same} AND {newer}",
+        same=same(what.sink.key, "d", "w"), newer=newer(what.order, "w", "d"),
+    )  # fmt: skip

@@ -9,17 +9,14 @@ columns, if nothing else sees the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
-from epochline.declare.names import FOLLOWED, split_table
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.application import Application, same
+from epochline.declare.names import split_table
+from epochline.postgres.queries.composed import change, compose, joined, names, pairs, same
+from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.exclusive import (
     FATE,
     FATES,
@@ -34,27 +31,17 @@ from epochline.postgres.targets.exclusive import (
 )
 from epochline.postgres.targets.fates import replaces
 from epochline.postgres.targets.refusals import attempt
-from epochline.protocol.epoch import Epoch
 from epochline.protocol.turns import turns
 
 Write = Callable[..., int]
 """Writes the winners in their turns; with a condition on ``f`` of `FATES`, those that meet it."""
 
 
-def make_way(
-    connection: Connection,
-    what: Application,
-    epoch: Epoch,
-    write: Write,
-    delete_early: Callable[[], None],
-    cause: psycopg2.Error,
-) -> int:
+def make_way(what: Application, write: Write, delete_early: Callable[[], None], cause: psycopg2.Error) -> int:
     """Write the winners of an epoch so that each value is free when its row is written; returns the rows written.
 
     Args:
-        connection: in the epoch's transaction.
         what: the staging and its target.
-        epoch: the epoch.
         write: the statement.
         delete_early: deletes the rows that the epoch deletes.
         cause: PostgreSQL's refusal of the plain statement, after which nothing was changed.
@@ -62,27 +49,28 @@ def make_way(
     Raises:
         psycopg2.Error: ``cause``, with a note that says why no way is left.
     """
-    keep_fates(connection, what)
-    rules = exclusive_rules(connection, what)
-    meetings = attempt(connection, partial(waits, connection, what, epoch, rules), keep=False)
+    connection = what.connection
+    keep_fates(what)
+    rules = exclusive_rules(connection, what.target, what.sink.key)
+    meetings = attempt(connection, partial(waits, what, rules), keep=False)
     if isinstance(meetings, psycopg2.Error):
         raise cause  # An expression of an index fails for a row.
-    if any(one.leaves for one in meetings) and not _deletes_reach_targets(connection, what):
+    if any(meeting.leaves for meeting in meetings) and not _deletes_reach_targets(what):
         gone = attempt(connection, delete_early)
         if gone is None:
-            meetings = [one for one in meetings if not one.leaves]
-    order = turns((one.taker, one.holder) for one in meetings if not one.leaves)
-    leaving = {one.holder for one in meetings if one.leaves}
-    give_turns(connection, [*order.before, *order.circle, *order.after])
+            meetings = [meeting for meeting in meetings if not meeting.leaves]
+    order = turns((meeting.taker, meeting.holder) for meeting in meetings if not meeting.leaves)
+    leaving = {meeting.holder for meeting in meetings if meeting.leaves}
+    give_turns(what, [*order.before, *order.circle, *order.after])
     stuck = {*order.circle, *leaving}
     ways: list[Callable[[], int | str]] = [write]
     if stuck:
-        ways = [partial(_through_null, connection, what, write, meetings, stuck)]
+        ways = [partial(_through_null, what, write, meetings, stuck)]
         if not leaving:
-            ways.append(partial(_replaced, connection, what, epoch, write, order.circle))
+            ways.append(partial(_replaced, what, write, order.circle))
     reasons: list[str] = []
     for way in ways:
-        done = attempt(connection, partial(_all_or_nothing, connection, way))
+        done = attempt(connection, partial(_all_or_nothing, what, way))
         if isinstance(done, int):
             return done
         reasons += [done] if isinstance(done, str) else []
@@ -95,117 +83,81 @@ def make_way(
     raise cause
 
 
-def _all_or_nothing(connection: Connection, way: Callable[[], int | str]) -> int | str:
+def _all_or_nothing(what: Application, way: Callable[[], int | str]) -> int | str:
     """The rows that a way wrote, or the reason why it is none; then nothing was changed."""
-    execute_sql(connection, sql.SQL("SAVEPOINT way"))
+    change(what.connection, "SAVEPOINT way")
     done = way()
     if isinstance(done, str):
-        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT way"))
-    execute_sql(connection, sql.SQL("RELEASE SAVEPOINT way"))
+        change(what.connection, "ROLLBACK TO SAVEPOINT way")
+    change(what.connection, "RELEASE SAVEPOINT way")
     return done
 
 
-def _deletes_reach_targets(connection: Connection, what: Application) -> bool:
+def _deletes_reach_targets(what: Application) -> bool:
     """Whether deleting rows early would take other rows of this pipeline along, which a later statement may save."""
     ours = {split_table(sink.table) for sink in what.pipeline.tables}
     for key in what.target.foreign_keys_to_it:
         if key.child not in ours or not key.deletes_change_children:
             continue
-        refers = sql.SQL(" AND ").join(
-            sql.SQL("{} = {}").format(sql.Identifier("c", name), sql.Identifier("t", referenced))
-            for name, referenced in zip(key.columns, key.referenced, strict=True)
-        )
         stays: sql.Composable = sql.SQL("true")
         if key.child == key.parent:
-            stays = sql.SQL("NOT EXISTS (SELECT FROM {} g WHERE {} AND g.{} = 'deleted')").format(
-                FATES, same(what.sink.key, "g", "c"), sql.Identifier(FATE)
-            )
-        statement = sql.SQL(
+            stays = compose(
+                "NOT EXISTS (SELECT FROM {fates} g WHERE {same} AND g.{fate} = 'deleted')",
+                fates=FATES, same=same(what.sink.key, "g", "c"), fate=FATE,
+            )  # fmt: skip
+        if what.query(
             "SELECT FROM {fates} w JOIN {target} t ON {same} JOIN {child} c ON {refers}"
-            " WHERE w.{fate} = 'deleted' AND {stays} LIMIT 1"
-        ).format(
-            fates=FATES, target=what.target.identifier, same=same(what.sink.key, "t", "w"), refers=refers, stays=stays,
-            child=sql.Identifier(*key.child), fate=sql.Identifier(FATE),
-        )  # fmt: skip
-        if execute_sql(connection, statement)[1]:
+            " WHERE w.{fate} = 'deleted' AND {stays} LIMIT 1",
+            fates=FATES, child=sql.Identifier(*key.child), fate=FATE, stays=stays,
+            refers=pairs(zip(key.columns, key.referenced, strict=True), "c", "t"),
+        ):  # fmt: skip
             return True
     return False
 
 
-def _through_null(
-    connection: Connection, what: Application, write: Write, meetings: Sequence[Meeting], stuck: set[int]
-) -> int | str:
+def _through_null(what: Application, write: Write, meetings: Sequence[Meeting], stuck: set[int]) -> int | str:
     """Give values up by NULL, then write; or why not."""
-    code = _code(connection, what)
-    if code.sees_deletes and any(one.leaves for one in meetings):
+    if what.target.sees_deletes and any(meeting.leaves for meeting in meetings):
         return "a trigger or rule sees deleted rows, which must keep their values"
     columns: set[str] = set()
-    for rule in {one.rule.name: one.rule for one in meetings if one.holder in stuck}.values():
-        takes = [name for name in rule.columns or rule.read if _takes_null(what, name)]
+    for rule in {meeting.rule.name: meeting.rule for meeting in meetings if meeting.holder in stuck}.values():
+        takes = {name for name in rule.columns or rule.read if _takes_null(what, name)}
         if not takes:
             return f"no column of {rule.name} can be NULL for a moment"
-        columns |= {*takes}
-    statement = sql.SQL(
-        "UPDATE {target} t SET {nulls} FROM {fates} w WHERE {same} AND w.{number} = ANY ({stuck})"
-    ).format(
-        target=what.target.identifier, fates=FATES, same=same(what.sink.key, "t", "w"), number=sql.Identifier(NUMBER),
-        nulls=sql.SQL(", ").join(sql.SQL("{} = NULL").format(sql.Identifier(name)) for name in sorted(columns)),
-        stuck=sql.Literal(sorted(stuck)),
+        columns |= takes
+    emptied = what.change(
+        "UPDATE {target} t SET {nulls} FROM {fates} w WHERE {same} AND w.{number} = ANY ({stuck})",
+        nulls=joined(compose("{c} = NULL", c=name) for name in sorted(columns)), fates=FATES, number=NUMBER,
+        stuck=sorted(stuck),
     )  # fmt: skip
-    if execute_sql(connection, statement)[0] != len(stuck):
-        return "a trigger or rule keeps rows as they are"
-    return write()
+    return write() if emptied == len(stuck) else "a trigger or rule keeps rows as they are"
 
 
 def _takes_null(what: Application, name: str) -> bool:
     """Whether the epoch writes a column that can be NULL before, without a change in another table."""
-    column = what.target.columns[name]
-    followed = any(name in key.referenced and key.updates_change_children for key in what.target.foreign_keys_to_it)
-    return (
-        not column.not_null and name in what.carried and name not in (*what.sink.key, *what.kept_order) and not followed
-    )
+    if what.target.columns[name].not_null or name not in what.carried or name in (*what.sink.key, *what.kept_order):
+        return False
+    return not any(name in key.referenced and key.updates_change_children for key in what.target.foreign_keys_to_it)
 
 
-def _replaced(
-    connection: Connection, what: Application, epoch: Epoch, write: Write, circle: Sequence[int]
-) -> int | str:
+def _replaced(what: Application, write: Write, circle: Sequence[int]) -> int | str:
     """Write what comes before the circle, delete and insert the circle in one statement, write the rest; or why not."""
-    if _code(connection, what).sees_rewriting:
+    if what.target.sees_rewriting:
         return "a trigger or rule would see rows deleted and inserted instead of updated"
     if any(key.deletes_change_children for key in what.target.foreign_keys_to_it):
         return "a foreign key would delete or change the rows of another table"
-    columns, _ = made_columns(connection, what, epoch)
-    turn = sql.Identifier("f", TURN)
-    ends = sql.SQL("(SELECT {}({}) FROM {} WHERE {} = ANY ({}))")
-    first, last = (
-        ends.format(sql.SQL(end), sql.Identifier(TURN), FATES, sql.Identifier(NUMBER), sql.Literal(list(circle)))
-        for end in ("min", "max")
-    )
-    before = write(sql.SQL("({} < {}) IS NOT FALSE").format(turn, first))
-    statement = sql.SQL(
-        "WITH w AS (SELECT * FROM {fates} WHERE {number} = ANY ({circle})),"
+    columns, _ = made_columns(what)
+    of_circle = compose("FROM {fates} WHERE {n} = ANY ({circle})", fates=FATES, n=NUMBER, circle=list(circle))
+    before = write(compose("(f.{turn} < (SELECT min({turn}) {of})) IS NOT FALSE", of=of_circle, turn=TURN))
+    replaced = what.change(
+        "WITH w AS (SELECT * {of_circle}),"
         " t AS (DELETE FROM {target} AS t USING w WHERE {same} AND {newer} RETURNING t.*)"
         # Counting the deleted rows comes first, so that all of them are gone before one is inserted.
         " INSERT INTO {target} ({into}) OVERRIDING SYSTEM VALUE SELECT {values} FROM w JOIN t ON {same}"
-        " WHERE (SELECT count(*) FROM t) = {count}"
-    ).format(
-        fates=FATES, number=sql.Identifier(NUMBER), circle=sql.Literal(list(circle)), target=what.target.identifier,
-        same=same(what.sink.key, "t", "w"), newer=replaces(what, "w", "t"), count=sql.Literal(len(circle)),
-        into=sql.SQL(", ").join(map(sql.Identifier, columns)), values=sql.SQL(", ").join(columns.values()),
+        " WHERE (SELECT count(*) FROM t) = {count}",
+        newer=replaces(what, "w", "t"), into=names(columns), values=joined(columns.values()), count=len(circle),
+        of_circle=of_circle,
     )  # fmt: skip
-    if execute_sql(connection, statement)[0] != len(circle):
+    if replaced != len(circle):
         return "a trigger or rule keeps rows as they are"
-    return before + len(circle) + write(sql.SQL("{} > {}").format(turn, last))
-
-
-def _code(connection: Connection, what: Application) -> _Code:
-    row = run(connection, "code_of_table", oid=what.target.oid, state_triggers=FOLLOWED).one()
-    return _Code(sees_rewriting=row.sees_rewriting, sees_deletes=row.sees_deletes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Code:
-    """What triggers and rules of a target would notice."""
-
-    sees_rewriting: bool
-    sees_deletes: bool
+    return before + replaced + write(compose("f.{turn} > (SELECT max({turn}) {of})", of=of_circle, turn=TURN))

@@ -154,10 +154,10 @@ SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acte
 --   commit   from there to the commit
 --   publish  from there until every sink shows the epoch
 --   whole    from the plan until every sink shows the epoch
--- interval_kept says whether that was within the interval of the pipeline's schedule (K8); NULL where the schedule is
+-- interval_kept says whether that was within the interval of the pipeline's schedule; NULL where the schedule is
 -- no interval.
 -- since_previous is the time between the plan of the scheduled epoch before and this plan, which the schedule keeps at
--- the interval or above (K8); NULL for the first epoch. An epoch that started sooner was not started by the schedule, or
+-- the interval or above; NULL for the first epoch. An epoch that started sooner was not started by the schedule, or
 -- would have waited longer than a plan may.
 -- Two more columns tell how old records were at the commit, by Kafka's timestamps; NULL before the commit, for an epoch
 -- without a range, and for one that was sealed before the ledger kept timestamps:

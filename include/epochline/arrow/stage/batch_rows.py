@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,33 +11,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
-from epochline.arrow.cast.reasons import without_values
-from epochline.arrow.cast.source import source_batch
+from epochline.arrow.cast.reasons import any_true, without_values
+from epochline.arrow.cast.source import quarantine_batch, source_batch
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.parsers import build_parser
-from epochline.arrow.stage.digest import digest, record_hashes
-from epochline.arrow.stage.event_times import EventTimes, later, newest_times, skipped_times
-from epochline.arrow.stage.explode import explode
-from epochline.arrow.stage.foreign import refused_for, takes_every_value
-from epochline.arrow.stage.quarantine import quarantine_batch
-from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, deleted_by_parse
-from epochline.arrow.stage.timestamps import microseconds, span
+from epochline.arrow.stage.counts import (
+    CountsByPartition,
+    EventTimes,
+    count_records,
+    later,
+    newest_times,
+    skipped_times,
+)
+from epochline.arrow.stage.refused_rows import (
+    deleted_by_parse,
+    left_out,
+    not_given,
+    outside_windows,
+    refused_for,
+    takes_every_value,
+)
+from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder
 from epochline.arrow.stage.topic_rows import TopicRows
-from epochline.arrow.stage.unavailable import left_out, not_given
-from epochline.arrow.stage.window_rows import outside_windows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import OutboxSpec, PipelineSpec, TableSpec
-from epochline.errors import BadRecordError
-from epochline.protocol.balances import PartitionCounts
+from epochline.errors import BadRecordError, BatchContractError
 from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging import StagedTable
-
-CountsByPartition = dict[tuple[str, int], PartitionCounts]
-"""CountsByPartition of records, by topic and partition."""
-
 
 _DELETED = (
     "the parse marked the record with _deleted, which does not reach the transform. Mark it in a column of the record,"
@@ -70,7 +71,7 @@ class _Parsed:
     """The times that watermarks of skipped records stand for."""
 
 
-class BatchFlow:
+class BatchRows:
     """Turns source batches of one pipeline into rows of its staging tables.
 
     A record is passed, skipped or quarantined as a whole: if one sink refuses it, no sink gets it. No state is kept
@@ -79,8 +80,7 @@ class BatchFlow:
     Args:
         pipeline: the resolved declaration.
         tables: the attempt's staging tables, which may include the quarantine.
-        refused: records that a target refused when an earlier attempt of the epoch was sealed, with the reasons. They
-            count as bad.
+        refused: records that a target refused when an earlier attempt of the epoch was sealed. They count as bad.
     """
 
     def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
@@ -96,9 +96,7 @@ class BatchFlow:
         )
 
     def process(self, batch: pa.RecordBatch) -> Processed:
-        """The rows of every sink, the quarantine's rows and the counts of one source batch.
-
-        For a pipeline without a ``transform``; see `transformed`.
+        """Rows of every sink, the quarantine's rows and the counts of one source batch; without a ``transform``.
 
         Raises:
             BadRecordError: a record is bad and the pipeline's policy is ``fail``. It names the first bad record.
@@ -123,18 +121,14 @@ class BatchFlow:
                 for name, (rows, record) in built.items()
             },
             quarantine=quarantine_batch(source, parsed.reasons),
-            counts=_counts(source, parsed),
+            counts=count_records(source, parsed.reasons, parsed.skip),
         )
 
     def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]:
-        """For a pipeline with a ``transform``: parsed rows, the quarantine's rows and the counts.
+        """For a pipeline with a ``transform``: rows of `parsed_schema`, the quarantine's rows and the counts.
 
-        The rows have `parsed_schema`. If a sink quarantines tombstones, they are quarantined here, because a
-        transform's rows no longer belong to records.
-
-        Raises:
-            BadRecordError: a record is bad and the pipeline's policy is ``fail``.
-            EpochlineError: the parse broke its contract.
+        If a sink quarantines tombstones, they are quarantined here, because a transform's rows no longer belong to
+        records. Raises what `process` raises.
         """
         source = source_batch(batch)
         parsed = self._parse_records(source)
@@ -145,7 +139,7 @@ class BatchFlow:
                 parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
             rows = _without(rows, parsed.record, parsed.reasons)
         self._fail_if_declared(source, parsed.reasons)
-        counts = _counts(source, parsed)
+        counts = count_records(source, parsed.reasons, parsed.skip)
         if self._pipeline.event_time is not None:
             times = later(newest_times(rows, self._pipeline.event_time), parsed.carried)
             for place, newest in times.items():
@@ -194,32 +188,30 @@ class BatchFlow:
             record = record[np.asarray(parents)]
         else:
             numbers = pa.array(np.zeros(len(record), np.int32))
+
+        def refuse(problems: Mapping[int, str]) -> None:
+            for row, reason in problems.items():
+                reasons.setdefault(int(record[row]), reason)
+
         require_columns(what, given, self._record)
         columns = {name: given.column(name) for name in given.schema.names}
         for name, kind in self._record.items():
             cast = cast_column(name, columns[name], kind)
             columns[name] = cast.array
-            for row, reason in cast.problems.items():
-                reasons.setdefault(int(record[row]), reason)
+            refuse(cast.problems)
         if self._pipeline.is_transformed:
             # Spark gets a time of day as a text.
             spark = [name for name in self._record if not pa.types.is_time(columns[name].type)]
-            for row, reason in refused_for("a transform or windows", columns, spark).items():
-                reasons.setdefault(int(record[row]), reason)
+            refuse(refused_for("a transform or windows", columns, spark))
         if self._pipeline.event_time is not None:
             without_value = tombstones.take(pa.array(record))
-            for row, reason in outside_windows(self._pipeline, given, columns, without_value).items():
-                reasons.setdefault(int(record[row]), reason)
+            refuse(outside_windows(self._pipeline, given, columns, without_value))
         if self._pipeline.is_transformed:
-            for row, names in left_out(given).items():
-                reasons.setdefault(int(record[row]), f"{not_given(names)}, which no transform or window can keep")
-        if (
-            self._pipeline.event_time is None
-            and self._pipeline.is_transformed
-            and (deleted := deleted_by_parse(given)) is not None
-        ):
-            for row in pc.indices_nonzero(deleted).to_pylist():
-                reasons.setdefault(int(record[row]), _DELETED)
+            kept_by_none = "which no transform or window can keep"
+            refuse({row: f"{not_given(names)}, {kept_by_none}" for row, names in left_out(given).items()})
+            deleted = deleted_by_parse(given) if self._pipeline.event_time is None else None
+            if deleted is not None:
+                refuse(dict.fromkeys(pc.indices_nonzero(deleted).to_pylist(), _DELETED))
         # Whether each record gave exactly one row, in order: then columns need no copy.
         one_to_one = len(record) == source.num_rows and self._pipeline.explode is None
         for name in ("topic", "partition", "offset"):
@@ -258,7 +250,7 @@ def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> RowBuilder | TopicRo
     sink = pipeline.sink(table.sink)
     if isinstance(sink, OutboxSpec):
         return TopicRows(sink, table)
-    external = {one.name: one for one in pipeline.external}
+    external = {sink.name: sink for sink in pipeline.external}
     plain_arrow = table.sink in external and not takes_every_value(external[table.sink])
     return RowBuilder(sink, table, pipeline.parsed_columns, plain_arrow=plain_arrow)
 
@@ -267,33 +259,40 @@ def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mappi
     return rows.filter(pa.array(~np.isin(record, list(reasons))))
 
 
-def _counts(source: pa.RecordBatch, parsed: _Parsed) -> CountsByPartition:
-    hashes = record_hashes(source)
-    bad = np.zeros(source.num_rows, bool)
-    bad[list(parsed.reasons)] = True
-    partitions = np.asarray(source.column("partition"))
-    offsets = np.asarray(source.column("offset"))
-    timestamps = microseconds(source)
-    topics = source.column("topic").dictionary_encode()
-    topic_of = np.asarray(topics.indices)
-    counts: CountsByPartition = {}
-    names: list[Any] = topics.dictionary.to_pylist()
-    for at, topic in enumerate(names):
-        for partition in np.unique(partitions[topic_of == at]).tolist():
-            here = (topic_of == at) & (partitions == partition)
-            received = int(here.sum())
-            quarantined = int((here & bad).sum())
-            skipped = int((here & parsed.skip).sum())
-            oldest, newest = span(timestamps[here])
-            counts[topic, partition] = PartitionCounts(
-                received=received,
-                passed=received - quarantined - skipped,
-                skipped=skipped,
-                quarantined=quarantined,
-                first_offset=int(offsets[here].min()),
-                last_offset=int(offsets[here].max()),
-                digest=digest(hashes[here]),
-                oldest_timestamp=oldest,
-                newest_timestamp=newest,
-            )
-    return counts
+def explode(batch: pa.RecordBatch, name: str, keep_empty: pa.Array) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
+    """Make one row per element of a list column.
+
+    The fields of a list of structs become columns, and replace columns of the same name. The elements of another list
+    become the column itself. A row with an empty list or NULL gives no row, unless ``keep_empty`` is true for it: then
+    it gives one row without an element. Tombstones need this, because they have no list.
+
+    Returns:
+        The rows; per row the index of its row in ``batch``; per row its number within the record, from 0.
+
+    Raises:
+        BatchContractError: the column does not exist, or it is not a list.
+    """
+    at = batch.schema.get_field_index(name)
+    if at < 0:
+        raise BatchContractError(f"explode: parse returned no column {name!r}; it returned {batch.schema.names}")
+    lists = batch.column(at)
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        raise BatchContractError(f"explode: column {name!r} has type {lists.type}; it must be a list")
+    element = lists.type.value_type
+    counts = np.asarray(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+    kept = (counts == 0) & np.asarray(keep_empty)
+    parents = np.repeat(np.arange(len(lists)), counts + kept)
+    first_row = np.cumsum(counts + kept) - (counts + kept)
+    numbers = (np.arange(len(parents)) - first_row[parents]).astype(np.int32)
+    # The flat array ends with an extra NULL, for kept rows without elements.
+    flat = pa.concat_arrays([pc.list_flatten(lists), pa.nulls(1, element)])
+    position = np.where(kept[parents], len(flat) - 1, np.cumsum(~kept[parents]) - 1)
+    elements = flat.take(pa.array(position, pa.int64()))
+    indices = pa.array(parents, pa.int64())
+    columns = {other: batch.column(other).take(indices) for other in batch.schema.names if other != name}
+    if pa.types.is_struct(element):
+        columns |= dict(zip((field.name for field in element), elements.flatten(), strict=True))
+    else:
+        columns[name] = elements
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return rows, indices, pa.array(numbers, pa.int32())

@@ -1,0 +1,118 @@
+"""Rows of the ledger as values of the protocol, and such values as a statement takes them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from sqlalchemy import Row
+
+from epochline.declare.event_time import PartitionTime
+from epochline.errors import LedgerError
+from epochline.ports import DueReceipt, PipelineRow
+from epochline.protocol.epoch import Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.savepoint import SavedHead, Savepoint
+from epochline.protocol.sink import Committable, SinkAttempt
+
+_COMPOSED = {"state", "kind", "run", "counts", "interval"}
+"""Fields of an epoch that are no column of their own, or another type than the column."""
+
+
+def key_of(value: Epoch | Attempt | DueReceipt) -> dict[str, Any]:
+    """Pipeline and epoch id."""
+    return {"pipeline": value.pipeline, "epoch_id": value.epoch_id}
+
+
+def named(savepoint: Savepoint) -> dict[str, Any]:
+    """Pipeline and name of a savepoint."""
+    return {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
+
+
+def range_values(planned: PlannedRange) -> dict[str, Any]:
+    """Partition, offsets and leader epoch."""
+    offsets = {"start_offset": planned.range.start, "until_offset": planned.range.until}
+    return {**asdict(planned.tp), **offsets, "leader_epoch": planned.leader_epoch}
+
+
+def pipeline_row(row: Row[Any]) -> PipelineRow:
+    """A pipeline."""
+    return PipelineRow(generation=row.generation, last_epoch_id=row.last_epoch_id, cluster_id=row.cluster_id)
+
+
+def partition(row: Row[Any]) -> TopicPartition:
+    """The partition that a row is of."""
+    return TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id)
+
+
+def offsets(row: Row[Any]) -> OffsetRange:
+    """From ``start_offset`` and ``until_offset``."""
+    return OffsetRange(start=row.start_offset, until=row.until_offset)
+
+
+def planned_range(row: Row[Any]) -> PlannedRange:
+    """A planned range."""
+    return PlannedRange(tp=partition(row), range=offsets(row), leader_epoch=row.leader_epoch, records=row.records_read)
+
+
+def partition_time(row: Row[Any]) -> PartitionTime:
+    """The event time of a partition."""
+    return PartitionTime(newest=row.newest_event_time, read_at=row.read_at)
+
+
+def saved_head(row: Row[Any]) -> SavedHead:
+    """A head with its event time."""
+    return SavedHead(
+        tp=partition(row), next_offset=row.next_offset, leader_epoch=row.leader_epoch, time=partition_time(row)
+    )
+
+
+def epoch(row: Row[Any]) -> Epoch:
+    """An epoch.
+
+    Raises:
+        LedgerError: an older ledger lacks a column. PostgreSQL does not notice that a row lacks it.
+    """
+    columns = row._mapping
+    same = {field.name for field in fields(Epoch)} - _COMPOSED
+    if not columns.keys() >= same:
+        raise LedgerError("The ledger is older than this code: run `epochline migrate`.")
+    return Epoch(
+        **{name: columns[name] for name in same},
+        state=EpochState(row.state),
+        kind=EpochKind(row.kind),
+        run=Run(dag_id=row.dag_id, run_id=row.run_id, host=row.host),
+        counts=Counts(**{name: columns[f"records_{name}"] or 0 for name in Counts.__slots__}),
+        interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
+    )
+
+
+def attempt(row: Row[Any]) -> Attempt:
+    """An attempt. The view ``epochline.attempts`` tells the same state."""
+    state = AttemptState.RUNNING
+    if row.failed_at is not None and (row.fenced_at is not None or row.sealed_at is None):
+        state = AttemptState.FAILED
+    elif row.fenced_at is not None:
+        state = AttemptState.FENCED
+    elif row.ended_at is not None:
+        state = AttemptState.COMMITTED
+    elif row.sealed_at is not None:
+        state = AttemptState.SEALED
+    same = ("attempt_id", "pipeline", "epoch_id", "error", "error_class", "error_command", "generation")
+    return Attempt(
+        **{name: row._mapping[name] for name in same},
+        number=row.attempt,
+        token=str(row.token),
+        state=state,
+        sealed=row.sealed_at is not None,
+        fenced=row.fenced_at is not None,
+        ended=row.job_ended_at is not None,
+    )
+
+
+def committable(pipeline: str, row: Row[Any]) -> Committable:
+    """What the seal of one sink left, from a row with the attempt's number, token and generation."""
+    attempt = SinkAttempt(
+        pipeline=pipeline, generation=row.generation, epoch_id=row.epoch_id, attempt=row.attempt, token=str(row.token)
+    )
+    return Committable(attempt=attempt, rows=row.rows, body=row.body)
