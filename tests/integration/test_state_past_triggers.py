@@ -12,10 +12,9 @@ from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import Plan, preview
 from epochline.errors import LedgerError, StateError
 from epochline.local.stack import Stack
-from epochline.operations.accept_state import AcceptState
+from epochline.operations.accept import AcceptState
 from epochline.operations.action import Request, Subject
-from epochline.operations.restore import Restore
-from epochline.operations.savepoint import MakeSavepoint
+from epochline.operations.savepoint import MakeSavepoint, Restore
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 from tests.contract.worlds import end_by_hand, seen_in

@@ -22,8 +22,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 from epochline.errors import ConfigurationError
@@ -53,43 +52,45 @@ class _Fault:
     once: bool
 
 
-@dataclass
 class _Armed:
     """The faults that an environment names. They are parsed at first use, so that the caller sees a mistake."""
 
-    text: str
-    record: Path | None
-    forbidden: bool
-    passed: Counter[str] = field(default_factory=Counter)
+    def __init__(self, text: str, record: Path | None, *, forbidden: bool) -> None:
+        self._text = text
+        self._record = record
+        self._forbidden = forbidden
+        self._faults: Sequence[_Fault] | None = None
+        self._passed: Counter[str] = Counter()
 
-    @cached_property
-    def faults(self) -> Sequence[_Fault]:
+    def check(self) -> Sequence[_Fault]:
         """The faults.
 
         Raises:
             ConfigurationError: this installation forbids failpoints, or the text cannot be parsed.
         """
-        if self.forbidden:
-            raise ConfigurationError(
-                f"{SWITCH} forbids failpoints here, but {NAMED} is set ({self.text!r}). Nothing was done. Unset"
-                f" {NAMED}."
-            )
-        faults = [_parse(text.strip()) for text in self.text.split(",")]
-        if self.record is None and any(fault.once for fault in faults):
-            raise ConfigurationError(f"{NAMED}: `once` needs {RECORD}, a file that records past actions.")
-        return faults
+        if self._faults is None:
+            if self._forbidden:
+                raise ConfigurationError(
+                    f"{SWITCH} forbids failpoints here, but {NAMED} is set ({self._text!r}). Nothing was done. Unset"
+                    f" {NAMED}."
+                )
+            faults = [_parse(text.strip()) for text in self._text.split(",")]
+            if self._record is None and any(fault.once for fault in faults):
+                raise ConfigurationError(f"{NAMED}: `once` needs {RECORD}, a file that records past actions.")
+            self._faults = faults
+        return self._faults
 
     def passing(self, name: str) -> None:
-        self.passed[name] += 1
-        for fault in self.faults:
-            if fault.name == name and fault.nth in (None, self.passed[name]) and self._write_record(fault):
+        self._passed[name] += 1
+        for fault in self.check():
+            if fault.name == name and fault.nth in (None, self._passed[name]) and self._write_record(fault):
                 _act(fault)
 
     def _write_record(self, fault: _Fault) -> bool:
         """Record the action. Returns False if it ran before and must not run again."""
-        if self.record is None:
+        if self._record is None:
             return True
-        with self.record.open("a+") as record:
+        with self._record.open("a+") as record:
             fcntl.flock(record, fcntl.LOCK_EX)
             record.seek(0)
             if fault.once and fault.name in record.read().split():
@@ -157,7 +158,7 @@ def armed() -> bool:
     Raises:
         ConfigurationError: failpoints are forbidden here, or the failpoint does not exist.
     """
-    return _armed is not None and bool(_armed.faults)
+    return _armed is not None and bool(_armed.check())
 
 
 def failpoint(name: str) -> None:

@@ -16,7 +16,10 @@ from epochline.protocol.planning import SourceView
 
 
 class OffsetSource(Protocol):
-    """Kafka, or a source of the user's own, as far as planning and the seal need it."""
+    """Kafka, or a source of the user's own, as far as planning and the seal need it.
+
+    A source without batches, leaders and consumer groups inherits the answers to questions about them.
+    """
 
     def look(self, source: DeclaredSource) -> SourceView:
         """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
@@ -46,6 +49,7 @@ class OffsetSource(Protocol):
             SourceUnavailableError: Kafka does not answer.
             SourceError: Kafka refuses, or a batch cannot be decompressed.
         """
+        return {}
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         """The last stable offset of every partition that one of the sources matches now, and that has a leader.
@@ -81,9 +85,11 @@ class OffsetSource(Protocol):
         None if the log knows no leader of this epoch or a later one: it is not the log in which the epoch was seen.
         A head beyond the returned offset means that the log was truncated below it.
         """
+        return {}
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """The consumer group's offsets, per topic and partition."""
+        return {}
 
     def mirror(
         self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
@@ -93,6 +99,7 @@ class OffsetSource(Protocol):
 
         ``number`` is what `epochline.ports.Receipts.begin_mirror` gave.
         """
+        return
 
     def group_retention(self) -> timedelta | None:
         """How long Kafka keeps the offsets of a group without members; None if it does not say.
@@ -100,6 +107,7 @@ class OffsetSource(Protocol):
         Raises:
             SourceUnavailableError: Kafka does not answer.
         """
+        return None
 
     def forget(self, group: str) -> None:
         """Delete the consumer group of a dropped pipeline. Does nothing if there is none.
@@ -108,3 +116,4 @@ class OffsetSource(Protocol):
             SourceUnavailableError: Kafka does not answer.
             SourceError: Kafka refuses, because a consumer uses the group.
         """
+        return

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from epochline.config.connections import Connection
 from epochline.declare.inputs import DeclaredSource
@@ -12,17 +11,15 @@ from epochline.declare.source import KafkaSource
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import SourceError
 from epochline.ports import OffsetSource
-from epochline.protocol.balances import LogGaps
 from epochline.protocol.log_ends import LogEnd
-from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
 
 
-class SourcePositions:
-    """A source of the user's own, as an `epochline.ports.OffsetSource`. It has no consumer group and no leaders.
+class SourcePositions(OffsetSource):
+    """A source of the user's own. It has no consumer group and no leaders.
 
     Each question constructs a new instance of the source, which holds no earlier answer.
     """
@@ -67,9 +64,6 @@ class SourcePositions:
                 for one in ranges
             }
 
-    def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
-        return {}
-
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         raise SourceError(f"source {self._declared.name}: only records in Kafka start runs.")
 
@@ -81,25 +75,3 @@ class SourcePositions:
             f"source {self._declared.name} knows no positions by time, so no interval can be read. Nothing was"
             " planned. Run the pipeline without an interval."
         )
-
-    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        return {}
-
-    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
-        return {}
-
-    def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
-        number: int | None = None,
-    ) -> None:  # fmt: skip
-        pass
-
-    def group_retention(self) -> timedelta | None:
-        return None
-
-    def forget(self, group: str) -> None:
-        pass
-
-
-if TYPE_CHECKING:
-    _SOURCE: type[OffsetSource] = SourcePositions

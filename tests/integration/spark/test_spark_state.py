@@ -11,7 +11,7 @@ from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
 from epochline.declare.names import split_table
 from epochline.errors import EpochlineError, StateError
-from epochline.operations.accept_state import AcceptState
+from epochline.operations.accept import AcceptState
 from epochline.protocol.epoch import Epoch
 from tests.integration.spark.conftest import ROOT, Runs, Servers
 
