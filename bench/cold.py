@@ -10,7 +10,6 @@ bench compares the table's count and sum with what was produced.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ from bench.epochs import Bench, timed
 from bench.plain_consumer import PlainConsumer
 from bench.recipe import Recipe
 from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, value
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline.local.home import project_root
 from epochline.local.stack import Stack
@@ -146,18 +145,12 @@ def rendered(times: Mapping[str, Sequence[float]], records: int, rounds: int) ->
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__)
-    parser.add_argument("--records", type=int, default=RECORDS, help="records (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    if given.records % PARTITIONS:
-        parser.error(f"--records must be a multiple of {PARTITIONS}")
-    times = measured(given.records, given.rounds)
-    write_section(given.report, "bench.cold", rendered(times, given.records, given.rounds))
+def section(records: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    if records % PARTITIONS:
+        raise SystemExit(f"--records must be a multiple of {PARTITIONS}")
+    return rendered(measured(records, rounds), records, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run("bench.cold", __doc__, section, records=(RECORDS, "records"), rounds=(ROUNDS, "rounds that count"))

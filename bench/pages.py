@@ -6,16 +6,14 @@ Airflow's own check of the user is left out. Every round makes every page at eve
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import psycopg2
 
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
@@ -160,15 +158,10 @@ def rendered(times: Times, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="times each page is made (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    times = measured(EPOCHS, given.rounds)
-    write_section(given.report, "bench.pages", rendered(times, given.rounds))
+def section(rounds: int) -> str:
+    """Measure, and render the table."""
+    return rendered(measured(EPOCHS, rounds), rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run("bench.pages", __doc__, section, rounds=(ROUNDS, "times each page is made"))

@@ -8,7 +8,6 @@ table with what was produced, and the topics by their ends.
 
 from __future__ import annotations
 
-import argparse
 import io
 import statistics
 import sys
@@ -17,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -26,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark import cloudpickle
 
 from bench.epochs import Bench, Epochs, in_spark, rounds_of
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable
 from epochline.arrow.stage.batch_rows import BatchRows
@@ -241,18 +239,11 @@ def rendered(times: Times, per_record: float, records: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.price", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--records", type=int, default=RECORDS, help="records of a round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    times, per_record = measured(given.records, given.rounds)
-    write_section(given.report, "bench.price", rendered(times, per_record, given.records, given.rounds))
+def section(records: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    times, per_record = measured(records, rounds)
+    return rendered(times, per_record, records, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run("bench.price", __doc__, section, records=(RECORDS, "records of a round"), rounds=(ROUNDS, "rounds that count"))

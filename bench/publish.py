@@ -7,18 +7,16 @@ at the marker.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 import uuid
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 
 import psycopg2
 from kafka import KafkaAdminClient, KafkaProducer
 
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic
@@ -120,16 +118,16 @@ def rendered(times: Mapping[str, list[float]], rows: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS, help="outbox rows of an epoch (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs sent by each client (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    times = measured(given.rows, given.rounds)
-    write_section(given.report, "bench.publish", rendered(times, given.rows, given.rounds))
+def section(rows: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    return rendered(measured(rows, rounds), rows, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        "bench.publish",
+        __doc__,
+        section,
+        rows=(ROWS, "outbox rows of an epoch"),
+        rounds=(ROUNDS, "epochs sent by each client"),
+    )

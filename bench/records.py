@@ -13,14 +13,12 @@ that already runs. After each timed run the bench compares the table's count and
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -31,7 +29,7 @@ from kafka import KafkaAdminClient
 from bench.plain_consumer import PlainConsumer
 from bench.processor import seconds_of
 from bench.recipe import Recipe, jars
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import commit, plan, stage
@@ -250,17 +248,14 @@ def rendered(contest: Contest, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=RECORDS, help="records of a round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    if given.records % PARTITIONS:
-        parser.error(f"--records must be a multiple of {PARTITIONS}")
-    write_section(given.report, "bench.records", rendered(measured(given.records, given.rounds), given.rounds))
+def section(records: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    if records % PARTITIONS:
+        raise SystemExit(f"--records must be a multiple of {PARTITIONS}")
+    return rendered(measured(records, rounds), rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        "bench.records", __doc__, section, records=(RECORDS, "records of a round"), rounds=(ROUNDS, "rounds that count")
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench.chart import with_chart
 
@@ -53,3 +56,23 @@ def write_section(page: Path | None, bench: str, table: str) -> None:
         raise ValueError(f"{page} has no section between {begin} and {end}")
     section = with_chart(page, bench, table)
     page.write_text(f"{text.partition(begin)[0]}{begin}\n{section}\n{end}{text.partition(end)[2]}")
+
+
+def run(bench: str, doc: str | None, section: Callable[..., str], **options: tuple[Any, str]) -> None:
+    """Read the options of a bench, and print the section that it measured or write it into a page.
+
+    Args:
+        bench: the module.
+        doc: what ``--help`` says.
+        section: takes the values of the options by name.
+        options: default and meaning of each; a list takes several numbers.
+    """
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"python -m {bench}", description=doc, formatter_class=formatter)
+    for name, (default, meaning) in options.items():
+        several: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {}
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} (default: %(default)s)", **several)
+    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
+    given = vars(parser.parse_args())
+    page = given.pop("report")
+    write_section(page, bench, section(**given))

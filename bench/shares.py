@@ -8,15 +8,13 @@ round the bench compares both tables with what was produced.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from bench.epochs import WHOLE, Bench, Epochs, ServerJob
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -109,17 +107,16 @@ def rendered(times: Times, large: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m bench.shares", description=__doc__)
-    parser.add_argument("--large", type=int, default=LARGE, help="records of the large epoch (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    write_section(
-        given.report, "bench.shares", rendered(measured(given.large, given.rounds), given.large, given.rounds)
-    )
+def section(large: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    return rendered(measured(large, rounds), large, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        "bench.shares",
+        __doc__,
+        section,
+        large=(LARGE, "records of the large epoch"),
+        rounds=(ROUNDS, "rounds that count"),
+    )

@@ -6,7 +6,6 @@ touch the same number of keys, one pipeline after another, so that what slows th
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -15,13 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psycopg2
 from kafka import KafkaAdminClient, KafkaProducer
 
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
@@ -174,15 +172,10 @@ def rendered(held: Sequence[Held], rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--held", type=int, nargs="+", default=list(HELD), help="keys held (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs of each size (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    write_section(given.report, "bench.state", rendered(measured(given.held, given.rounds), given.rounds))
+def section(held: list[int], rounds: int) -> str:
+    """Measure, and render the table."""
+    return rendered(measured(held, rounds), rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run("bench.state", __doc__, section, held=(list(HELD), "keys held"), rounds=(ROUNDS, "epochs of each size"))

@@ -8,14 +8,12 @@ result; the stateless one writes a row per record. After each round the bench co
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from bench.epochs import WHOLE, Epochs, ServerJob, in_spark, rounds_of
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 
@@ -118,16 +116,16 @@ def rendered(times: Times, records: int, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stateful", description=__doc__)
-    parser.add_argument("--records", type=int, default=RECORDS, help="records of an epoch (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
-    given = parser.parse_args()
-    times = measured(given.records, given.rounds)
-    write_section(given.report, "bench.stateful", rendered(times, given.records, given.rounds))
+def section(records: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    return rendered(measured(records, rounds), records, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        "bench.stateful",
+        __doc__,
+        section,
+        records=(RECORDS, "records of an epoch"),
+        rounds=(ROUNDS, "rounds that count"),
+    )

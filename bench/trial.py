@@ -6,29 +6,25 @@ slows all of them.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import psycopg2
 import pyarrow as pa
 
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import SOURCE_SCHEMA
-from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.connection import transaction
 from epochline.spark.part_rows import one_pass_order
-from epochline.spark.staging import StagingWriter, write_manifests
+from epochline.spark.staging import StagingWriter
 from epochline.testing import FakeKafka
+from tests.driver import Driver
+from tests.job import write_as_spark
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000
 NO_RULE = "no rule"
@@ -41,21 +37,20 @@ RULES = {
 """By name, what is done to an append table of two columns and the lineage."""
 
 
-class Ruled:
+class Ruled(Driver):
     """A pipeline into a table with one rule."""
 
     def __init__(self, name: str, rule: str, dsn: str, rows: int) -> None:
         self._dsn, self._rows = dsn, rows
         columns = {"id": "bigint", "v": "integer"}
-        self._pipeline = Pipeline(
+        self.pipeline = Pipeline(
             name=name, source=KafkaSource(topics=name, records_per_epoch=rows), parse=Json(columns=columns),
             sinks=PostgresTable(table=name, columns=columns), bad_records="quarantine",
         )  # fmt: skip
-        self._kafka = FakeKafka()
-        self._kafka.produce(name, 0, 0)
-        self._ledger = PostgresLedger(dsn)
-        with self._ledger.transaction() as tx:
-            tx.targets.create(self._pipeline)
+        self.source = FakeKafka()
+        self.source.produce(name, 0, 0)
+        self.ledger = PostgresLedger(dsn)
+        self.create()
         with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(rule.format(f"public.{name}"))
 
@@ -63,7 +58,7 @@ class Ruled:
         for first in range(start, until, AT_ONCE):
             rows = [
                 {
-                    "topic": self._pipeline.name, "partition": 0, "offset": offset, "timestamp_type": 0,
+                    "topic": self.pipeline.name, "partition": 0, "offset": offset, "timestamp_type": 0,
                     "value": b'{"id": %d, "v": %d}' % (offset, offset % 100),
                 }
                 for offset in range(first, min(first + AT_ONCE, until))
@@ -72,23 +67,17 @@ class Ruled:
 
     def epoch(self, number: int) -> tuple[float, float]:
         """Seconds of the seal and of the commit of one epoch."""
-        name = self._pipeline.name
-        self._kafka.produce(name, 0, self._rows)
-        run = Run(dag_id="bench", run_id=str(number), host="here")
-        planned = plan(self._ledger, self._kafka, self._pipeline, run)
-        assert planned.epoch is not None
-        ticket = begin(self._ledger, name, planned.epoch.epoch_id, run, lease=LEASE)
-        assert ticket is not None
-        ticket = read_plan(self._dsn, name, ticket.epoch_id, ticket.attempt).ticket
-        writer = StagingWriter(one_pass_order(self._pipeline.spec, ticket, self._dsn))
+        self.source.produce(self.name, 0, self._rows)
+        run = str(number)
+        planned, ticket = self.to_begun(run)
+        ticket = read_plan(self._dsn, self.name, ticket.epoch_id, ticket.attempt).ticket
+        writer = StagingWriter(one_pass_order(self.pipeline.spec, ticket, self._dsn))
         (only,) = planned.ranges
-        write_manifests([writer], [writer.write(self._batches(only.range.start, only.range.until))])
-        with transaction(self._dsn, ticket.application_name) as session, session.cursor() as cursor:
-            end_job(cursor, ticket.attempt_id)
+        write_as_spark(writer, [self._batches(only.range.start, only.range.until)])
         begun = time.monotonic()
-        seal(self._ledger, self._kafka, ticket, run)
+        self.seal(ticket, run)
         sealed = time.monotonic()
-        commit(self._ledger, self._kafka, name, ticket.epoch_id)
+        self.commit(planned)
         return sealed - begun, time.monotonic() - sealed
 
 
@@ -123,15 +112,10 @@ def table_of(times: dict[str, list[tuple[float, float]]], rows: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print the table, and write it into a page if asked."""
-    parser = argparse.ArgumentParser(prog="python -m bench.trial", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS, help="rows of an epoch")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that are counted")
-    parser.add_argument("--report", type=Path, metavar="PAGE", help="write the table into this page")
-    given = parser.parse_args()
-    write_section(given.report, "bench.trial", table_of(measured(given.rows, given.rounds), given.rows))
+def section(rows: int, rounds: int) -> str:
+    """Measure, and render the table."""
+    return table_of(measured(rows, rounds), rows)
 
 
 if __name__ == "__main__":
-    main()
+    run("bench.trial", __doc__, section, rows=(ROWS, "rows of an epoch"), rounds=(ROUNDS, "rounds that count"))

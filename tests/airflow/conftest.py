@@ -18,10 +18,12 @@ import psutil
 import pytest
 
 from epochline.config.discovery import EXAMPLES, find, project_folder
+from epochline.declare.pipeline import Pipeline
 from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.airflow import rest
+from tests.checker import Query, assert_chain, assert_counts
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS, kill_airflow
 from tests.databases import query
 from tests.declared import find_all
@@ -58,6 +60,15 @@ def eventually(what: str, check: Callable[[], T | None], seconds: float = PATIEN
     """Wait with a scheduler's patience."""
     answer: T = wait_for(what, check, seconds, every)
     return answer
+
+
+@dataclass
+class Scheduled:
+    """A pipeline of the scheduler, as the checker takes it."""
+
+    name: str
+    pipeline: Pipeline
+    query: Query
 
 
 @dataclass
@@ -196,6 +207,23 @@ class Scheduler:
         """The state of an epoch and the number of its last attempt."""
         asked = "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s"
         return next(((state, attempt) for state, attempt in self.query(asked, pipeline, epoch_id)), ("", 0))
+
+    def committed(self, pipeline: str) -> int:
+        """Number of committed epochs."""
+        asked = "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
+        return self.count(asked, pipeline)
+
+    def assert_exact(self, pipeline: str, values: Values) -> None:
+        """Both targets hold each record once; chain and counts are whole; nothing is left over (G3, INV-1, I1, I2, I4, I6)."""
+        produced = sorted((value, partition) for partition, some in values.items() for value in some)
+        for table in (pipeline, f"{pipeline}_again"):
+            assert sorted(self.query(f"SELECT value, _partition FROM {table}")) == produced
+        assert self.heads(pipeline) == {p: len(some) for p, some in values.items()}
+        assert self.group_offsets(pipeline) == self.heads(pipeline)
+        assert self.staging_tables(pipeline) == []
+        checked = Scheduled(pipeline, find(pipeline, AIRFLOW_DAGS), self.query)
+        assert_chain(checked)
+        assert_counts(checked)
 
     def sessions(self, pipeline: str) -> list[str | None]:
         """The states of the sessions of a pipeline's writers. PostgreSQL hides the state of another login's session."""

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, Terminal, eventually
 from tests.airflow.half_way import half_written, let_go, sealed_but_paused
 from tests.crash.reliability import Recovery
@@ -48,7 +47,7 @@ def test_rows_that_a_constraint_refuses_end_the_run_at_once_and_pause_the_pipeli
     scheduler.query("ALTER TABLE constrained DROP CONSTRAINT no_spaces; SELECT 1")
     terminal("resume", "constrained", "--reason", "the constraint was wrong", "--yes")
     assert "is committed: 4 records read" in terminal("trigger", "constrained")
-    assert_exact(scheduler, "constrained", values)
+    scheduler.assert_exact("constrained", values)
 
 
 @pytest.mark.parametrize(("pipeline", "attempts"), [("raising", 2), ("raising_by_default", 3)])
@@ -89,7 +88,7 @@ def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resume
     finally:
         scheduler.pause(pipeline, True)
         forgive.unlink(missing_ok=True)
-    assert_exact(scheduler, pipeline, values)
+    scheduler.assert_exact(pipeline, values)
 
 
 def plans(scheduler: Scheduler, dag: str) -> set[str | None]:
@@ -127,7 +126,7 @@ def test_a_run_marked_failed_while_its_dag_is_paused_is_ended_once_it_is_unpause
     assert scheduler.wait(pipeline, run) == "failed"
     assert scheduler.epoch(pipeline, 1)[0] == "ABORTED"
     assert "is committed: " in terminal("trigger", pipeline)
-    assert_exact(scheduler, pipeline, values)
+    scheduler.assert_exact(pipeline, values)
 
 
 @pytest.mark.fault("F26")
@@ -177,7 +176,7 @@ def test_a_killed_driver_is_named_by_its_signal_and_the_next_run_reads_the_range
     assert reason in shown
     assert "The next run reads the range again" in shown
     assert "is committed: " in terminal("trigger", pipeline)
-    assert_exact(scheduler, pipeline, values)
+    scheduler.assert_exact(pipeline, values)
 
 
 @pytest.mark.slow
@@ -214,7 +213,7 @@ def test_kafka_that_is_away_for_a_minute_is_waited_for_by_the_plan_the_read_and_
     for pipeline, run in runs.items():
         assert scheduler.wait(pipeline, run) == "success"
         assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 1)
-        assert_exact(scheduler, pipeline, values[pipeline])
+        scheduler.assert_exact(pipeline, values[pipeline])
     recovery.took()
 
 

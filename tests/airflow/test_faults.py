@@ -8,7 +8,6 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import half_written, let_go
 from tests.crash.reliability import Recovery
@@ -43,7 +42,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
     assert error.startswith("JobLostError: ")
     assert "JVM of Spark's driver is gone" in error or "was killed by signal 9 (SIGKILL)" in error
     assert error.endswith("; attempt 2 took its place")
-    assert_exact(scheduler, pipeline, values)
+    scheduler.assert_exact(pipeline, values)
     recovery.took()
 
 
@@ -74,7 +73,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recove
     assert state == "FENCED"
     assert refused >= 1
     eventually("the zombie ends by itself", lambda: not driver.is_running(), 60)
-    assert_exact(scheduler, "zombie", values)
+    scheduler.assert_exact("zombie", values)
     recovery.took()
 
 
@@ -99,7 +98,7 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
         recovery.last_fault()
         assert scheduler.query("SELECT count(*) FROM killed_commit_again") == [(0,)]
     assert scheduler.wait("killed_commit", run) == "success"
-    assert_exact(scheduler, "killed_commit", first)
+    scheduler.assert_exact("killed_commit", first)
     recovery.took()
 
     # After: the pipeline's row is locked, so that the task hangs in the mirror once the epoch is committed.
@@ -114,7 +113,7 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
 
     assert scheduler.wait("killed_commit", run) == "success"
     assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")
-    assert_exact(scheduler, "killed_commit", {p: [f"first-{p}", f"second-{p}"] for p in range(4)})
+    scheduler.assert_exact("killed_commit", {p: [f"first-{p}", f"second-{p}"] for p in range(4)})
     recovery.took()
 
 
@@ -152,7 +151,7 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     recovery.last_fault()
     assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert scheduler.epoch("cleared", 1)[0] == "COMMITTED"
-    assert_exact(scheduler, "cleared", poisoned)
+    scheduler.assert_exact("cleared", poisoned)
     recovery.took()
 
     # A committed run, cleared, shows its receipt and writes nothing twice.
@@ -161,7 +160,7 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     line = "epoch 1 · 4 offsets of 2 partitions · 8 rows · committed after 2 tries"
     assert scheduler.said("cleared", run, "commit_epoch")[-1]["event"] == f"{line}. Nothing to do."
     assert {scheduler.outcome("cleared", run, task) for task in ("commit_epoch", "abort_epoch")} == {line}
-    assert_exact(scheduler, "cleared", poisoned)
+    scheduler.assert_exact("cleared", poisoned)
 
 
 def assert_each_task_says_what_it_does_and_what_came_of_it(scheduler: Scheduler, run: str) -> None:

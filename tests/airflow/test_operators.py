@@ -15,7 +15,6 @@ import pytest
 from epochline.coordinator import abort
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
-from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, Values, eventually
 from tests.airflow.half_way import half_written, let_go, pause_while_spark_writes, sealed_but_paused
 from tests.crash.reliability import Recovery
@@ -58,7 +57,7 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
     finally:
         scheduler.pause("scheduled", True)
 
-    assert_exact(scheduler, "scheduled", values)
+    scheduler.assert_exact("scheduled", values)
 
 
 @pytest.mark.slow
@@ -80,7 +79,7 @@ def test_a_backfill_next_to_the_schedule_takes_its_turn(scheduler: Scheduler) ->
     finally:
         scheduler.pause("alternating", True)
 
-    assert_exact(scheduler, "alternating", added(first, more))
+    scheduler.assert_exact("alternating", added(first, more))
 
 
 def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
@@ -113,19 +112,19 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     scheduler.produce("backfilled", after, at=datetime(2026, 6, 1, tzinfo=UTC))
 
     assert backfill(scheduler, "backfilled", run_backwards=True, max_active_runs=2) == ["success"] * 3
-    assert_exact(scheduler, "backfilled", inside)
+    scheduler.assert_exact("backfilled", inside)
     kind = "SELECT kind FROM epochline.epochs WHERE pipeline = 'backfilled' ORDER BY epoch_id LIMIT 1"
     assert scheduler.query(kind) == [("backfill",)]
 
-    epochs = committed(scheduler, "backfilled")
+    epochs = scheduler.committed("backfilled")
     assert backfill(scheduler, "backfilled", reprocess_behavior="completed") == ["success"] * 3
-    assert committed(scheduler, "backfilled") == epochs
-    assert_exact(scheduler, "backfilled", inside)
+    assert scheduler.committed("backfilled") == epochs
+    scheduler.assert_exact("backfilled", inside)
 
     external = scheduler.trigger("backfilled")
     assert backfill(scheduler, "backfilled", reprocess_behavior="completed") == ["success"] * 3
     assert scheduler.wait("backfilled", external) == "success"
-    assert_exact(scheduler, "backfilled", added(inside, after))
+    scheduler.assert_exact("backfilled", added(inside, after))
 
 
 @pytest.mark.slow
@@ -144,7 +143,7 @@ def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(sc
     scheduler.produce("marked", {0: ["later"]})
     assert scheduler.cleared("marked", run, "plan_epoch") == "success"
     assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
-    assert_exact(scheduler, "marked", values)
+    scheduler.assert_exact("marked", values)
 
 
 @pytest.mark.slow
@@ -160,7 +159,7 @@ def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_it
     assert scheduler.state("marked_run", run) == "failed"
     assert scheduler.epoch("marked_run", 1)[0] == "ABORTED"
     assert scheduler.epoch("marked_run", 2)[0] == "COMMITTED"
-    assert_exact(scheduler, "marked_run", values)
+    scheduler.assert_exact("marked_run", values)
 
 
 @pytest.mark.slow
@@ -178,14 +177,14 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
     forgive.touch()
     scheduler.produce("overtaken", {2: ["newer"]})
     assert scheduler.run("overtaken")["run"] == "success"
-    assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
+    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
 
     recovery.last_fault()
     assert scheduler.cleared("overtaken", old, "plan_epoch") == "success"
     assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
     assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
     assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
-    assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
+    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
     recovery.took()
 
 
@@ -209,7 +208,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
 
     scheduler.query("ALTER TABLE half_cleared RENAME COLUMN other TO value")
     assert scheduler.cleared("half_cleared", run, "commit_epoch", only_failed=True) == "success"
-    assert_exact(scheduler, "half_cleared", first)
+    scheduler.assert_exact("half_cleared", first)
 
     scheduler.produce("half_cleared", second)
     run = sealed_but_paused(scheduler, "half_cleared", 2)
@@ -221,7 +220,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     assert scheduler.wait("half_cleared", run) == "failed"
     assert scheduler.cleared("half_cleared", run, "commit_epoch", only_failed=True) == "failed"
     assert "Clear the run from plan_epoch" in scheduler.log("half_cleared", run, "commit_epoch")
-    assert_exact(scheduler, "half_cleared", first)
+    scheduler.assert_exact("half_cleared", first)
 
     scheduler.clear("half_cleared", run, "plan_epoch")
     pause_while_spark_writes(scheduler, "half_cleared", 2, run, attempt=2)
@@ -231,7 +230,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     scheduler.stack.airflow.wait()
     scheduler.pause("half_cleared", False)
     assert scheduler.wait("half_cleared", run) == "success"
-    assert_exact(scheduler, "half_cleared", added(first, second))
+    scheduler.assert_exact("half_cleared", added(first, second))
     recovery.took()
 
 
@@ -252,7 +251,7 @@ def test_a_killed_worker_is_noticed_within_minutes_and_its_epoch_is_staged_again
 
     assert scheduler.wait("lost_worker", run) == "success"
     assert scheduler.epoch("lost_worker", 1) == ("COMMITTED", 2)
-    assert_exact(scheduler, "lost_worker", values)
+    scheduler.assert_exact("lost_worker", values)
     recovery.took()
 
 
@@ -276,7 +275,7 @@ def test_a_scheduler_killed_together_with_its_tasks_finishes_their_runs_after_it
     scheduler.stack.airflow.wait()
 
     assert scheduler.wait("lost_together", run) == "success"
-    assert_exact(scheduler, "lost_together", values)
+    scheduler.assert_exact("lost_together", values)
     recovery.took()
 
 
@@ -301,7 +300,7 @@ def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_
 
         assert scheduler.run("cancelled")["run"] == "success"
         values = added(values, more)
-        assert_exact(scheduler, "cancelled", values)
+        scheduler.assert_exact("cancelled", values)
 
 
 @pytest.mark.fault("F9")
@@ -323,7 +322,7 @@ def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restar
     scheduler.stack.airflow.wait()
 
     assert scheduler.wait("rescheduled", run) == "success"
-    assert_exact(scheduler, "rescheduled", values)
+    scheduler.assert_exact("rescheduled", values)
     recovery.took()
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import sealed_but_paused
 
@@ -65,12 +64,12 @@ def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(
     assert (done["act"], done["run"]) == (["success"], ["success"])
     assert done["links"] == {"Pipeline": "dags/requeued/plugin/epochline_pipeline"}
     assert "requeue of requeued, asked for by admin: a test wants {{ it }}" in done["log"]
-    eventually("the epoch is committed", lambda: committed(scheduler, "requeued") == 2)
+    eventually("the epoch is committed", lambda: scheduler.committed("requeued") == 2)
 
     kinds = scheduler.query("SELECT kind FROM epochline.epochs WHERE pipeline = 'requeued' ORDER BY epoch_id")
     assert kinds == [("regular",), ("requeue",)]
     assert written(scheduler, "requeued") == [("requeue", "admin", "a test wants {{ it }}")]
-    assert_exact(scheduler, "requeued", values)
+    scheduler.assert_exact("requeued", values)
     again = order("requeue", "requeued", everything=True)
     assert (again["ended"], again["act"]) == ("failed", ["failed"])
     assert "no record in the quarantine fits" in again["log"]
@@ -90,8 +89,8 @@ def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: 
     done = order("extend_back", "extended", to="earliest")
 
     assert (done["act"], done["run"]) == (["success"], ["success"] * 3)
-    eventually("three more epochs are committed", lambda: committed(scheduler, "extended") == 4)
-    assert_exact(scheduler, "extended", {p: [*before[p], *after[p]] for p in range(4)})
+    eventually("three more epochs are committed", lambda: scheduler.committed("extended") == 4)
+    scheduler.assert_exact("extended", {p: [*before[p], *after[p]] for p in range(4)})
     assert scheduler.query("SELECT DISTINCT origin_offset FROM epochline.heads WHERE pipeline = 'extended'") == [(0,)]
 
 

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import event
 
 from epochline.airflow.settings import STATEMENTS
+from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.interpreter import answer_without_airflow
 from tests.integration.bench import NewBench, bench
@@ -201,6 +202,7 @@ def test_a_commit_goes_through_the_rows_of_a_table_in_no_more_statements_than_it
             if "epochline_staging" in said or '"t"' in said:
                 through.append(said)
 
+    assert isinstance(line.ledger, PostgresLedger)
     event.listen(line.ledger._engine, "connect", lambda driver, _: setattr(driver, "cursor_factory", Recording))
 
     line.commit(planned)

@@ -16,7 +16,6 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local.airflow_api import FINISHED, SILENT_SCHEDULER
-from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, Terminal, eventually, processes
 from tests.airflow.half_way import half_written, let_go
 from tests.conftest import AIRFLOW_DAGS
@@ -38,7 +37,7 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
 
     if end_of(scheduler, "shared_server", run) != "success":
         assert end_of(scheduler, "shared_server", scheduler.trigger("shared_server")) == "success"
-    assert_exact(scheduler, "shared_server", values)
+    scheduler.assert_exact("shared_server", values)
     recovery.took()
 
 
@@ -68,7 +67,7 @@ def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_
     assert " ".join(cause.split())[:80] in shown
     assert "No offset moved. The next run reads the range again" in shown
     assert "is committed: " in terminal("trigger", pipeline)
-    assert_exact(scheduler, pipeline, values)
+    scheduler.assert_exact(pipeline, values)
 
 
 WAITS = "waiting for up to 2 min: "
@@ -96,7 +95,7 @@ def test_trigger_says_where_a_run_waits_and_follows_it_through_a_crash_of_the_se
     # A second time at most: the API may meet a connection that the crash broke.
     assert said(tmp_path).count(WAITS) in (1, 2)
     assert "epoch 1 of followed is committed: 4 records read" in (tmp_path / "out").read_text()
-    assert_exact(scheduler, "followed", values)
+    scheduler.assert_exact("followed", values)
 
 
 @pytest.mark.slow
@@ -114,7 +113,7 @@ def test_up_starts_a_scheduler_again_that_neither_reports_nor_runs_a_task(schedu
     values = {p: [f"p{p}"] for p in range(4)}
     scheduler.prepare("after_hanging", values)
     assert scheduler.run("after_hanging")["run"] == "success"
-    assert_exact(scheduler, "after_hanging", values)
+    scheduler.assert_exact("after_hanging", values)
 
 
 def crash(scheduler: Scheduler) -> None:

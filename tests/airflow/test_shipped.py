@@ -14,7 +14,6 @@ import pytest
 from epochline_examples.programs import PROGRAMS, Look, Send
 from epochline_examples.raw_value import produce as produce_raw_values
 from epochline_examples.redis_server import CITIES, redis_server
-from tests.airflow.checker import committed
 from tests.airflow.conftest import SHIPPED, Scheduler, eventually
 from tests.airflow.shipped import make_ready, three_sinks
 from tests.integration.kafka_topics import produce
@@ -200,7 +199,7 @@ def test_a_shipped_dag_writes_what_was_produced_in_one_epoch(started: Scheduler,
     runs = started.call("GET", f"/api/v2/dags/{dag}/dagRuns?limit=100")["dag_runs"]
     assert "failed" not in {run["state"] for run in runs}
     if dag not in WITHOUT_PIPELINE | ONE_OF_MANY:
-        assert committed(started, dag) == 1
+        assert started.committed(dag) == 1
 
 
 def test_every_shipped_dag_is_among_them() -> None:

@@ -16,7 +16,6 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.local.airflow_api import FINISHED
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
-from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
 from tests.conftest import AIRFLOW_DAGS
 from tests.crash.reliability import Recovery
@@ -66,7 +65,7 @@ def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_st
         shown(scheduler, "woken", 1 + number)
         scheduler.produce("woken", {number: [f"later {number}"]})
     shown(scheduler, "woken", 5)
-    epochs = committed(scheduler, "woken")
+    epochs = scheduler.committed("woken")
 
     with transactional_producer(
         scheduler.stack.kafka.bootstrap_servers, "woken", transaction_timeout_ms=600_000
@@ -76,7 +75,7 @@ def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_st
         # One look sees both pipelines, and it has seen the other since the transaction was opened.
         scheduler.produce("woken_beside", {0: ["beside"]})
         shown(scheduler, "woken_beside", 1)
-        assert committed(scheduler, "woken") == epochs
+        assert scheduler.committed("woken") == epochs
         producer.commit_transaction()
     shown(scheduler, "woken", 6)
 
@@ -108,7 +107,7 @@ def test_after_the_triggerer_was_killed_what_was_produced_meanwhile_is_woken_for
     scheduler.stack.up(parts=("kafka", "airflow"))
 
     shown(scheduler, "woken_late", 6)
-    assert_exact(scheduler, "woken_late", {p: [*some, *late.get(p, ())] for p, some in values.items()})
+    scheduler.assert_exact("woken_late", {p: [*some, *late.get(p, ())] for p, some in values.items()})
     recovery.took()
 
 
@@ -137,5 +136,5 @@ def test_aborted_and_abandoned_epochs_are_read_again_by_a_woken_run(scheduler: S
     scheduler.pause("woken_failed", False)
 
     shown(scheduler, "woken_failed", 4)
-    assert_exact(scheduler, "woken_failed", {**values, 2: ["c"]})
+    scheduler.assert_exact("woken_failed", {**values, 2: ["c"]})
     assert run_types(scheduler, "woken_failed") == {"asset_triggered"}

@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from epochline.coordinator import Plan
-from epochline.operations import ACTIONS, ActionPreview, DirectAction, Done, EpochAction, Request, Subject
-from tests.contract.worlds import World, run
+from epochline.operations import ACTIONS, ActionPreview, Done, Request
+from tests.contract.worlds import World
 
 ORDER = Request(actor="ada@here", reason="because a test says so")
 
 
-def subject(world: World) -> Subject:
-    return Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
-
-
 def preview_of(world: World, action: str, /, **parameters: Any) -> ActionPreview:
-    return ACTIONS[action].preview(subject(world), ACTIONS[action].parameters(**parameters))
+    return ACTIONS[action].preview(world.subject, ACTIONS[action].parameters(**parameters))
 
 
 def refusal_of(world: World, action: str, /, **parameters: Any) -> str:
@@ -24,16 +20,12 @@ def refusal_of(world: World, action: str, /, **parameters: Any) -> str:
 
 
 def act(world: World, name: str, /, **parameters: Any) -> Done:
-    action = ACTIONS[name]
-    assert isinstance(action, DirectAction)
-    return action.act(subject(world), action.parameters(**parameters), ORDER)
+    return world.act(name, ORDER, **parameters)
 
 
 def ordered(world: World, name: str, who: str, /, **parameters: Any) -> Plan:
     """The epoch that an action plans."""
-    action = ACTIONS[name]
-    assert isinstance(action, EpochAction)
-    return action.plan(subject(world), action.parameters(**parameters), ORDER, run(who))
+    return world.order(name, ORDER, who, **parameters)
 
 
 def written(world: World) -> list[tuple[str, str, str, int | None]]:

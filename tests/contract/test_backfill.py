@@ -11,7 +11,8 @@ from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import BeforeOriginError
 from epochline.protocol.epoch import EpochKind, Interval
-from tests.contract.worlds import World, epoch_of, orders, ranges
+from tests.contract.worlds import World, orders, ranges
+from tests.driver import epoch_of
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -18,7 +18,8 @@ from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
 from tests.contract.operators import ORDER, act, heads, make_again, ordered, origins, preview_of, refusal_of, written
-from tests.contract.worlds import World, bad_record, epoch_of, orders, quarantined, ranges
+from tests.contract.worlds import World, bad_record, orders, quarantined, ranges
+from tests.driver import epoch_of
 
 
 def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> StagingTicket:
@@ -241,7 +242,7 @@ def test_a_pipeline_is_extended_back_to_an_offset_and_no_further(world: World) -
 
 def test_a_pipeline_is_extended_back_to_a_time(world: World) -> None:
     moment = datetime(2026, 3, 1, tzinfo=UTC)
-    world.kafka = FakeKafka()
+    world.source = FakeKafka()
     for at in (moment - timedelta(days=1), moment):
         world.kafka.produce("orders", 0, 4, at=at)
     world.kafka.produce("orders", 1, 5, at=moment - timedelta(days=1))
@@ -265,7 +266,8 @@ def test_an_offset_that_kafka_no_longer_holds_is_refused_and_earliest_is_what_it
 def test_two_epochs_cannot_both_end_at_the_origin(world: World) -> None:
     """INV-1: the compare-and-swap of an extend-back epoch."""
     late(world)
-    planned = world.finish(ordered(world, "extend-back", "run-3", to="7"), "run-3", committed=False)
+    planned = ordered(world, "extend-back", "run-3", to="7")
+    world.pre_commit(planned, "run-3")
     with world.ledger.transaction() as tx:
         assert tx.chain.extend_back(epoch_of(planned), planned.ranges[0])
 

@@ -21,7 +21,7 @@ from epochline.errors import (
 from epochline.operations.replay import plan_replay
 from epochline.protocol.mirror import MirroredOffset
 from epochline.testing import FakeKafka
-from tests.contract.operators import act, heads, ordered, preview_of, refusal_of, subject
+from tests.contract.operators import act, heads, ordered, preview_of, refusal_of
 from tests.contract.worlds import World, orders, ranges, run
 
 GROUP = "epochline.orders"
@@ -36,7 +36,7 @@ def put_back(world: World, backup: dict[str, Any], *, records: int = 6) -> None:
 @pytest.fixture
 def behind(world: World) -> World:
     """Two epochs, to offsets 3 and 7; Kafka then holds three records of the first, and six others."""
-    world.kafka = FakeKafka()
+    world.source = FakeKafka()
     world.kafka.produce("orders", 0, 3)
     world.to_committed("r1")
     backup = deepcopy(world.kafka.__dict__)
@@ -93,7 +93,7 @@ def test_an_operator_who_knows_the_log_to_be_the_same_goes_on_at_the_heads(behin
 
 def test_what_was_sealed_before_is_committed_and_the_evidence_stays(world: World) -> None:
     """INV-6: its records are staged. INV-8: the mirror of that commit would cover up that Kafka went back."""
-    world.kafka = FakeKafka()
+    world.source = FakeKafka()
     world.kafka.produce("orders", 0, 3)
     world.to_committed("r1")
     backup = deepcopy(world.kafka.__dict__)
@@ -112,7 +112,7 @@ def test_what_was_sealed_before_is_committed_and_the_evidence_stays(world: World
 
 def test_no_operation_reads_a_log_that_went_back(behind: World) -> None:
     with pytest.raises(KafkaBehindError):
-        plan_replay(subject(behind), 2, run("r3"))
+        plan_replay(behind.subject, 2, run("r3"))
     act(behind, "resume")
     with pytest.raises(KafkaBehindError):
         ordered(behind, "extend-back", "r3", to="earliest")
@@ -240,7 +240,7 @@ def test_a_log_that_lost_records_behind_the_head_goes_on_there_once_somebody_sai
 ) -> None:
     """INV-9: they are gone before they were read, which neither the group nor the head shows."""
     world.pipeline = orders(source=KafkaSource(topics="orders", mirror=mirror))
-    world.kafka = FakeKafka()
+    world.source = FakeKafka()
     world.kafka.produce("orders", 0, 8)
     world.to_committed("r1", record_limit=6)
     world.kafka.change("orders", 0, high_watermark=7, last_stable=7)
@@ -258,7 +258,7 @@ def test_a_log_that_lost_records_behind_the_head_goes_on_there_once_somebody_sai
 def test_a_topic_that_is_not_declared_meanwhile_keeps_its_head_when_kafka_went_back(world: World, lost: int) -> None:
     """INV-1, INV-9: declared again, it is neither begun anew nor read from behind what replaced its lost records."""
     both, alone = (orders(source=KafkaSource(topics=topics)) for topics in (("orders", "refunds"), ("orders",)))
-    world.kafka, world.pipeline = FakeKafka(), both
+    world.source, world.pipeline = FakeKafka(), both
     world.kafka.produce("orders", 0, 3)
     world.kafka.produce("refunds", 0, 5)
     world.to_committed("r1")

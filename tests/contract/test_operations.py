@@ -23,7 +23,8 @@ from epochline.errors import (
 from epochline.operations import Request
 from epochline.protocol.epoch import EpochState
 from tests.contract.operators import act, heads, make_again, origins, preview_of, refusal_of, written
-from tests.contract.worlds import World, epoch_of, orders, ranges, run
+from tests.contract.worlds import World, orders, ranges, run
+from tests.driver import epoch_of
 
 # All of them
 

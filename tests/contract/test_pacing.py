@@ -18,7 +18,8 @@ from epochline.errors import EpochBusyError, PipelinePausedError, RestartsExhaus
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.failures import RecordedError
 from tests.contract.clocks import Clock
-from tests.contract.worlds import World, epoch_of, orders, ranges, run
+from tests.contract.worlds import World, orders, ranges, run
+from tests.driver import epoch_of
 
 # The minimum pause
 

@@ -28,9 +28,10 @@ from epochline.protocol.epoch import Interval
 from epochline.protocol.mirror import MirroredOffset
 from epochline.sources.several import SeveralOffsets
 from epochline.testing import FakeKafka
-from tests.contract.operators import ORDER, act, heads, ordered, origins, preview_of, refusal_of, subject
-from tests.contract.worlds import World, epoch_of, orders, postgres_world, ranges, run
+from tests.contract.operators import ORDER, act, heads, ordered, origins, preview_of, refusal_of
+from tests.contract.worlds import World, orders, postgres_world, ranges, run
 from tests.databases import query
+from tests.driver import epoch_of
 
 GROUP = "epochline.orders"
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -54,7 +55,7 @@ class Two:
         )
         clusters = {name: self.crm if name.startswith("crm") else self.shop for name in inputs}
         self.world.pipeline = orders(source=sources, parse=None, transform="drawing:draw")
-        self.world.kafka = SeveralOffsets(sources, clusters)  # type: ignore[assignment]
+        self.world.source = SeveralOffsets(sources, clusters)  # type: ignore[assignment]
 
 
 def topic(**fields: Any) -> KafkaSource:
@@ -293,7 +294,7 @@ def test_a_change_that_would_read_records_a_second_time_under_another_name_is_re
         two.declare(shop=topic(connection="a"), crm2=topic(connection="b"))
     else:
         two.world.pipeline = orders(source=topic(connection="a"))
-        two.world.kafka = two.shop
+        two.world.source = two.shop
 
     with pytest.raises(ChangeRefusedError, match="would be read a second time"):
         two.world.plan("r2")
@@ -364,10 +365,10 @@ def test_a_replayed_epoch_takes_the_place_of_its_rows_of_every_source_and_of_no_
     two.crm.produce("t", 0, 3)
     two.world.to_committed("r2")
 
-    replay = plan_replay(subject(two.world), 1, run("r3"))
+    replay = plan_replay(two.world.subject, 1, run("r3"))
     assert ranges(replay) == ["crm/t-0[0, 4)", "shop/t-0[0, 10)", "shop/t-1[0, 6)"]
-    two.world.finish(replay, "r3", committed=False)
-    promote(subject(two.world), epoch_of(replay), ORDER)
+    two.world.pre_commit(replay, "r3")
+    promote(two.world.subject, epoch_of(replay), ORDER)
 
     assert heads(two.world) == {"crm/t-0": 7, "shop/t-0": 10, "shop/t-1": 6}
     by_epoch = Counter((one, epoch) for one, _, _, epoch in two.world.visible())

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
-from epochline.coordinator import PlanOutcome, plan, preview, renew
+from epochline.coordinator import LEASE, PlanOutcome, plan, preview, renew
 from epochline.coordinator.evidence import guarded_by_sinks_alone
 from epochline.declare.external import Files
 from epochline.errors import (
@@ -25,7 +25,8 @@ from epochline.errors import (
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head
-from tests.contract.worlds import LEASE, World, epoch_of, orders, ranges, rows_of, run, seen_in
+from tests.contract.worlds import World, orders, ranges, rows_of, run, seen_in
+from tests.driver import epoch_of
 
 LOST = "0b5f3a52-6d0e-4b0c-9a57-7c1c3f3f6d11"
 """A token of the newer ledger."""

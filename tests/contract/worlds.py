@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import psycopg2
@@ -15,30 +14,19 @@ from psycopg2 import sql
 from psycopg2.extensions import connection
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import (
-    CommitResult,
-    Plan,
-    PlanPreview,
-    PlanRequest,
-    abort,
-    begin,
-    commit,
-    plan,
-    preview,
-    seal,
-)
+from epochline.coordinator import Plan, PlanPreview
 from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.epoch import AbortOutcome, Counts, Epoch, Run
+from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
+from tests.driver import Driver
 from tests.in_memory.ledger import FakeLedger
 
-LEASE = timedelta(seconds=60)
 OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 """Kafka's timestamps of the oldest and the newest record of every range."""
 WRITE_ID = "0198a8f0-0000-7000-8000-000000000001"
@@ -63,11 +51,6 @@ def ranges(planned: Plan | PlanPreview) -> list[str]:
     return [str(one) for one in planned.ranges]
 
 
-def epoch_of(planned: Plan) -> Epoch:
-    assert planned.epoch is not None
-    return planned.epoch
-
-
 def rows_of(planned: PlannedRange) -> list[dict[str, Any]]:
     tp = planned.tp
     return [
@@ -88,6 +71,30 @@ def seen_in(
     )  # fmt: skip
 
 
+def end_by_hand(
+    cursor: Any,
+    ticket: StagingTicket,
+    rows: Mapping[str, int],
+    seen: Mapping[tuple[str, int], PartitionCounts],
+    *end: Any,
+) -> None:
+    """Write down the only part of an attempt, its manifest and the end mark, as a job does.
+
+    Args:
+        cursor: of the transaction that staged the rows.
+        ticket: of the attempt.
+        rows: number by sink.
+        seen: what the part counts.
+        end: the job's watermark and what goes with it.
+    """
+    counts = {**rows, QUARANTINE: 0}
+    messages = {QUARANTINE: message_of(seen)}
+    parts = [Part(sink=name, rows=count, message=messages.get(name, {})) for name, count in counts.items()]
+    assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
+    assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
+    assert end_job(cursor, ticket.attempt_id, *end)
+
+
 Rows = Mapping[str, list[dict[str, Any]]]
 Seen = Mapping[tuple[str, int], PartitionCounts]
 
@@ -99,23 +106,17 @@ class Writer(Protocol):
 
 
 @dataclass
-class World:
+class World(Driver):
     ledger: Ledger
     writer: Writer
     visible: Callable[[], list[tuple[str, int, int, int]]]
     quarantined: Callable[[], int]
-    kafka: FakeKafka = field(default_factory=FakeKafka)
+    source: FakeKafka = field(default_factory=FakeKafka)
     pipeline: Pipeline = field(default_factory=orders)
 
-    def plan(self, who: str = "run-1", *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> Plan:
-        return plan(self.ledger, self.kafka, self.pipeline, run(who), PlanRequest(**options), sleep=sleep)
-
-    def preview(self, **options: Any) -> PlanPreview:
-        """What `epochline plan` shows; it refuses what a run's plan refuses, and changes nothing."""
-        return preview(self.ledger, self.kafka, self.pipeline, PlanRequest(**options))
-
-    def begin(self, epoch_id: int, who: str = "run-1") -> StagingTicket | None:
-        return begin(self.ledger, "orders", epoch_id, run(who), lease=LEASE)
+    @property
+    def kafka(self) -> FakeKafka:
+        return self.source
 
     def write(self, ticket: StagingTicket, one: PlannedRange, number: int = 0) -> bool:
         """Stage every record of a range as one part; False if the attempt is not live."""
@@ -127,41 +128,11 @@ class World:
             assert self.write(ticket, one, number)
         assert self.writer.end(ticket)
 
-    def seal(self, ticket: StagingTicket, who: str = "run-1") -> Counts:
-        return seal(self.ledger, self.kafka, ticket, run(who))
-
-    def commit(self, epoch_id: int) -> CommitResult:
-        return commit(self.ledger, self.kafka, "orders", epoch_id)
-
-    def abort(
-        self, epoch_id: int = 1, who: str = "run-1", *, reason: str = "a test says so", by_operator: bool = False
-    ) -> AbortOutcome:
-        return abort(self.ledger, "orders", epoch_id, run(who), reason=reason, by_operator=by_operator)
-
-    def attempt(self, planned: Plan, who: str = "run-1") -> StagingTicket:
-        """A new attempt at a planned epoch."""
-        ticket = self.begin(epoch_of(planned).epoch_id, who)
-        assert ticket is not None
-        return ticket
-
-    def to_begun(self, who: str = "run-1", **options: Any) -> tuple[Plan, StagingTicket]:
-        planned = self.plan(who, **options)
-        return planned, self.attempt(planned, who)
-
-    def finish(self, planned: Plan, who: str = "run-1", *, committed: bool = True) -> Plan:
+    def finish(self, planned: Plan, who: str = "run-1") -> Plan:
         """Stage, seal and commit a planned epoch."""
-        ticket = self.attempt(planned, who)
-        self.stage(planned, ticket)
-        self.seal(ticket, who)
-        if committed:
-            self.commit(ticket.epoch_id)
+        self.pre_commit(planned, who)
+        self.commit(planned)
         return planned
-
-    def to_sealed(self, who: str = "run-1", **options: Any) -> Plan:
-        return self.finish(self.plan(who, **options), who, committed=False)
-
-    def to_committed(self, who: str = "run-1", **options: Any) -> Plan:
-        return self.finish(self.plan(who, **options), who)
 
     def heads(self) -> dict[int, int]:
         with self.ledger.transaction() as tx:
@@ -262,8 +233,7 @@ def postgres_world(dsn: str) -> World:
 
 
 def _with_target(world: World) -> World:
-    with world.ledger.transaction() as tx:
-        tx.targets.create(world.pipeline)
+    world.create()
     world.kafka.produce("orders", 0, 10)
     world.kafka.produce("orders", 1, 5)
     return world

@@ -85,7 +85,7 @@ def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
 
 def keep_records(line: Line, path: Path) -> None:
     """Read what a line has produced, for tasks in processes of their own."""
-    ranges = line.to_planned().ranges
+    ranges = line.to_planned("run").ranges
     batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in ranges}  # type: ignore[attr-defined]
     path.write_bytes(pickle.dumps(batches))
 
@@ -129,7 +129,7 @@ def new_case(
         line.recovery = recovery
         for topic in line.pipeline.topics:
             make_topic(line.bootstrap, topic.topic, 2)
-        line.make_targets()
+        line.create()
         before(line)
         return line
 

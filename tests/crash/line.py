@@ -8,44 +8,32 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg2
 import pyarrow as pa
 from kafka import KafkaProducer
-from pyspark import TaskContext
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import (
-    LEASE,
-    CommitResult,
     Plan,
     PlanOutcome,
-    PlanRequest,
-    Published,
-    abort,
-    begin,
-    commit,
-    plan,
-    publish,
-    seal,
 )  # fmt: skip
 from epochline.errors import EpochlineError
 from epochline.kafka.source import KafkaOffsets
-from epochline.operations import Subject
 from epochline.ports import Ledger, OffsetSource
-from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Counts, EpochState, Run
+from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.connection import transaction
 from epochline.spark.part_rows import one_pass_order
-from epochline.spark.staging import StagingWriter, write_manifests
+from epochline.spark.staging import StagingWriter
+from tests.driver import Driver, epoch_of
 from tests.integration.kafka_topics import make_topic
+from tests.job import write_as_spark
 from tests.reading import read_range
 from tests.waiting import wait_for
 
@@ -61,7 +49,7 @@ RETRY_DELAY = 0.3
 """Seconds between two tries of a task."""
 
 
-class Line:
+class Line(Driver):
     """One pipeline from a topic of its own into two tables, and everything that was produced for it.
 
     Args:
@@ -89,13 +77,12 @@ class Line:
         self.via = via or dsn
         self.bootstrap = bootstrap
         self._looking = threading.local()
-        self.name = name or f"line_{os.getpid()}_{next(_numbers)}"
-        self.topic = self.name
+        self.topic = name or f"line_{os.getpid()}_{next(_numbers)}"
         fields: dict[str, Any] = {
-            "name": self.name,
+            "name": self.topic,
             "source": KafkaSource(topics=self.topic),
             "parse": Text(),
-            "sinks": [PostgresTable(table=f"{self.name}{end}", columns={"value": "text"}) for end in ("", "_again")],
+            "sinks": [PostgresTable(table=f"{self.topic}{end}", columns={"value": "text"}) for end in ("", "_again")],
             "bad_records": "quarantine",
             "lock_timeout": timedelta(seconds=lock_timeout),
         }
@@ -112,22 +99,13 @@ class Line:
         """Seconds without a record after which a read gives up, as a consumer's poll does."""
         if partitions:
             make_topic(bootstrap, self.topic, partitions, **configs or {})
-            self.make_targets()
+            self.create()
 
     def again(self, *, lock_timeout: float = 5) -> Line:
         """The same pipeline, as another process holds it."""
         other = Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
         other.produced = self.produced
         return other
-
-    def make_targets(self) -> None:
-        with PostgresLedger(self.dsn).transaction() as tx:
-            tx.targets.create(self.pipeline)
-
-    @property
-    def subject(self) -> Subject:
-        """The pipeline, for an operator's action."""
-        return Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
 
     # Producing.
 
@@ -153,15 +131,6 @@ class Line:
 
     # The tasks of a run.
 
-    def run_of(self, who: str) -> Run:
-        return Run(dag_id=self.name, run_id=who, host="here")
-
-    def plan(self, who: str, **options: Any) -> Plan:
-        return plan(self.ledger, self.source, self.pipeline, self.run_of(who), PlanRequest(**options))
-
-    def begin(self, epoch_id: int, who: str) -> StagingTicket | None:
-        return begin(self.ledger, self.name, epoch_id, self.run_of(who), lease=LEASE)
-
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """The writer that Spark would pickle and send to its executors.
 
@@ -170,66 +139,16 @@ class Line:
         spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
         return StagingWriter(one_pass_order(spec, ticket, self.via, search=self.search))
 
-    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
-        """What the Spark job does: a part per Kafka partition, manifests, the end mark."""
-        self.stage_parts(map(self.read, ranges), ticket)
+    def stage(self, planned: Plan, ticket: StagingTicket) -> None:
+        """What the Spark job does, with a Spark partition per Kafka partition."""
+        self.stage_parts(map(self.read, planned.ranges), ticket)
 
     def stage_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
-        self.write_parts(parts, ticket)
-        with transaction(self.via, ticket.application_name) as session, session.cursor() as cursor:
-            assert end_job(cursor, ticket.attempt_id)
-
-    def write_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
-        """One write: each part as a Spark partition, then the manifests."""
-        writer = self.writer(ticket)
-        messages = []
-        for number, batches in enumerate(parts):
-            with spark_partition(number):
-                messages.append(writer.write(batches))
-        write_manifests([writer], messages)
+        write_as_spark(self.writer(ticket), parts)
 
     def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
         """The committed records of a range, in small batches."""
         return read_range(self.kafka, planned, batch=batch, patience=self.patience)
-
-    def pre_commit(self, planned: Plan, who: str) -> None:
-        ticket = self.begin(id_of(planned), who)
-        if ticket is not None:
-            self.stage(planned.ranges, ticket)
-            self.seal(ticket, who)
-
-    def seal(self, ticket: StagingTicket, who: str) -> Counts:
-        return seal(self.ledger, self.source, ticket, self.run_of(who))
-
-    def commit(self, epoch_id: int) -> CommitResult:
-        return commit(self.ledger, self.source, self.name, epoch_id)
-
-    def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.pipeline)
-
-    def abort(self, epoch_id: int, who: str) -> None:
-        abort(self.ledger, self.name, epoch_id, self.run_of(who), reason=f"teardown of {who}")
-
-    def to_planned(self, who: str = "run", **options: Any) -> Plan:
-        planned = self.plan(who, **options)
-        assert planned.epoch is not None
-        return planned
-
-    def to_begun(self, who: str = "run", **options: Any) -> tuple[Plan, StagingTicket]:
-        planned = self.plan(who, **options)
-        ticket = self.begin(id_of(planned), who)
-        assert ticket is not None
-        return planned, ticket
-
-    def to_staged(self, who: str = "run", **options: Any) -> tuple[Plan, StagingTicket]:
-        planned, ticket = self.to_begun(who, **options)
-        self.stage(planned.ranges, ticket)
-        return planned, ticket
-
-    def to_sealed(self, who: str = "run", **options: Any) -> Plan:
-        planned = self.to_planned(who, **options)
-        self.pre_commit(planned, who)
-        return planned
 
     def run(self, who: str | None = None, *, tries: int = 3) -> str:
         """A whole run as the DAG makes it: each task tried again where that helps, the teardown at the end.
@@ -245,14 +164,14 @@ class Line:
                 # A run without an epoch shows what an earlier one left.
                 tried(self.publish, tries)
                 return "skipped"
-            epoch_id = id_of(planned)
+            epoch_id = epoch_of(planned).epoch_id
             tried(lambda: self.pre_commit(planned, who), tries)
-            tried(lambda: self.commit(id_of(planned)), tries)
+            tried(lambda: self.commit(planned), tries)
             tried(self.publish, tries)
         except Exception:  # whatever fails a task fails the run
             if epoch_id is not None:
                 with suppress(EpochlineError):  # a teardown may fail as well; the next plan settles what is left
-                    tried(lambda: self.abort(epoch_id, who), tries)
+                    tried(lambda: self.abort(epoch_id, who, reason=f"teardown of {who}"), tries)
             return "failed"
         return "success"
 
@@ -287,24 +206,6 @@ class Line:
             " AND cardinality(pg_blocking_pids(pid)) > 0"
         )
         wait_for("a session waits for another's lock", lambda: self.query(asked))
-
-
-def id_of(planned: Plan) -> int:
-    assert planned.epoch is not None
-    return planned.epoch.epoch_id
-
-
-@contextmanager
-def spark_partition(number: int) -> Iterator[None]:
-    """Set the Spark partition that this process writes, as Spark does in its Python worker.
-
-    The number is taken back at the end of the block: a process that has one is a worker, and may not start Spark.
-    """
-    TaskContext._getOrCreate()._partitionId = number
-    try:
-        yield
-    finally:
-        TaskContext._taskContext = None
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,14 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-import timed
 from epochline import KafkaSource, PostgresTable, StateTable
 from epochline.cli.connections import adapters
-from epochline.coordinator import LEASE, Plan, preview, renew, seal
+from epochline.coordinator import LEASE, Plan, renew
 from epochline.failpoints import named, watched
-from epochline.operations import ACTIONS
-from epochline.operations.action import Request
-from epochline.operations.epoch_action import EpochAction
 from epochline.ports import OffsetSource
 from epochline.postgres.ledger.parts import Part
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -33,12 +28,13 @@ from epochline.spark.functions import ship_functions
 from epochline.spark.part_rows import DIGEST, sink_order
 from epochline.spark.source import claim_reader
 from epochline.spark.stage_frames import Made
-from epochline.spark.staging import StagingWriter, write_manifests
+from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
 from epochline.spark.transaction import PartTransaction
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
-from tests.crash.line import Line, spark_partition
+from tests.crash.line import Line
 from tests.crash.split_commit import Semantics, SplitLedger
+from tests.job import write_parts
 
 
 class SharedTopic(Line):
@@ -84,7 +80,7 @@ class SharedTopic(Line):
         for start in range(planned.range.start, planned.range.until, batch):
             yield whole.slice(start, min(batch, planned.range.until - start))
 
-    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
+    def stage(self, planned: Plan | None, ticket: StagingTicket) -> None:
         """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
         plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
         ticket = replace(ticket, refused=plan.ticket.refused)
@@ -99,16 +95,13 @@ class SharedTopic(Line):
             if ours is None or ours is error:
                 raise
             raise ours from error
-        finally:
-            # A worker of Spark puts the driver's functions there, and ends; this process goes on.
-            sys.modules["timed"] = timed
 
     def write(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
         counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert" and sink.key != ("value",)]
         rest = {sink.table for sink in counted}
-        rows_of_records = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in rest))
-        self.write_parts(map(self.read, ranges), rows_of_records)
-        records = sum(len(one.range) for one in ranges)
+        rows_of_records = replace(ticket, tables=tuple(table for table in ticket.tables if table.sink not in rest))
+        write_parts(self.writer(rows_of_records), map(self.read, ranges))
+        records = sum(len(planned.range) for planned in ranges)
         for state in self.pipeline.states:
             records += self.counted_before(state, ticket)
         for sink in counted:
@@ -135,21 +128,12 @@ class SharedTopic(Line):
         if self.pipeline.windows is not None:
             key = {"value": "all", "window_start": WINDOW[0], "window_end": WINDOW[1]}
         row = pa.RecordBatch.from_pylist([{**key, "records": records, DIGEST: records}])
-        with spark_partition(0):
-            message = writer.write(iter([row]))
-        write_manifests([writer], [message])
+        write_parts(writer, [iter([row])])
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""
         reader = claim_reader(ticket, self.via)
-        self.write_parts(map(reader.read, range(reader.tasks)), ticket)
-
-    def order(self, action: str, who: str, **asked: Any) -> Plan:
-        """The plan of an epoch that an operator orders."""
-        ordered = ACTIONS[action]
-        assert isinstance(ordered, EpochAction)
-        order = Request(actor="somebody@here", reason="a test of crashes")
-        return ordered.plan(self.subject, ordered.parameters(**asked), order, self.run_of(who))
+        write_parts(self.writer(ticket), map(reader.read, range(reader.tasks)))
 
     # A task of Airflow finds its epoch by XCom; here the ledger is asked, past every failpoint.
 
@@ -174,21 +158,21 @@ class SharedTopic(Line):
         return str(self.plan(who, writers=2, interval=ALL_TIME).outcome)
 
     def step_preview(self, who: str) -> str:
-        return f"{len(preview(self.ledger, self.source, self.pipeline).ranges)} ranges"
+        return f"{len(self.preview().ranges)} ranges"
 
     def step_pre_commit(self, who: str) -> str:
         ticket = self.begin(self.epoch_of(who), who)
         if ticket is None:
             return "sealed already"
-        self.stage((), ticket)
-        return str(seal(self.ledger, self.source, ticket, self.run_of(who)).read)
+        self.stage(None, ticket)
+        return str(self.seal(ticket, who).read)
 
     def step_renew(self, who: str) -> str:
         renew(self.ledger, self.ticket_of(self.epoch_of(who)), self.run_of(who), lease=LEASE)
         return "renewed"
 
     def step_stage(self, who: str) -> str:
-        self.stage((), self.ticket_of(self.epoch_of(who)))
+        self.stage(None, self.ticket_of(self.epoch_of(who)))
         return "staged"
 
     def step_write_late(self, who: str) -> str:

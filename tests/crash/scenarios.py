@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from epochline.errors import EpochStateError, LedgerBehindError, PipelinePausedError, StagingLostError
+from epochline.operations import Request
 from epochline.operations.replay import plan_replay
 from tests.crash.line import tried
 from tests.crash.one_step import SharedTopic
@@ -21,6 +22,7 @@ from tests.crash.one_step import SharedTopic
 Act = Callable[[SharedTopic], object]
 
 ONE, TWO = "run-one", "run-two"
+ORDER = Request(actor="somebody@here", reason="a test of crashes")
 
 SOME = 30
 """Fewer than there are, so that another run has something to read as well."""
@@ -147,7 +149,7 @@ def abandoned(line: SharedTopic) -> None:
 def requeued(line: SharedTopic) -> None:
     """An operator has the bad record read again."""
     committed(line)
-    assert line.order("requeue", TWO, everything=True).epoch is not None
+    assert line.order("requeue", ORDER, TWO, everything=True).epoch is not None
 
 
 def requeue_sealed(line: SharedTopic) -> None:
@@ -158,7 +160,7 @@ def requeue_sealed(line: SharedTopic) -> None:
 def extended_back(line: SharedTopic) -> None:
     """A pipeline that began at the end is to have what lies before, and has staged it."""
     assert line.plan(ONE).epoch is None
-    assert line.order("extend-back", TWO, to="earliest").epoch is not None
+    assert line.order("extend-back", ORDER, TWO, to="earliest").epoch is not None
     line.step_pre_commit(TWO)
 
 

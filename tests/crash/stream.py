@@ -17,7 +17,7 @@ from epochline.failpoints.named import NAMED
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.watching import Keyed, Watchers
-from tests.integration.sinks_world import World, new_world
+from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.processes.client import Forked
 
 KEYS = 7
@@ -39,7 +39,7 @@ class Stream:
             transaction_timeout=timedelta(seconds=timeout),
         )  # fmt: skip
         columns = {"k": "text", "n": "bigint"}
-        self.world: World = new_world(
+        self.world: SinksPipeline = new_world(
             server.new_database(), server.kafka.bootstrap_servers, out,
             PostgresTable(table="lines", columns=columns), table=False, parse=Json(columns=columns),
         )  # fmt: skip

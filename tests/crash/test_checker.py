@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.checker import assert_chain, assert_counts, assert_nothing_left_over, assert_set
+from tests.checker import assert_chain, assert_counts, assert_nothing_left_over, assert_set
 from tests.crash.line import Line
 from tests.crash.servers import Server
 from tests.databases import query

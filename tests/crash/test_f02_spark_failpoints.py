@@ -8,8 +8,8 @@ import pytest
 
 from epochline.coordinator import seal
 from epochline.failpoints.named import KILLED, NAMED, RECORD
+from tests.checker import recover
 from tests.crash.cases import NewCase
-from tests.crash.checker import recover
 from tests.crash.scenarios import ONE, pre_commit_and_commit
 from tests.crash.spark_job import LOCAL, SERVER, job, log_of
 

@@ -17,8 +17,8 @@ from epochline.errors import SealRefusedError
 from epochline.local.spark import Spark
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
+from tests.checker import recover
 from tests.crash.cases import slow
-from tests.crash.checker import recover
 from tests.crash.line import Line
 from tests.crash.servers import process_of
 from tests.crash.spark_job import SERVER, SUBMITTED, cluster_job, family, log_of, writer_at_work

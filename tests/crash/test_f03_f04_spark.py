@@ -12,7 +12,7 @@ import pytest
 
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import EpochState
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.line import Line
 from tests.crash.servers import Server
 from tests.crash.spark_job import LOCAL, SERVER, job, log_of, writer_at_work

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from tests.crash.checker import assert_exact, recover
+from tests.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.processes.client import ROOT
 from tests.waiting import stop_process
@@ -18,7 +18,8 @@ from tests.waiting import stop_process
 # batches, where a Spark task waits for Kafka.
 WRITER = """
 import sys
-from tests.crash.line import Line, spark_partition
+from tests.crash.line import Line
+from tests.job import spark_partition
 from epochline.spark.attempt_plan import read_plan
 
 dsn, bootstrap, name = sys.stdin.readline().split()

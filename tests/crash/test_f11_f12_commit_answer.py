@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from tests.crash.checker import assert_exact, recover
+from tests.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.proxy import Cut, Proxy
 from tests.integration.kafka_topics import group_offsets
@@ -47,7 +47,7 @@ def test_a_commit_asks_the_ledger_what_became_of_it(
 ) -> None:
     """I8, INV-5: within the same call, and never by guessing."""
     line, proxy = proxied
-    line.to_sealed()
+    line.to_sealed("run")
     proxy.cut_at(where, 2)  # before it, the call asks the ledger which sinks to ask
 
     receipt = line.commit(1)

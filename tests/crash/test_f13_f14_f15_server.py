@@ -10,7 +10,7 @@ import pytest
 
 from epochline.errors import LockTimeoutError
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from tests.crash.checker import assert_exact, recover
+from tests.checker import assert_exact, recover
 from tests.crash.gate import backend_in_commit, open_gate, set_gate
 from tests.crash.line import Line, in_background
 from tests.crash.proxy import Proxy

@@ -16,7 +16,7 @@ import pytest
 
 from epochline.errors import LedgerError
 from epochline.protocol.epoch import EpochState
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.line import Line
 from tests.crash.servers import WAL_SEGMENT, Server
 

@@ -10,7 +10,7 @@ import pytest
 
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.crash.servers import Server

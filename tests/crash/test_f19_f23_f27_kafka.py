@@ -16,7 +16,7 @@ from epochline.errors import DataLossError, SourceUnavailableError
 from epochline.operations import Request
 from epochline.operations.declare_loss import DeclareLoss, DeclareLossParameters
 from epochline.protocol.epoch import EpochState
-from tests.crash.checker import assert_exact, recover
+from tests.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.servers import Server
@@ -203,7 +203,7 @@ def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(li
 
     line.patience = 3.0
     with pytest.raises(SourceUnavailableError, match="no record"):
-        line.stage(planned.ranges, ticket)
+        line.stage(planned, ticket)
 
     line.abort(1, "run-1")
     assert line.heads() == {0: 0, 1: 0}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from epochline.failpoints.named import KILLED
+from tests.checker import recover
 from tests.crash.cases import NewCase
-from tests.crash.checker import recover
 from tests.crash.fired import IN_SPARK, WITH_GAPS, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions

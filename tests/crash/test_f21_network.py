@@ -11,7 +11,7 @@ import pytest
 
 from epochline.errors import EpochlineError, SourceUnavailableError
 from epochline.protocol.epoch import EpochState
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.crash.proxy import Proxy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochline.errors import EpochBusyError
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 

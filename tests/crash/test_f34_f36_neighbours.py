@@ -9,7 +9,7 @@ import pytest
 from epochline.coordinator import abort
 from epochline.errors import TargetError
 from epochline.protocol.epoch import EpochState
-from tests.crash.checker import assert_exact, recover
+from tests.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.integration.kafka_topics import group_offsets
@@ -88,7 +88,7 @@ def test_pipelines_on_one_database_do_not_disturb_each_other(line: Line, new_lin
     other.some(5)
     planned, ticket = line.to_begun("run-1")
     other.to_staged("run-1")
-    line.stage(planned.ranges, ticket)
+    line.stage(planned, ticket)
 
     other.abort(1, "run-1")
     assert other.run("run-2") == "success"

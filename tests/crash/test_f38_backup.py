@@ -25,7 +25,7 @@ from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
 from tests.crash.watching import all_decided
 from tests.databases import copy_database
-from tests.integration.sinks_world import World, new_world
+from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.reading import rows_in_folder
 
 KINDS = [*map(slow, ("table", "topic", "files")), "topic and files"]
@@ -40,7 +40,7 @@ class Restored:
             sinks.append(Files(path=str(folder / "files"), columns={"value": "text"}, format="json"))
         self._admin, dsn = server.postgres.superuser_dsn, server.new_database()
         self._name = dsn.rpartition("/")[2]
-        self.world: World = new_world(dsn, server.kafka.bootstrap_servers, *sinks)
+        self.world: SinksPipeline = new_world(dsn, server.kafka.bootstrap_servers, *sinks)
         self.it = self.world.it
         self.produced: list[str] = []
 

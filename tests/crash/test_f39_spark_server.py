@@ -21,7 +21,7 @@ from epochline.local.ports import Ports
 from epochline.local.spark import Spark
 from epochline.local.stack import Stack
 from epochline.protocol.staging import StagingTicket
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.spark_job import SERVER, job, log_of

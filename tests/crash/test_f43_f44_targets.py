@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from epochline.errors import TargetError
-from tests.crash.checker import recover
+from tests.checker import recover
 from tests.crash.line import Line
 from tests.crash.servers import Server
 from tests.databases import as_admin
@@ -45,7 +45,7 @@ def test_a_target_that_is_another_table_stops_plan_commit_and_migrate_until_its_
         line.commit(2) if sealed else line.plan("run-2")
     if how == "renamed away":
         with pytest.raises(TargetError, match=f"target {line.name} is gone"):
-            line.make_targets()
+            line.create()
 
     since = time.monotonic()
     line.query(back)

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from epochline.protocol.epoch import EpochState
+from tests.checker import recover
 from tests.crash.cases import NewCase
-from tests.crash.checker import recover
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
 
 LOCK_TIMEOUT = 20.0

@@ -15,7 +15,7 @@ from epochline import Json, KafkaSource, PostgresTable
 from epochline.coordinator import abort
 from epochline.errors import LockTimeoutError, SealRefusedError
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from tests.crash.checker import assert_exact
+from tests.checker import assert_exact
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.databases import holding

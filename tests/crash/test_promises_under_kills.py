@@ -11,8 +11,8 @@ from epochline.config.resolve import epoch_folder
 from epochline.failpoints.named import KILLED
 from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from epochline.protocol.epoch import EpochState
+from tests.checker import assert_exact, recover
 from tests.crash.cases import NewCase, keep_records
-from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.scenarios import ONE, SOME, TWO, Act, planned, sealed, tasks
 from tests.crash.servers import Server, end_other_sessions
@@ -40,7 +40,7 @@ def thousand(new_server: Server, tmp_path: Path, fired: Path) -> Case:
         records=str(tmp_path / "records"), limit=THOUSAND, name="thousand",
     )  # fmt: skip
     line.produced = first.produced
-    line.make_targets()
+    line.create()
     return line
 
 

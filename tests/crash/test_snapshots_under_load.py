@@ -9,7 +9,7 @@ from functools import partial
 import psycopg2
 import psycopg2.extensions
 
-from tests.crash.checker import assert_exact
+from tests.checker import assert_exact
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.waiting import wait_until

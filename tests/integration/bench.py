@@ -11,18 +11,17 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import CommitResult, Plan, begin, commit, plan, seal
+from epochline.coordinator import CommitResult, Plan
 from epochline.declare.columns import DELETED
-from epochline.declare.names import QUARANTINE, order_column
-from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.declare.names import order_column
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, WRITE_ID, run, seen_in
+from tests.contract.worlds import end_by_hand, seen_in
 from tests.databases import query
-from tests.integration.in_process import epoch_of
+from tests.driver import Driver, epoch_of
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
@@ -35,18 +34,15 @@ def in_public(dsn: str) -> Any:
     return psycopg2.connect(dsn, options=IN_PUBLIC)
 
 
-class Bench:
+class Bench(Driver):
     """A pipeline with one sink, and a hand that stages given rows, one record each.
 
     A row may say ``_partition`` (0 otherwise) and, for an upsert, ``_deleted``.
     """
 
-    lease = LEASE
-    """How long an epoch that was begun belongs to its run."""
-
     def __init__(self, dsn: str, sink: PostgresTable, record: dict[str, str], *, create: bool = True) -> None:
         self.dsn = dsn
-        self.kafka = FakeKafka()
+        self.source = self.kafka = FakeKafka()
         self.ledger = PostgresLedger(dsn, lock_timeout=2)
         self.sink = sink
         source, parse = KafkaSource(topics="orders"), Json(columns=record)
@@ -63,16 +59,14 @@ class Bench:
             cursor.execute(statement, values)
             return cursor.fetchall() if cursor.description else cursor.rowcount
 
-    def plan(self, *rows: Row) -> Plan:
+    def plan(self, *rows: Row) -> Plan:  # type: ignore[override]
         self.runs += 1
         for row in rows:
             self.kafka.produce("orders", row.get("_partition", 0), 1)
-        return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{self.runs}"))
+        return super().plan(f"run-{self.runs}")
 
-    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
-        epoch = epoch_of(planned)
-        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=self.lease)
-        assert ticket is not None
+    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:  # type: ignore[override]
+        ticket = self.attempt(planned, epoch_of(planned).run)
         staged = ticket.table(self.sink.table)
         nexts = {one.tp.partition: one.range.start for one in planned.ranges}
         seen = {("orders", one.tp.partition): seen_in(one) for one in planned.ranges}
@@ -81,12 +75,7 @@ class Bench:
                 partition = row.get("_partition", 0)
                 self._insert(cursor, staged, row, partition, nexts[partition])
                 nexts[partition] += 1
-            counts = {staged.sink: len(rows), QUARANTINE: 0}
-            messages = {staged.sink: {}, QUARANTINE: message_of(seen)}
-            parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
-            assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-            assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-            assert end_job(cursor, ticket.attempt_id)
+            end_by_hand(cursor, ticket, {staged.sink: len(rows)}, seen)
         return ticket
 
     def _insert(self, cursor: Any, staged: StagedTable, row: Row, partition: int, offset: int) -> None:
@@ -102,17 +91,15 @@ class Bench:
         )
         cursor.execute(statement)
 
-    def sealed(self, *rows: Row) -> Plan:
-        planned = self.plan(*rows)
-        seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
+    def seal_staged(self, planned: Plan, *rows: Row) -> Plan:
+        self.seal(self.stage(planned, *rows), epoch_of(planned).run)
         return planned
 
-    def commit_staged(self, planned: Plan, *rows: Row) -> CommitResult:
-        seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
-        return self.commit(planned)
+    def sealed(self, *rows: Row) -> Plan:
+        return self.seal_staged(self.plan(*rows), *rows)
 
-    def commit(self, planned: Plan) -> CommitResult:
-        return commit(self.ledger, self.kafka, "orders", epoch_of(planned).epoch_id)
+    def commit_staged(self, planned: Plan, *rows: Row) -> CommitResult:
+        return self.commit(self.seal_staged(planned, *rows))
 
     def epoch(self, *rows: Row) -> CommitResult:
         return self.commit(self.sealed(*rows))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import TransactionState
@@ -62,6 +63,20 @@ def produce(servers: Servers, topic: str, values: Iterable[bytes | None], **opti
     with closing(KafkaProducer(**_client(servers), acks="all", enable_idempotence=True)) as producer:
         for sent in [producer.send(topic, value=value, **options) for value in values]:
             sent.get(30)
+
+
+def produce_orders(bootstrap: str, topic: str, numbers: Iterable[int], partitions: int) -> None:
+    """Send an order of each number, which is its id, by the fastest client, one after the other to each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "enable.idempotence": True})
+    for number in numbers:
+        value = f'{{"id": {number}, "customer": "customer {number % 1000}", "amount": "{number % 100000}.25"}}'
+        while True:
+            try:
+                producer.produce(topic, value.encode(), partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(120) == 0
 
 
 @contextmanager

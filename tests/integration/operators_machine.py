@@ -33,17 +33,18 @@ from epochline import Files, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, KafkaBehindError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
-from epochline.operations import ACTIONS, EpochAction, Request
+from epochline.operations import Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import OffsetRange, PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
 from tests.databases import copy_database, query
+from tests.driver import epoch_of
 from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess, epoch_of
+from tests.integration.in_process import InProcess
 from tests.reading import source_batch
 
 STEPS = 25
@@ -198,13 +199,10 @@ class OperatorsMachine(RuleBasedStateMachine):
         """Before the parse is mended they are bad again."""
         self._go_on()
         run = Run(dag_id=self.name, run_id=f"again {next(_numbers)}", host="here")
-        known = ACTIONS["requeue"]
-        assert isinstance(known, EpochAction)
         oldest = "SELECT min(generation) FROM epochline.quarantine WHERE requeued_by IS NULL"
         ((generation,),) = self._sql(f"{oldest} AND pipeline = '{self.name}'")
-        asked = {"everything": True, "generation": generation}
         try:
-            planned = known.plan(self.job.subject, known.parse(asked), ORDER, run)
+            planned = self.job.order("requeue", ORDER, run, everything=True, generation=generation)
         except ActionRefusedError:
             return
         quarantined = self._sql(
@@ -340,11 +338,9 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from([None, 1]))
     def extend_back(self, step: int | None) -> None:
         self._go_on()
-        known = ACTIONS["extend-back"]
-        assert isinstance(known, EpochAction)
         run = Run(dag_id=self.name, run_id=f"back {next(_numbers)}", host="here")
         try:
-            planned = known.plan(self.job.subject, known.parse({"to": "earliest", "step": step}), ORDER, run)
+            planned = self.job.order("extend-back", ORDER, run, to="earliest", step=step)
         except ActionRefusedError as refusal:
             if "they are back there" in str(refusal):
                 self._go_on_to_the_end()

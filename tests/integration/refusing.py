@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import Plan, abort
-from epochline.errors import RecordsRefusedError, SealRefusedError
-from epochline.operations import ACTIONS, EpochAction, Request, Subject
+from epochline.coordinator import Plan
+from epochline.errors import SealRefusedError
+from epochline.operations import Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.databases import query
+from tests.driver import epoch_of
 from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.in_process import InProcess
 from tests.reading import source_batch
@@ -71,24 +72,12 @@ class Target:
         planned, run = self.job.planned()
         with pytest.raises(SealRefusedError) as raised:
             self.job.staged_and_sealed(planned, run)
-        assert planned.epoch is not None
-        abort(self.job.ledger, "orders", planned.epoch.epoch_id, run, reason="teardown")
+        self.job.abort(epoch_of(planned).epoch_id, run, reason="teardown")
         return str(raised.value)
 
     def sealed_after_attempts(self, most: int = 3) -> list[str]:
         """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
-        return self.attempts(*self.job.planned(), most=most)
-
-    def attempts(self, planned: Plan, run: Run, most: int = 3) -> list[str]:
-        said: list[str] = []
-        for _ in range(most):
-            try:
-                self.job.staged_and_sealed(planned, run)
-                break
-            except RecordsRefusedError as error:
-                said.append(str(error))
-        self.job.commit(planned)
-        return said
+        return self.job.attempts(*self.job.planned(), most=most)
 
     def quarantined(self) -> list[tuple[Any, ...]]:
         return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')
@@ -103,12 +92,9 @@ def kv(k: str, v: int) -> Row:
 
 def requeued(it: Target) -> list[str]:
     """Everything in the quarantine by one operator's run, attempt after attempt."""
-    return it.attempts(*requeue_planned(it))
+    return it.job.attempts(*requeue_planned(it))
 
 
 def requeue_planned(it: Target) -> tuple[Plan, Run]:
-    requeue = ACTIONS["requeue"]
-    assert isinstance(requeue, EpochAction)
-    run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
-    subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
-    return requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run
+    run = it.job.run_of(f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}")
+    return it.job.order("requeue", ORDER, run, everything=True), run

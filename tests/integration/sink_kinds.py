@@ -24,9 +24,9 @@ from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
+from tests.driver import epoch_of
 from tests.integration import sinks_step
-from tests.integration.in_process import epoch_of
-from tests.integration.sinks_world import World, values
+from tests.integration.sinks_world import SinksPipeline, values
 from tests.reading import rows_in_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
@@ -45,13 +45,13 @@ class Kind(Protocol):
     def declare(self) -> Any:
         """The sink, as a declaration names it."""
 
-    def read(self, world: World) -> list[str | None]:
+    def read(self, world: SinksPipeline) -> list[str | None]:
         """What a reader sees, sorted."""
 
-    def left(self, world: World) -> int:
+    def left(self, world: SinksPipeline) -> int:
         """How much of it lies there that no reader sees."""
 
-    def spoil(self, world: World, ticket: StagingTicket) -> None:
+    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
         """Take away some of what an attempt wrote and was counted."""
 
 
@@ -64,13 +64,13 @@ class Table:
         key = ("value",) if self._mode == "upsert" else ()
         return PostgresTable(table="lines", columns=COLUMNS, mode=self._mode, key=key)
 
-    def read(self, world: World) -> list[str | None]:
+    def read(self, world: SinksPipeline) -> list[str | None]:
         return [value for (value,) in world.it.sql("SELECT value FROM lines ORDER BY value")]
 
-    def left(self, world: World) -> int:
+    def left(self, world: SinksPipeline) -> int:
         return int(world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])
 
-    def spoil(self, world: World, ticket: StagingTicket) -> None:
+    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
         _delete_staged(world, ticket.table("lines").table)
 
 
@@ -80,13 +80,13 @@ class Topic:
     def declare(self) -> KafkaTopic:
         return KafkaTopic(topic="out", value=Text())
 
-    def read(self, world: World) -> list[str | None]:
+    def read(self, world: SinksPipeline) -> list[str | None]:
         return values(world.seen())
 
-    def left(self, world: World) -> int:
+    def left(self, world: SinksPipeline) -> int:
         return world.outbox()
 
-    def spoil(self, world: World, ticket: StagingTicket) -> None:
+    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
         (box,) = world.it.pipeline.outboxes
         _delete_staged(world, ticket.table(box.table).table)
 
@@ -99,13 +99,13 @@ class Folder:
     def declare(self) -> Files:
         return Files(path=self._path, columns=COLUMNS)
 
-    def read(self, world: World) -> list[str | None]:
+    def read(self, world: SinksPipeline) -> list[str | None]:
         return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
 
-    def left(self, world: World) -> int:
+    def left(self, world: SinksPipeline) -> int:
         return len(self._unshown())
 
-    def spoil(self, world: World, ticket: StagingTicket) -> None:
+    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
         self.clean_up()
 
     @property
@@ -137,14 +137,14 @@ class Sqlite:
     def declare(self) -> CustomSink:
         return CustomSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)
 
-    def read(self, world: World) -> list[str | None]:
+    def read(self, world: SinksPipeline) -> list[str | None]:
         return [value for (value,) in self._sql("SELECT value FROM line ORDER BY value")]
 
-    def left(self, world: World) -> int:
+    def left(self, world: SinksPipeline) -> int:
         staged = "SELECT count(*) FROM staged UNION ALL SELECT count(*) FROM attempt"
         return sum(rows for (rows,) in self._sql(staged))
 
-    def spoil(self, world: World, ticket: StagingTicket) -> None:
+    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
         self._sql(f"DELETE FROM staged WHERE token = '{ticket.sink_attempt.token}'")
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
@@ -175,7 +175,7 @@ def write_sink_of_the_page(folder: Path) -> None:
     (folder / "sqlite_sink.py").write_text(code)
 
 
-def _delete_staged(world: World, table: str) -> None:
+def _delete_staged(world: SinksPipeline, table: str) -> None:
     query(world.it.dsn, sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
 
 

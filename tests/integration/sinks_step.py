@@ -21,14 +21,14 @@ for _name in (
 class Watched(InProcess):
     """With failpoints at the ports, where the composition roots of the product put them."""
 
-    @property
-    def ledger(self):  # type: ignore[no-untyped-def]
-        return watched(super().ledger)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ledger, self.source = watched(self.ledger), watched_source(self.source)
 
 
 def take_step(kind: type[Watched] = Watched) -> None:
     """Take the step that the environment names, of the pipeline that it holds."""
     plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
-    it = kind(**{**vars(plain), "source": watched_source(plain.source)})
+    it = kind(plain.dsn, plain.pipeline, plain.source, plain.read, plain.kafka)
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
     print(getattr(it, os.environ["STEP"])())

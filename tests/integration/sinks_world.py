@@ -102,7 +102,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 @dataclass
-class World:
+class SinksPipeline:
     """One pipeline from a topic to a table and to the other sinks that are declared."""
 
     it: InProcess
@@ -150,7 +150,7 @@ def in_process(dsn: str, bootstrap: str, pipeline: Pipeline) -> InProcess:
     return InProcess(dsn, pipeline, KafkaOffsets(settings), from_kafka(bootstrap), settings)
 
 
-def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **declared: Any) -> World:
+def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **declared: Any) -> SinksPipeline:
     """A pipeline of lines; ``out`` in a sink's topic stands for a topic that is made for this world."""
     topics = new_topics(bootstrap)
     made = [sink.model_copy(update={"topic": topics[1]}) if isinstance(sink, KafkaTopic) else sink for sink in sinks]
@@ -160,4 +160,4 @@ def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **decla
     pipeline = Pipeline(name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]), **declared)
     it = in_process(dsn, bootstrap, pipeline)
     it.create()
-    return World(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))
+    return SinksPipeline(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))

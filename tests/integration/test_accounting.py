@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import Plan, seal
+from epochline.coordinator import Plan
 from epochline.errors import EpochlineError, SealRefusedError
-from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations import Request
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
 from tests.crash.reliability import Recovery
@@ -139,7 +139,7 @@ WAYS = {
 }  # fmt: skip
 
 
-class World:
+class MeddledTable:
     """A pipeline into a table of somebody else, who can meddle with it."""
 
     def __init__(self, it: Bench, admin: AsSuperuser, mode: Mode, way: tuple[str, str]) -> None:
@@ -176,30 +176,23 @@ class World:
         return True
 
     def act(self, what: str, **asked: Any) -> None:
-        action = ACTIONS[what]
-        assert isinstance(action, DirectAction)
-        action.act(self.subject, action.parse(asked), ORDER)
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(name="orders", ledger=self.it.ledger, declared=self.it.pipeline, source=self.it.kafka)
+        self.it.act(what, ORDER, **asked)
 
     def seal(self, planned: Plan) -> None:
-        assert planned.epoch is not None
-        seal(self.it.ledger, self.it.kafka, self.it.stage(planned, *self.mode.second), planned.epoch.run)
+        self.it.seal_staged(planned, *self.mode.second)
 
     def is_whole(self) -> None:
         assert [row[:2] for row in self.rows()] == self.mode.rows
 
 
-NewWorld = Callable[[str, str], World]
+NewWorld = Callable[[str, str], MeddledTable]
 
 
 @pytest.fixture
 def world(bench: NewBench, as_superuser: AsSuperuser) -> NewWorld:
-    def make(mode: str, way: str) -> World:
+    def make(mode: str, way: str) -> MeddledTable:
         it = bench(existing=MODES[mode].ddl, **MODES[mode].sink)
-        return World(it, as_superuser, MODES[mode], WAYS[way])
+        return MeddledTable(it, as_superuser, MODES[mode], WAYS[way])
 
     return make
 
@@ -243,9 +236,9 @@ def test_whatever_a_table_does_with_rows_an_epoch_is_written_exactly_or_refused(
     it.is_whole()
 
 
-def replayed(it: World) -> Any:
+def replayed(it: MeddledTable) -> Any:
     it.it.runs += 1
-    planned = plan_replay(it.subject, 2, run(f"run-{it.it.runs}"))
+    planned = plan_replay(it.it.subject, 2, run(f"run-{it.it.runs}"))
     it.seal(planned)
     return planned.epoch
 
@@ -262,8 +255,8 @@ def test_whatever_a_table_does_with_rows_a_replay_takes_the_epochs_place_or_is_r
     it.it.epoch(*it.mode.second)
     whole, replay = it.rows(), replayed(it)
 
-    if not it.exact_or_refused(lambda: promote(it.subject, replay, ORDER), lambda: None):
-        promote(it.subject, replay, ORDER)
+    if not it.exact_or_refused(lambda: promote(it.it.subject, replay, ORDER), lambda: None):
+        promote(it.it.subject, replay, ORDER)
 
     assert it.rows() == whole
     assert it.it.sql("SELECT DISTINCT _epoch FROM t ORDER BY 1") == [(1,), (3,)]
@@ -286,11 +279,11 @@ def test_a_replay_whose_epoch_does_not_go_can_be_compared_and_its_promotion_says
     it.it.sql(way)
     replay = replayed(it)
     with pytest.raises(EpochlineError, match="a trigger or rule of the table drops rows|duplicate key"):
-        promote(it.subject, replay, ORDER)
+        promote(it.it.subject, replay, ORDER)
     assert it.rows() == whole
     it.stop_meddling()
 
-    promote(it.subject, replay, ORDER)
+    promote(it.it.subject, replay, ORDER)
 
     assert it.rows() == whole
 

@@ -17,7 +17,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
-from epochline.operations import ACTIONS, EpochAction, Request
+from epochline.operations import Request
 from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess
@@ -432,11 +432,9 @@ def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited:
 
     assert one.audit()[:2] == (0, [])
     one.sql("ALTER TABLE people DROP CONSTRAINT few")
-    requeue = ACTIONS["requeue"]
-    assert isinstance(requeue, EpochAction)
     run = replace(run, run_id="an operator's")
     order = Request(actor="ada", reason="the rule was mended")
-    planned = requeue.plan(one.world.subject, requeue.parse({"everything": True}), order, run)
+    planned = one.world.order("requeue", order, run, everything=True)
     one.world.staged_and_sealed(planned, run)
     one.world.commit(planned)
 

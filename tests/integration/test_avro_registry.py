@@ -29,12 +29,11 @@ from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
 from epochline.errors import BadRecordError, ConfigurationError, RecordsRefusedError, SinkError, SourceUnavailableError
 from epochline.protocol.offsets import TopicPartition
-from epochline.testing import FakeKafka
 from tests.databases import holding
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, over_records
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
-from tests.reading import range_batch, source_batch
+from tests.reading import source_batch
 
 REGISTRY = "epochline_registry"
 A = {"a": "text"}
@@ -507,14 +506,10 @@ def world(
     dsn: str, policy: str, *values: bytes, sink: Mapping[str, Any] = MappingProxyType({}), **declared: Any
 ) -> InProcess:
     name = f"avro{next(_numbers)}"
-    kafka = FakeKafka()
-    kafka.produce(name, 0, len(values))
     sinks = (PostgresTable(table=f"{name}_t", columns=PERSON, **sink),)
     parse = Avro(columns=PERSON, **declared)
     pipeline = Pipeline(name=name, source=KafkaSource(topics=name), parse=parse, bad_records=policy, sinks=sinks)
-    one = InProcess(dsn, pipeline, kafka, lambda planned: [range_batch(planned, values)])
-    one.create()
-    return one
+    return over_records(dsn, pipeline, values)
 
 
 def test_an_unknown_schema_is_bad_record_policy_and_no_crash(dsn: str, client: SchemaRegistryClient) -> None:
@@ -536,7 +531,7 @@ def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_recor
     """A registry without an answer is not the record's fault: no quarantine, and the next attempt gives every row."""
     one = world(dsn, "quarantine", written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"}))
     planned, run = one.planned()
-    ticket = one.begun(planned, run)
+    ticket = one.attempt(planned, run)
     Registries({REGISTRY: {"url": f"http://127.0.0.1:{free_port()}", "login": "me", "password": "canary"}}).install()
 
     with pytest.raises(SourceUnavailableError, match=REGISTRY) as raised:

@@ -8,7 +8,7 @@ import pytest
 
 from epochline import KafkaSource
 from tests.integration.shop import DECLARED, Record, Shop, orders_in
-from tests.integration.sinks_world import World, in_process, new_topics, producer_to
+from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, producer_to
 
 KILLS = (
     "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed",
@@ -24,7 +24,7 @@ def test_the_target_is_the_source_table_after_every_killed_epoch(postgres_dsn: s
     changes = {"name": topic, "source": KafkaSource(topics=topic), "writer_connection": None}
     it = in_process(postgres_dsn, kafka_bootstrap, DECLARED.model_copy(update=changes))
     it.create()
-    world = World(it=it, bootstrap=kafka_bootstrap, source=topic)
+    world = SinksPipeline(it=it, bootstrap=kafka_bootstrap, source=topic)
     shop = Shop(random.Random(7))
     for number, kill in enumerate(KILLS):
         sent = [shop.change() for _ in range(12)]

@@ -30,7 +30,7 @@ class KilledError(Exception):
 
 
 @dataclass
-class World:
+class Connector:
     """The topic of the connector, and the pipeline of the example."""
 
     dsn: str
@@ -81,16 +81,16 @@ class World:
         """One epoch whose first attempt is killed somewhere, and what follows by itself."""
         before = self.target()
         planned, run = self.one.planned(**options)
-        ticket = self.one.begun(planned, run)
+        ticket = self.one.attempt(planned, run)
         if kill == "while it writes":
             self.killed_after = batches
             with pytest.raises(KilledError):
                 self.one.stage(planned, ticket)
             self.killed_after = -1
-            ticket = self.one.begun(planned, run)
+            ticket = self.one.attempt(planned, run)
         if kill == "before the seal":
             self.one.stage(planned, ticket)
-            ticket = self.one.begun(planned, run)
+            ticket = self.one.attempt(planned, run)
         self.one.stage(planned, ticket)
         assert self.target() == before
         self.one.seal(ticket, run)
@@ -106,7 +106,7 @@ KILLS = ("never", "while it writes", "before the seal", "after the commit")
 def test_the_target_is_the_source_table_at_every_committed_epoch(dsn: str, seed: int) -> None:
     """Keys move between partitions, the connector repeats itself, attempts are killed."""
     rng = random.Random(seed)
-    shop, world = Shop(rng), World(dsn)
+    shop, world = Shop(rng), Connector(dsn)
 
     for number in range(6):
         for _ in range(rng.randint(1, 25)):
@@ -125,7 +125,7 @@ def test_the_target_is_the_source_table_at_every_committed_epoch(dsn: str, seed:
 @pytest.mark.parametrize("seed", range(8, 12))
 def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_holds(dsn: str, seed: int) -> None:
     rng = random.Random(seed)
-    shop, world = Shop(rng), World(dsn)
+    shop, world = Shop(rng), Connector(dsn)
     changes = {}
     for _ in range(60):
         records, partition = shop.change(), rng.randrange(PARTITIONS)
@@ -154,7 +154,7 @@ def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_
 def test_a_value_that_the_connector_does_not_have_stays_as_it_is(dsn: str, seed: int) -> None:
     """Debezium's placeholder for a large value (field f07): by any division into epochs, killed and sent again."""
     rng = random.Random(seed)
-    shop, world = Shop(rng, large=True), World(dsn)
+    shop, world = Shop(rng, large=True), Connector(dsn)
 
     for number in range(5):
         for _ in range(rng.randint(1, 30)):
@@ -170,7 +170,7 @@ def test_a_value_that_the_connector_does_not_have_stays_as_it_is(dsn: str, seed:
 
 
 def test_a_change_that_is_sent_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
-    shop, world = Shop(random.Random(1)), World(dsn)
+    shop, world = Shop(random.Random(1)), Connector(dsn)
     row: Order = ("ada", Decimal("1.00"), "new", datetime(2024, 1, 1, tzinfo=UTC))
     created, deleted, other = (5, 1, row, "c"), (9, 1, None, "d"), (7, 2, row, "c")
     for change in (created, other, deleted):
@@ -199,7 +199,7 @@ def test_a_change_that_is_sent_again_changes_no_value_and_brings_no_row_back(dsn
     ],
 )  # fmt: skip
 def test_what_is_no_change_is_quarantined_and_the_others_count(dsn: str, value: Any, reason: str) -> None:
-    shop, world = Shop(random.Random(2)), World(dsn)
+    shop, world = Shop(random.Random(2)), Connector(dsn)
     good = shop.change()
 
     world.send([*good, (None, json.dumps(value).encode())], 0)
@@ -228,7 +228,7 @@ def of_mysql(customer: str, pos: int, file: object, ts_ms: int, operation: str =
 )
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_of_mysql_the_file_and_then_the_position_decide(dsn: str, older: Any, newer: Any, epochs: int) -> None:
-    world = World(dsn)
+    world = Connector(dsn)
 
     world.send([of_mysql("newer", *newer)], 0)
     if epochs == 2:
@@ -241,7 +241,7 @@ def test_of_mysql_the_file_and_then_the_position_decide(dsn: str, older: Any, ne
 
 @pytest.mark.parametrize("file", ["binlog", "000001", "binlog.", "binlog.²", "binlog." + "9" * 20, None, 1])
 def test_of_mysql_a_file_without_a_number_is_quarantined(dsn: str, file: object) -> None:
-    world = World(dsn)
+    world = Connector(dsn)
 
     world.send([of_mysql("nowhere", 1, file, 1), of_mysql("here", 1, "binlog.000001", 1)], 0)
     world.one.epoch()

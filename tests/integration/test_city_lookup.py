@@ -93,7 +93,7 @@ def test_an_epoch_whose_cities_cannot_be_reached_fails_and_sets_nothing_aside(
     """INV-9: no record is to blame for a store that is down, or that nobody named."""
     produce(topic.servers, topic.name, [b"1"])
     planned, run = program.planned()
-    ticket = program.begun(planned, run)
+    ticket = program.attempt(planned, run)
     monkeypatch.setattr(city_lookup.LINES, "_client", None)
     monkeypatch.setenv("REDIS_URL", address or "")
 

@@ -19,7 +19,7 @@ from epochline.protocol.planning import OpenTransaction
 from tests.contract.operators import act, heads
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 from tests.databases import query
-from tests.integration.in_process import epoch_of
+from tests.driver import epoch_of
 from tests.integration.kafka_topics import Topic, admin_of, markers_written, read_topic
 from tests.waiting import wait_for
 from tests.ways import way_on
@@ -59,7 +59,7 @@ def read(world: World, topic: Topic) -> World:
 
 def world_of(dsn: str, topic: Topic) -> World:
     one = postgres_world(dsn)
-    one.kafka = KafkaOffsets({"bootstrap.servers": str(topic.servers)})  # type: ignore[assignment] # the same port, for real
+    one.source = KafkaOffsets({"bootstrap.servers": str(topic.servers)})  # type: ignore[assignment] # the same port, for real
     one.pipeline = orders(source=KafkaSource(topics=topic.name))
     return one
 

@@ -22,7 +22,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from epochline.coordinator import announce
 from epochline.downstream import take_epochs
 from epochline.errors import DownstreamError
-from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations import Request
 from epochline.ports import AnnouncedReceipt
 from epochline.postgres.ledger import receipts
 from tests.contract.worlds import World, postgres_world, run
@@ -162,12 +162,9 @@ def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(it: 
 
 def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(it: Downstream) -> None:
     """C12: its rows are gone; what read the range again is taken instead."""
-    subject = Subject(name="orders", ledger=it.world.ledger, declared=it.world.pipeline, source=it.world.kafka)
     for what, epochs in (("savepoint", 1), ("restore", 2)):
         it.commit(epochs)
-        action = ACTIONS[what]
-        assert isinstance(action, DirectAction)
-        action.act(subject, action.parse({"name": "here"}), Request(actor="ada", reason="to see"))
+        it.world.act(what, Request(actor="ada", reason="to see"), name="here")
     assert it.query("SELECT epoch_id FROM epochline.epochs WHERE undone_by IS NOT NULL ORDER BY 1") == [(2,), (3,)]
     it.commit(1)
 

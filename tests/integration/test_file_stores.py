@@ -14,7 +14,7 @@ from epochline.errors import SinkAheadError, SinkError, SinkUnavailableError
 from epochline.protocol.sink import Committable
 from epochline.sinks.file_manifest import committed_files
 from tests.integration.file_epochs import all_visitors, attempt_of, committed, read_visitors, sealed, sink_at
-from tests.integration.sinks_world import World, new_world
+from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.integration.stores import S3, Store, started
 from tests.reading import rows_in_folder
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 
 @pytest.fixture
-def world(store: Store, postgres_dsn: str, kafka_bootstrap: str) -> World:
+def world(store: Store, postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
     """A pipeline whose only sink is a folder of the store."""
     return new_world(postgres_dsn, kafka_bootstrap, Files(path=store.new_url(), columns=COLUMNS), table=False)
 
@@ -42,14 +42,14 @@ def overwriting(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def in_files(world: World) -> list[str]:
+def in_files(world: SinksPipeline) -> list[str]:
     (files,) = world.it.pipeline.external
     assert isinstance(files, Files)
     return sorted(row["value"] for row in rows_in_folder(files.path))
 
 
 def test_an_epoch_committed_while_its_store_is_away_is_shown_once_when_the_store_is_back(
-    store: Store, world: World
+    store: Store, world: SinksPipeline
 ) -> None:
     """X11, P10: the publish says that a repeat helps, the next plan goes on, and what was shown before is kept."""
     world.produce("a", "b")

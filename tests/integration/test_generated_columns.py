@@ -11,13 +11,11 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import preview
 from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.testing import FakeKafka
 from tests.commands import caller, connect_to
 from tests.databases import query
 from tests.integration.bench import LINEAGE, NewBench
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import over_records
 from tests.integration.logins import Login, user
-from tests.reading import range_batch
 
 RECORD = {"id": "bigint", "v": "integer"}
 GENERATED = {
@@ -66,11 +64,9 @@ def test_what_a_select_gives_for_a_generated_column_is_refused_in_the_job(
     (tmp_path / "choosing.py").write_text("def every(batch):\n    return batch\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     query(postgres_dsn, f"CREATE TABLE public.t ({GENERATED['identity']}, v integer{LINEAGE})")
-    kafka = FakeKafka()
-    kafka.produce("orders", 0, 1)
     sink = PostgresTable(table="t", select="choosing:every")
     pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=[sink])
-    job = InProcess(postgres_dsn, pipeline, kafka, lambda one: [range_batch(one, [ROW])])
+    job = over_records(postgres_dsn, pipeline, [ROW], create=False)
 
     with pytest.raises(EpochlineError, match="has id, which the table generates"):
         job.epoch()

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline
-from epochline.coordinator import seal
 from epochline.errors import SealRefusedError
-from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations import ACTIONS, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.testing import FakeKafka
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
@@ -23,16 +22,10 @@ def bench(bench: NewBench) -> NewBench:
     return partial(bench, mode="upsert", key="k")
 
 
-def subject(it: Bench) -> Subject:
-    return Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
-
-
 def adopt(it: Bench) -> None:
     for partition in (0, 1):
         it.kafka.produce("orders", partition, 0, topic_id="another")
-    action = ACTIONS["adopt-topic"]
-    assert isinstance(action, DirectAction)
-    action.act(subject(it), action.parameters(topic="orders"), Request(actor="ada", reason="it was made again"))
+    it.act("adopt-topic", Request(actor="ada", reason="it was made again"), topic="orders")
 
 
 def refusal(subject: Subject, what: str, **asked: Any) -> str:
@@ -50,10 +43,7 @@ def test_any_record_of_the_new_topic_wins_and_among_those_the_highest_offset(ben
     assert it.rows("k, v, _offset, _epoch") == [("a", 9, 1, 2), ("b", 3, 9, 1)]
     # An older record of the same log, as a requeue brings it.
     planned = it.plan({"k": "x", "v": 0})
-    ticket = it.stage(planned, {"k": "a", "v": 7, "_offset": 0})
-    assert planned.epoch is not None
-    seal(it.ledger, it.kafka, ticket, planned.epoch.run)
-    it.commit(planned)
+    it.commit_staged(planned, {"k": "a", "v": 7, "_offset": 0})
 
     assert it.rows("k, v, _offset, _epoch") == [("a", 9, 1, 2), ("b", 3, 9, 1)]
 
@@ -139,11 +129,11 @@ def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
         " \"offset\", value, reason) VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 0, 'x', 'no JSON')"
     )
 
-    foreseen = refusal(subject(it), "requeue", everything=True)
+    foreseen = refusal(it.subject, "requeue", everything=True)
 
     assert (said in foreseen) if said else (foreseen == "")
     adopt(it)
-    earlier = refusal(subject(it), "requeue", everything=True, generation=1)
+    earlier = refusal(it.subject, "requeue", everything=True, generation=1)
     assert (said or "come before every row of this one") in earlier
 
 
@@ -151,7 +141,7 @@ def test_extend_back_is_refused_for_an_upsert_target(bench: NewBench) -> None:
     it = bench()
     it.epoch({"k": "a", "v": 1})
 
-    assert "only rows of mode append and add" in refusal(subject(it), "extend-back", to="earliest")
+    assert "only rows of mode append and add" in refusal(it.subject, "extend-back", to="earliest")
 
 
 def test_records_are_requeued_into_a_topic_with_keys_only_on_request(postgres_dsn: str) -> None:

@@ -31,9 +31,10 @@ from epochline.sources.growth import open_writers
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection, query
+from tests.driver import epoch_of
 from tests.integration.findings import Findings
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess, epoch_of, from_source
+from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import Login, user
 from tests.waiting import wait_until
 
@@ -292,7 +293,7 @@ def test_an_epoch_whose_attempt_is_lost_reads_the_same_rows(world: InProcess, po
         world.sql(INSERT, str(number))
     planned, run, _ = world.staged()
     world.sql(INSERT, "later")
-    again = world.begun(planned, run)
+    again = world.attempt(planned, run)
     world.stage(planned, again)
     world.seal(again, run)
     world.commit(planned)
@@ -326,7 +327,7 @@ def test_a_row_that_vanishes_while_it_is_read_refuses_the_seal_and_the_next_atte
     with pytest.raises(SealRefusedError, match="the source counts 1 records, and 2 were read"):
         world.seal(ticket, run)
 
-    again = world.begun(planned, run)
+    again = world.attempt(planned, run)
     world.stage(planned, again)
     world.seal(again, run)
     world.commit(planned)

@@ -14,29 +14,27 @@ from hypothesis import strategies as st
 from psycopg2 import sql
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
-from epochline.coordinator import Plan, PlanOutcome, PlanRequest, abort, begin, commit, plan, preview, seal
-from epochline.declare.names import QUARANTINE
-from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.coordinator import Plan, PlanOutcome
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, WRITE_ID, run, seen_in
+from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
 from tests.databases import query
-from tests.integration.in_process import epoch_of
+from tests.driver import Driver, epoch_of
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 AN_HOUR = timedelta(hours=1)
 
 
-class Windows:
+class Windows(Driver):
     """A pipeline with windows whose jobs compute the watermark and stage no rows."""
 
     def __init__(self, dsn: str, *partitions: int) -> None:
-        self.dsn, self.ledger, self.kafka = dsn, PostgresLedger(dsn), FakeKafka()
+        self.dsn, self.ledger, self.source = dsn, PostgresLedger(dsn), FakeKafka()
         self.times: dict[int, list[datetime]] = {}
         self.late: list[tuple[int, int]] = []
         self.runs = itertools.count(1)
@@ -52,18 +50,17 @@ class Windows:
                 )
             ],
         )  # fmt: skip
-        with self.ledger.transaction() as tx:
-            tx.targets.create(self.pipeline)
+        self.create()
         for partition in partitions:
             self.produce(partition)
 
     def produce(self, partition: int, *minutes: float) -> None:
         """Append records with these event times."""
         self.times.setdefault(partition, []).extend(T0 + timedelta(minutes=one) for one in minutes)
-        self.kafka.produce("hits", partition, len(minutes))
+        self.source.produce("hits", partition, len(minutes))
 
     def planned(self, **asked: Any) -> Plan:
-        return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{next(self.runs)}"), PlanRequest(**asked))
+        return self.plan(f"run-{next(self.runs)}", **asked)
 
     def time_passes(self, by: timedelta = 2 * AN_HOUR) -> None:
         """Every epoch so far was planned so much earlier."""
@@ -77,8 +74,7 @@ class Windows:
             opens: the minute of a window that the epoch leaves open.
         """
         epoch = epoch_of(planned)
-        ticket = begin(self.ledger, "hits", epoch.epoch_id, epoch.run, lease=LEASE)
-        assert ticket is not None
+        ticket = self.attempt(planned, epoch.run)
         times = read_plan(self.dsn, "hits", epoch.epoch_id, ticket.attempt).times
         assert times is not None
         assert self.pipeline.windows is not None
@@ -89,7 +85,7 @@ class Windows:
             if times.watermark is not None:
                 self.late += [(partition, at) for at, moment in enumerate(read) if moment < times.watermark]
         after = times.after(self.pipeline.windows.time, {place: one.newest for place, one in seen.items()})
-        counts = {**{one.table: 0 for one in self.pipeline.tables}, QUARANTINE: 0}
+        counts = {table.table: 0 for table in self.pipeline.tables}
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             if opens is not None:
                 ((state, start),) = ((one.table, T0 + timedelta(minutes=opens)) for one in self.pipeline.states)
@@ -99,13 +95,9 @@ class Windows:
                     "INSERT INTO {} (ip, window_start, window_end, hits, _deleted) VALUES ('a', %s, %s, 1, false)"
                 )
                 cursor.execute(insert.format(staging), (start, start + timedelta(minutes=1)))
-            messages: dict[str, Any] = {**{name: {} for name in counts}, QUARANTINE: message_of(seen)}
-            parts = [Part(sink=name, rows=rows, message=messages[name]) for name, rows in counts.items()]
-            assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-            assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-            assert end_job(cursor, ticket.attempt_id, after, 0)
-        seal(self.ledger, self.kafka, ticket, epoch.run)
-        commit(self.ledger, self.kafka, "hits", epoch.epoch_id)
+            end_by_hand(cursor, ticket, counts, seen, after, 0)
+        self.seal(ticket, epoch.run)
+        self.commit(planned)
 
     def epoch(self, **asked: Any) -> None:
         self.committed(self.planned(**asked))
@@ -200,19 +192,19 @@ def test_records_that_an_open_transaction_holds_back_keep_their_partition_awake(
     line.time_passes()
     line.produce(0, 200)
     line.times[1].append(T0 + timedelta(minutes=55))
-    line.kafka.change("hits", 1, high_watermark=2)
+    line.source.change("hits", 1, high_watermark=2)
 
     line.epoch()
 
     assert line.watermark() == 50
     line.time_passes()
-    assert not preview(line.ledger, line.kafka, line.pipeline).idle
+    assert not line.preview().idle
     assert line.planned().outcome is PlanOutcome.NOTHING_TO_READ
-    line.kafka.change("hits", 1, last_stable=2)
+    line.source.change("hits", 1, last_stable=2)
     line.epoch()
     assert (line.late, line.watermark()) == ([], 55)
     line.time_passes()
-    assert preview(line.ledger, line.kafka, line.pipeline).idle
+    assert line.preview().idle
     assert epoch_of(line.planned()).kind is EpochKind.IDLE, "the source is silent, and windows close"
 
 
@@ -244,12 +236,12 @@ def test_an_epoch_that_is_taken_up_again_knows_what_waits_by_then(windows: NewWi
     line.produce(0, 200)
     planned = line.planned()
     epoch = epoch_of(planned)
-    begin(line.ledger, "hits", epoch.epoch_id, epoch.run, lease=LEASE)
-    abort(line.ledger, "hits", epoch.epoch_id, epoch.run, reason="to see")
+    line.attempt(planned, epoch.run)
+    line.abort(epoch.epoch_id, epoch.run)
     line.produce(1, 60)
     recovery.last_fault()
 
-    again = plan(line.ledger, line.kafka, line.pipeline, epoch.run)
+    again = line.plan(epoch.run)
 
     assert again.outcome is PlanOutcome.REOPENED
     line.committed(again)

@@ -7,8 +7,8 @@ import pytest
 from epochline.coordinator import abort, plan
 from epochline.errors import TargetError
 from tests.contract.worlds import run
+from tests.driver import epoch_of
 from tests.integration.bench import LINEAGE, NewBench
-from tests.integration.in_process import epoch_of
 
 MODES = {
     "append": {},

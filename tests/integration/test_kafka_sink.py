@@ -27,12 +27,12 @@ from tests.armed import armed
 from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of, delete_topic
 from tests.integration.published_queries import queries
-from tests.integration.sinks_world import World, new_world, values
+from tests.integration.sinks_world import SinksPipeline, new_world, values
 
 OUT = KafkaTopic(topic="out", value=Text())
 
 
-NewWorld = Callable[..., World]
+NewWorld = Callable[..., SinksPipeline]
 """Makes a pipeline with these sinks."""
 
 
@@ -42,17 +42,17 @@ def new(postgres_dsn: str, kafka_bootstrap: str) -> NewWorld:
 
 
 @pytest.fixture
-def world(new: NewWorld) -> World:
+def world(new: NewWorld) -> SinksPipeline:
     return new(OUT)
 
 
-def commit(world: World, *values: str | None, keys: Sequence[str] = ()) -> None:
+def commit(world: SinksPipeline, *values: str | None, keys: Sequence[str] = ()) -> None:
     """Commit an epoch of these records."""
     world.produce(*values, keys=keys)
     world.it.epoch()
 
 
-def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: World) -> None:
+def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: SinksPipeline) -> None:
     """P9, N9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
     world.produce("a", "b", "c")
     world.it.sealed()
@@ -71,7 +71,9 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: Wor
     assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(world: World) -> None:
+def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(
+    world: SinksPipeline,
+) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
     commit(world, "a", "b", "c")
     states = [world.receipts()[0][2]]
@@ -101,7 +103,7 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(n
     assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
 
 
-def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: World) -> None:
+def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: SinksPipeline) -> None:
     commit(world, "a", "b", "c")
     zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop").until_stopped()
 
@@ -113,7 +115,7 @@ def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: World)
     assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
 
 
-def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: World, stack: Stack) -> None:
+def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: SinksPipeline, stack: Stack) -> None:
     admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
     commit(world, "a")
     copy_database(admin, name, f"{name}_backup")
@@ -128,7 +130,7 @@ def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: World, st
     assert values(world.seen()) == ["a", "b"]
 
 
-def test_a_control_topic_that_lost_its_markers_stops(world: World) -> None:
+def test_a_control_topic_that_lost_its_markers_stops(world: SinksPipeline) -> None:
     commit(world, "a")
     world.it.publish()
     delete_topic(world.bootstrap, CONTROL_TOPIC)
@@ -173,7 +175,7 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(new: NewW
 
 @pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
 def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
-    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+    world: SinksPipeline, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
     monkeypatch.setattr(outbox, "_AT_ONCE", 1)
@@ -187,7 +189,7 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
     assert {state for _, _, state in world.receipts()} == {"SHOWN"}
 
 
-def test_the_measured_rate_is_that_of_sending_alone(world: World) -> None:
+def test_the_measured_rate_is_that_of_sending_alone(world: SinksPipeline) -> None:
     """What fence and marker wait for, and an epoch that was found there already, say nothing of the next one."""
     commit(world, "a", "b")
     with armed("topic.fence:sleep:3"):
@@ -219,7 +221,7 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
     assert values(world.seen()) == ["a", "b"]
 
 
-def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world: World) -> None:
+def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world: SinksPipeline) -> None:
     """INV-9: its DAG has no task `publish` any more."""
     commit(world, "a")
     name, (_, *others) = world.it.pipeline.topics[0].name, world.it.pipeline.sinks
@@ -257,7 +259,7 @@ def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict
     assert said in note
 
 
-def test_an_outbox_that_somebody_changed_is_not_sent(world: World) -> None:
+def test_an_outbox_that_somebody_changed_is_not_sent(world: SinksPipeline) -> None:
     commit(world, "a", "b")
     (box,) = world.it.pipeline.outboxes
     schema, table = box.table.split(".")
@@ -269,7 +271,7 @@ def test_an_outbox_that_somebody_changed_is_not_sent(world: World) -> None:
     assert world.seen() == []
 
 
-def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: World) -> None:
+def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: SinksPipeline) -> None:
     commit(world, "a")
     settings: dict[str, dict[str, str]] = {}
 
@@ -293,7 +295,7 @@ def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
     }  # fmt: skip
 
 
-def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: World) -> None:
+def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -> None:
     """U7: the queries of docs/queries.sql, before and after a publish."""
     commit(world, "a", "b")
     name = world.it.pipeline.topics[0].name
@@ -311,7 +313,7 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: World) -> None:
         world.it.sql("UPDATE epochline.receipt SET shown_at = now()")
 
 
-def test_what_a_topic_was_given_is_not_taken_back(world: World) -> None:
+def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
     """No replay of an epoch that it holds."""
     commit(world, "a")
     declared = world.it.pipeline

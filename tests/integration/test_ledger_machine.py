@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 )
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import Plan, PlanOutcome, PlanRequest, abort, begin, commit, plan, seal
+from epochline.coordinator import LEASE, Plan, PlanOutcome, PlanRequest, abort, begin, commit, plan, seal
 from epochline.coordinator.discard import sweep
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
@@ -50,7 +50,7 @@ from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
-from tests.contract.worlds import LEASE, PostgresWriter, orders, rows_of, seen_in
+from tests.contract.worlds import PostgresWriter, orders, rows_of, seen_in
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
 RUNS = ("A", "B", "C")

@@ -13,9 +13,7 @@ import pytest
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.stage.rows import KEY_BYTES, too_long
 from epochline.errors import BadRecordError
-from epochline.testing import FakeKafka
-from tests.integration.in_process import InProcess
-from tests.reading import range_batch
+from tests.integration.in_process import InProcess, over_records
 
 RECORD = {"k": "text", "id": "bigint", "other": "text", "v": "integer"}
 
@@ -25,15 +23,11 @@ def incompressible(size: int) -> str:
 
 
 def pipeline_of(dsn: str, values: list[dict[str, Any]], policy: str = "quarantine", **sink: Any) -> InProcess:
-    kafka = FakeKafka()
-    kafka.produce("orders", 0, len(values))
     pipeline = Pipeline(
         name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), bad_records=policy,
         sinks=[PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})],
     )  # fmt: skip
-    it = InProcess(dsn, pipeline, kafka, lambda one: [range_batch(one, values)])
-    it.create()
-    return it
+    return over_records(dsn, pipeline, values)
 
 
 @pytest.mark.fault("F28")

@@ -1,16 +1,22 @@
-"""Look-ups many at a time, in a real Redis and a real PostgreSQL: order, limits, time-outs, connections (E9, E9b)."""
+"""Look-ups many at a time, in a real Redis and a real PostgreSQL: order, limits, time-outs, connections (E9, E9b).
+
+What both kinds promise, threads and one asynchronous client, is tested of both: a fetch is written once as a coroutine,
+which the threads run to its end with a client that answers at once.
+"""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +24,10 @@ import psycopg2
 import pyarrow as pa
 import pytest
 import redis
+import redis.asyncio
 
 from epochline.errors import ConfigurationError, DeclarationError, LookupUnavailableError
-from epochline.lookup import Lookup, Outcome, PoolLimits, over_batches
+from epochline.lookup import AsyncLookup, Lookup, Outcome, PoolLimits, over_batches
 from epochline.lookup.pool import Pool
 from epochline_examples.redis_server import redis_server
 from tests.databases import query
@@ -32,42 +39,78 @@ CITIES = ["beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "
 LINES = [f"{one}>>>{city}" for one, city in zip(IDS, CITIES, strict=True)]
 LONG, SHORT = timedelta(seconds=60), timedelta(seconds=2)
 PATIENCE = 60.0
-AnyLookup = Lookup[Any, Any, Any]
+AnyLookup = Lookup[Any, Any, Any] | AsyncLookup[Any, Any, Any]
 
 Client = Any
+Fetch = Callable[[Client, Any], Coroutine[Any, Any, Any]]
 Session = psycopg2.extensions.connection
+
+
+async def answer(given: Any) -> Any:
+    """What a command of either client gives."""
+    return await given if isawaitable(given) else given
+
+
+async def city(client: Client, key: str) -> Any:
+    return await answer(client.hget(HASH, key))
+
+
+async def waiting_city(client: Client, key: str) -> Any:
+    """The city, as soon as somebody opens the gate for one."""
+    await answer(client.blpop("gate", timeout=PATIENCE))
+    return await city(client, key)
+
+
+async def city_after_all_others(client: Client, key: str) -> Any:
+    """The city; that of the first key when the other eight have been answered."""
+    if key == "1":
+        return await waiting_city(client, key)
+    if await answer(client.incr("answered")) == 8:
+        await answer(client.rpush("gate", "open"))
+    return await city(client, key)
+
+
+@dataclass(frozen=True)
+class AtOnce:
+    """A fetch for threads: the coroutine waits for nothing but the client, which blocks."""
+
+    fetch: Fetch
+
+    def __call__(self, client: Client, key: Any) -> Any:
+        try:
+            self.fetch(client, key).send(None)
+        except StopIteration as ended:
+            return ended.value
+        raise AssertionError("the coroutine waits")
 
 
 @dataclass(frozen=True)
 class Redis:
     socket: str
 
+    # A client's own time-out is shorter than a gate may stay closed on a busy machine.
     def connect(self) -> Client:
-        # A client's own time-out is shorter than a gate may stay closed on a busy machine.
         return redis.Redis(
             unix_socket_path=self.socket, single_connection_client=True, decode_responses=True, socket_timeout=2 * PATIENCE
         )  # fmt: skip
 
-    def city(self, client: Client, key: str) -> Any:
-        return client.hget(HASH, key)
+    def connect_async(self) -> Client:
+        return redis.asyncio.Redis(unix_socket_path=self.socket, decode_responses=True, socket_timeout=2 * PATIENCE)
 
-    def waiting_city(self, client: Client, key: str) -> Any:
-        """The city, as soon as somebody opens the gate for one."""
-        client.blpop("gate", timeout=PATIENCE)
-        return client.hget(HASH, key)
+    @property
+    def in_flight(self) -> int:
+        """Number of look-ups that wait inside the server."""
+        with closing(self.connect()) as client:
+            return int(client.info("clients")["blocked_clients"])
 
-    def city_after_all_others(self, client: Client, key: str) -> Any:
-        """The city; that of the first key when the other eight have been answered."""
-        if key == "1":
-            client.blpop("gate", timeout=PATIENCE)
-        elif client.incr("answered") == 8:
-            client.rpush("gate", "open")
-        return client.hget(HASH, key)
+    @property
+    def clients(self) -> int:
+        """Connections beside the one that asks."""
+        with closing(self.connect()) as client:
+            return int(client.info("clients")["connected_clients"]) - 1
 
     def wait_until_in_flight(self, look_ups: int) -> None:
-        """Wait until so many look-ups wait inside the server."""
-        with closing(self.connect()) as client:
-            wait_until(lambda: client.info("clients")["blocked_clients"] == look_ups)
+        wait_until(lambda: self.in_flight == look_ups)
 
     def open_gate(self, times: int) -> None:
         with closing(self.connect()) as client:
@@ -81,16 +124,31 @@ def redis_at() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def store(redis_at: Redis) -> Redis:
+def store(redis_at: Redis) -> Iterator[Redis]:
     with closing(redis_at.connect()) as client:
         client.flushall()
         client.hset(HASH, mapping=dict(zip(IDS, CITIES, strict=True)))
-    return redis_at
+    yield redis_at
+    # An asynchronous look-up that is collected while the loop of another one runs cannot close its client.
+    gc.collect()
 
 
-def lookup_in(store: Redis, fetch: Callable[[Client, Any], Any] | None = None, **options: Any) -> AnyLookup:
+def in_threads(store: Redis, fetch: Fetch = city, **options: Any) -> AnyLookup:
     given: dict[str, Any] = {"concurrency": 9, "timeout": LONG, **options}
-    return Lookup(fetch or store.city, connect=store.connect, close=redis.Redis.close, **given)
+    return Lookup(AtOnce(fetch), connect=store.connect, close=redis.Redis.close, **given)
+
+
+def in_one_thread(store: Redis, fetch: Fetch = city, **options: Any) -> AnyLookup:
+    given: dict[str, Any] = {"concurrency": 9, "timeout": LONG, "unavailable": (redis.ConnectionError,), **options}
+    return AsyncLookup(fetch, connect=store.connect_async, close=redis.asyncio.Redis.aclose, **given)
+
+
+Kind = Callable[..., AnyLookup]
+"""Makes a look-up in a Redis; the options are those of `Lookup` and `AsyncLookup`."""
+
+KINDS: list[Kind] = [in_threads, in_one_thread]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=["threads", "async"])
+each_order = pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 
 
 class Postgres:
@@ -150,14 +208,14 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def hanging(store: Redis, *keys: str) -> Iterator[Callable[[Client, str], Any]]:
+def hanging(*keys: str) -> Iterator[Fetch]:
     """Looks cities up; the threads that look these keys up hang until the end of the block."""
     end = threading.Event()
 
-    def fetch(client: Client, key: str) -> Any:
+    async def fetch(client: Client, key: str) -> Any:
         if key in keys:
             end.wait()
-        return store.city(client, key)
+        return await city(client, key)
 
     try:
         yield fetch
@@ -169,31 +227,38 @@ def lines(asking: AnyLookup) -> list[str]:
     return [f"{one.key}>>>{one.value}" for one in asking.each(IDS)]
 
 
-def test_unordered_answers_are_complete_here_and_on_an_executor_with_connections_of_its_own(store: Redis) -> None:
-    """E9: nine ids, nine lines, in any order."""
-    asking = lookup_in(store, ordered=False)
+@each_kind
+@each_order
+def test_answers_are_complete_here_and_on_an_executor_with_clients_of_its_own(
+    store: Redis, kind: Kind, ordered: bool
+) -> None:
+    """E9: nine ids, nine lines; a second round uses the clients of the first."""
+    asking = kind(store, ordered=ordered)
     assert sorted(lines(asking)) == LINES
 
     there = pickle.loads(pickle.dumps(asking))  # noqa: S301 - what this process has made
 
-    assert sorted(lines(there)) == LINES
+    for _ in range(2):
+        assert sorted(lines(there)) == LINES
 
 
-def test_ordered_answers_come_in_the_order_of_the_keys_however_late_the_first_is(store: Redis) -> None:
-    """E9, X18: the first look-up ends last, when the others have been answered."""
-    assert lines(lookup_in(store, store.city_after_all_others)) == LINES
+@each_kind
+def test_ordered_answers_come_in_the_order_of_the_keys_however_late_the_first_is(store: Redis, kind: Kind) -> None:
+    """E9, E9b, X18: the first look-up ends last, when the others have been answered."""
+    assert lines(kind(store, city_after_all_others)) == LINES
 
 
-def test_unordered_answers_do_not_wait_for_an_earlier_key(store: Redis) -> None:
+@each_kind
+def test_unordered_answers_do_not_wait_for_an_earlier_key(store: Redis, kind: Kind) -> None:
     """E9b, X18: the key that comes first is answered last, because only then its gate is opened."""
 
-    def fetch(client: Client, key: str) -> Any:
-        return store.waiting_city(client, key) if key == "1" else store.city(client, key)
+    async def fetch(client: Client, key: str) -> Any:
+        return await (waiting_city if key == "1" else city)(client, key)
 
     found: list[str] = []
 
-    for answer in lookup_in(store, fetch, ordered=False).each(IDS):
-        found.append(answer.key)
+    for answered in kind(store, fetch, ordered=False).each(IDS):
+        found.append(answered.key)
         if len(found) == 8:
             store.open_gate(1)
 
@@ -201,26 +266,37 @@ def test_unordered_answers_do_not_wait_for_an_earlier_key(store: Redis) -> None:
     assert sorted(found) == IDS
 
 
-def test_nine_look_ups_wait_at_the_server_at_the_same_time(store: Redis) -> None:
-    """E9, X17: none is answered before the server holds all nine, which look-ups one by one would never reach."""
+@each_kind
+def test_nine_look_ups_wait_at_the_server_at_the_same_time(store: Redis, kind: Kind) -> None:
+    """E9, E9b, X17: none is answered before the server holds all nine, which look-ups one by one would never reach.
+
+    A client that is asynchronous needs no threads.
+    """
+    threads: set[int] = set()
+
+    async def fetch(client: Client, key: str) -> Any:
+        threads.add(threading.get_ident())
+        return await waiting_city(client, key)
 
     def release() -> None:
         store.wait_until_in_flight(9)
         store.open_gate(9)
 
     with meanwhile(release):
-        found = list(lookup_in(store, store.waiting_city).each(IDS))
+        found = list(kind(store, fetch).each(IDS))
 
     assert [one.value for one in found] == CITIES
+    assert (threads == {threading.get_ident()}) == (kind is in_one_thread)
 
 
-def test_no_more_look_ups_are_in_flight_than_declared(store: Redis) -> None:
+@each_kind
+def test_no_more_look_ups_are_in_flight_than_declared(store: Redis, kind: Kind) -> None:
     """E9: the server counts those that have begun and not ended; three are, and never four."""
 
-    def fetch(client: Client, key: str) -> int:
-        in_flight = int(client.incr("in flight"))
-        client.blpop("gate", timeout=PATIENCE)
-        client.decr("in flight")
+    async def fetch(client: Client, key: str) -> int:
+        in_flight = int(await answer(client.incr("in flight")))
+        await answer(client.blpop("gate", timeout=PATIENCE))
+        await answer(client.decr("in flight"))
         return in_flight
 
     def release() -> None:
@@ -229,7 +305,7 @@ def test_no_more_look_ups_are_in_flight_than_declared(store: Redis) -> None:
             store.open_gate(1)
 
     with meanwhile(release):
-        found = [one.value or 0 for one in lookup_in(store, fetch, concurrency=3, ordered=False).each(IDS)]
+        found = [one.value or 0 for one in kind(store, fetch, concurrency=3, ordered=False).each(IDS)]
 
     assert max(found) == 3
 
@@ -246,8 +322,8 @@ def test_a_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, orde
         late.append(key)
         return given
 
-    with hanging(store, "5") as fetch:
-        asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
+    with hanging("5") as fetch:
+        asking = in_threads(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
         found = {one.key: one for one in asking.each(IDS)}
 
     assert late == ["5"]
@@ -255,10 +331,30 @@ def test_a_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, orde
     assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
 
 
+@pytest.mark.parametrize("given", [None, "no city"])
+def test_an_asynchronous_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, given: str | None) -> None:
+    """E9b: the same; and the server no longer waits for the ninth."""
+    late: list[str] = []
+
+    async def fetch(client: Client, key: str) -> Any:
+        return await (waiting_city if key == "5" else city)(client, key)
+
+    def handle(key: str) -> str | None:
+        late.append(key)
+        return given
+
+    found = {one.key: one for one in in_one_thread(store, fetch, timeout=SHORT, on_timeout=handle).each(IDS)}
+
+    assert late == ["5"]
+    assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, given)
+    assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
+    store.wait_until_in_flight(0)
+
+
 def test_look_ups_go_on_where_every_thread_there_may_be_hangs(store: Redis) -> None:
     """E9b: two at once and both hang for ever; the other seven are looked up all the same, on other connections."""
-    with hanging(store, "1", "2") as fetch:
-        found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
+    with hanging("1", "2") as fetch:
+        found = list(in_threads(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
 
     assert [one.outcome for one in found] == [Outcome.TIMED_OUT] * 2 + [Outcome.ANSWERED] * 7
 
@@ -359,10 +455,22 @@ def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) ->
     wait_until(lambda: not postgres.sessions)
 
 
+def test_the_client_is_closed_when_an_asynchronous_lookup_is_let_go(store: Redis) -> None:
+    """X17: every task brings new functions; the connections of earlier ones do not add up."""
+    asking = in_one_thread(store)
+    assert [one.value for one in asking.each(["1"])] == ["beijing"]
+    assert store.clients == 1
+
+    del asking
+    gc.collect()
+
+    wait_until(lambda: store.clients == 0)
+
+
 def test_who_waits_longer_for_a_connection_than_the_pool_allows_has_failed(store: Redis) -> None:
     """E9: the document's pool has a longest wait; the one that has the only connection is answered later."""
     limits = PoolLimits(max_total=1, max_wait=timedelta(milliseconds=50))
-    asking = lookup_in(store, store.waiting_city, concurrency=2, pool=limits, ordered=False)
+    asking = in_threads(store, waiting_city, concurrency=2, pool=limits, ordered=False)
     found = []
 
     for answer in asking.each(["1", "2"]):
@@ -386,27 +494,33 @@ def test_a_connection_that_broke_while_it_was_idle_is_replaced(postgres: Postgre
     assert postgres.sessions != broken
 
 
-def test_an_error_of_one_look_up_is_that_row_s_alone(store: Redis) -> None:
+@each_kind
+def test_an_error_of_one_look_up_is_that_row_s_alone(store: Redis, kind: Kind) -> None:
     """E9b: a key that the store refuses, in the midst of others."""
 
-    def fetch(client: Client, key: str) -> Any:
-        return client.lpop(HASH) if key == "4" else store.city(client, key)
+    async def fetch(client: Client, key: str) -> Any:
+        return await (answer(client.lpop(HASH)) if key == "4" else city(client, key))
 
-    found = list(lookup_in(store, fetch).each(IDS))
+    found = list(kind(store, fetch).each(IDS))
 
     assert isinstance(found[3].error, redis.ResponseError)
     assert [one.value for one in found] == [city if city != "shenzhen" else None for city in CITIES]
     assert [one.outcome for one in found].count(Outcome.FAILED) == 1
 
 
-def failing(connect: Callable[[], Any]) -> AnyLookup:
-    return Lookup(lambda _, key: key, connect=connect, close=print, concurrency=1, timeout=LONG)
+def failing(kind: str, connect: Callable[[], Any]) -> AnyLookup:
+    options: dict[str, Any] = {"connect": connect, "close": print, "concurrency": 1, "timeout": LONG}
+    return Lookup(city, **options) if kind == "threads" else AsyncLookup(city, unavailable=(OSError,), **options)
 
 
-def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record() -> None:
+@pytest.mark.parametrize("kind", ["threads", "async"])
+def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record(kind: str) -> None:
     """INV-9: otherwise a stopped store would have every record of an epoch set aside. No word of what was tried."""
-    asking = failing(lambda: psycopg2.connect("canary"))
-    enrich = over_batches(asking, key="id", column="city", kind=pa.string())
+
+    def connect() -> Any:
+        raise ConnectionRefusedError("canary")
+
+    enrich = over_batches(failing(kind, connect), key="id", column="city", kind=pa.string())
 
     with pytest.raises(LookupUnavailableError, match="no connection could be opened") as caught:
         enrich(batch_of(["1"]))
@@ -417,21 +531,26 @@ def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record() -> Non
     assert caught.value.__suppress_context__
 
 
-def test_what_connect_says_of_a_wrong_configuration_is_passed_on() -> None:
+@pytest.mark.parametrize("kind", ["threads", "async"])
+def test_what_connect_says_of_a_wrong_configuration_is_passed_on(kind: str) -> None:
     def connect() -> Any:
         raise ConfigurationError("PGSERVICEFILE is not set")
 
     with pytest.raises(ConfigurationError, match="PGSERVICEFILE"):
-        list(failing(connect).each(["1"]))
+        list(failing(kind, connect).each(["1"]))
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+@each_order
 def test_keys_are_taken_as_there_is_room_and_no_thread_is_left_by_who_stops_listening(
     store: Redis, ordered: bool
 ) -> None:
     """E9b: keys without end; those that are answered and wait for an earlier one take room too."""
     keys = itertools.count()
-    found = lookup_in(store, lambda _, key: key, concurrency=3, ordered=ordered).each(keys)
+
+    async def fetch(_: Client, key: int) -> int:
+        return key
+
+    found = in_threads(store, fetch, concurrency=3, ordered=ordered).each(keys)
     assert isinstance(found, Generator)
 
     with closing(found):
@@ -441,27 +560,49 @@ def test_keys_are_taken_as_there_is_room_and_no_thread_is_left_by_who_stops_list
     wait_until(lambda: all(one.name != "epochline-lookup" for one in threading.enumerate()))
 
 
-def test_a_slow_row_holds_no_other_of_its_batch_up(store: Redis) -> None:
+@each_order
+def test_what_waits_at_the_server_is_given_up_by_who_stops_listening(store: Redis, ordered: bool) -> None:
+    """E9b: keys without end, by an asynchronous client."""
+    keys = itertools.count()
+
+    async def fetch(client: Client, key: int) -> int:
+        if key:
+            await answer(client.blpop("gate", timeout=PATIENCE))
+        return key
+
+    found: Any = in_one_thread(store, fetch, concurrency=3, ordered=ordered).each(keys)
+    with closing(found):
+        assert next(found).value == 0
+
+    assert next(keys) == 3
+    store.wait_until_in_flight(0)
+
+
+@each_kind
+def test_a_slow_row_holds_no_other_of_its_batch_up(store: Redis, kind: Kind) -> None:
     """E9b: two at once; the first row is answered when all others have been, although order is declared."""
-    asking = lookup_in(store, store.city_after_all_others, concurrency=2)
+    asking = kind(store, city_after_all_others, concurrency=2)
 
     found = over_batches(asking, key="id", column="city", kind=pa.string())(batch_of(IDS))
 
     assert found.column("city").to_pylist() == CITIES
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
-def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(store: Redis, ordered: bool) -> None:
+@each_order
+@each_kind
+def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(
+    store: Redis, kind: Kind, ordered: bool
+) -> None:
     """E9b: a time-out, a failure, an unknown key, a bad row, a skipped one and one without a key in one batch."""
 
-    def fetch(client: Client, key: str) -> Any:
+    async def fetch(client: Client, key: str) -> Any:
         if key == "late":
-            client.blpop("gate", timeout=PATIENCE)
+            await answer(client.blpop("gate", timeout=PATIENCE))
         if key == "refused":
-            client.lpop(HASH)
-        return 7 if key == "number" else store.city(client, key)
+            await answer(client.lpop(HASH))
+        return 7 if key == "number" else await city(client, key)
 
-    asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered)
+    asking = kind(store, fetch, timeout=SHORT, ordered=ordered)
     enrich = over_batches(asking, key="id", column="city", kind=pa.string())
     given = pa.RecordBatch.from_pydict(
         {
@@ -483,17 +624,20 @@ def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(sto
     store.open_gate(1)
 
 
-def test_a_batch_without_rows_opens_nothing(tmp_path: Path) -> None:
+@each_kind
+def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
     nowhere = Redis(str(tmp_path / "nowhere"))
-    enrich = over_batches(lookup_in(nowhere), key="id", column="city", kind=pa.string())
+    enrich = over_batches(kind(nowhere), key="id", column="city", kind=pa.string())
 
     assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
 
 
 @pytest.mark.parametrize(("option", "value"), [("concurrency", 0), ("timeout", timedelta(0))])
-def test_a_lookup_that_could_never_answer_is_refused(option: str, value: Any) -> None:
-    with pytest.raises(DeclarationError, match=f"Lookup.{option}"):
-        lookup_in(Redis("nowhere"), **{option: value})
+@each_kind
+def test_a_lookup_that_could_never_answer_is_refused(kind: Kind, option: str, value: Any) -> None:
+    name = "AsyncLookup" if kind is in_one_thread else "Lookup"
+    with pytest.raises(DeclarationError, match=rf"\b{name}\.{option}"):
+        kind(Redis("nowhere"), **{option: value})
 
 
 @pytest.mark.parametrize(("option", "value"), [("max_total", 0), ("max_idle", -1), ("max_wait", timedelta(0))])

@@ -10,17 +10,18 @@ import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.errors import ActionRefusedError
-from epochline.operations import ACTIONS, EpochAction, Request
+from epochline.operations import Request
 from epochline.operations.replay import plan_replay, promote
 from epochline.protocol.epoch import Run
-from tests.integration.in_process import InProcess, epoch_of
+from tests.driver import epoch_of
+from tests.integration.in_process import InProcess
 from tests.integration.log_with_contents import Log
 
 ORDER = Request(actor="ada", reason="a test says so")
 _numbers = itertools.count(1)
 
 
-class World(InProcess):
+class OtherLog(InProcess):
     log: Log
 
     def values(self) -> list[str]:
@@ -28,14 +29,11 @@ class World(InProcess):
 
     def back(self, to: str = "earliest", step: int | None = None) -> list[str]:
         """Every step of an extend-back; the ranges that they read."""
-        action = ACTIONS["extend-back"]
         read: list[str] = []
-        assert isinstance(action, EpochAction)
-        parsed = action.parse({"to": to, "step": step})
         while True:
-            run = Run(dag_id=self.pipeline.name, run_id=f"back {next(_numbers)}", host="here")
+            run = self.run_of(f"back {next(_numbers)}")
             try:
-                planned = action.plan(self.subject, parsed, ORDER, run)
+                planned = self.order("extend-back", ORDER, run, to=to, step=step)
             except ActionRefusedError:
                 if read:
                     return read
@@ -57,10 +55,10 @@ def topics(*names: str, **more: Any) -> Pipeline:
 
 
 @pytest.fixture
-def world(postgres_dsn: str) -> Callable[..., World]:
-    def made(pipeline: Pipeline) -> World:
+def world(postgres_dsn: str) -> Callable[..., OtherLog]:
+    def made(pipeline: Pipeline) -> OtherLog:
         log = Log()
-        it = World(dsn=postgres_dsn, pipeline=pipeline, source=log.kafka, read=log.read)
+        it = OtherLog(dsn=postgres_dsn, pipeline=pipeline, source=log.kafka, read=log.read)
         it.log = log
         it.create()
         return it
@@ -80,7 +78,7 @@ def world(postgres_dsn: str) -> Callable[..., World]:
     ],
 )
 def test_a_restore_keeps_what_was_read_of_a_topic_that_left_the_declaration(
-    world: Callable[..., World], before: Pipeline, after: Pipeline, gone: bool
+    world: Callable[..., OtherLog], before: Pipeline, after: Pipeline, gone: bool
 ) -> None:
     """I1, INV-9: nobody would read its records again, so their rows stay."""
     it = world(before)
@@ -109,7 +107,7 @@ def test_a_restore_keeps_what_was_read_of_a_topic_that_left_the_declaration(
         assert sorted(it.values()) == sorted(stood)
 
 
-def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(world: Callable[..., World]) -> None:
+def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(world: Callable[..., OtherLog]) -> None:
     it = world(topics("orders", "refunds"))
     it.log.add("orders", "orders 0")
     it.log.add("refunds", "refunds 0")
@@ -126,7 +124,7 @@ def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(w
     assert sorted(it.values()) == ["orders 0", "orders 1", "refunds 0"]
 
 
-def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(world: Callable[..., World]) -> None:
+def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(world: Callable[..., OtherLog]) -> None:
     """I1: the savepoint knows nothing of the topic, and the generation nothing of its first log."""
     it = world(declared(KafkaSource(pattern="orders|refunds")))
     it.log.add("orders", "orders 0")
@@ -149,7 +147,9 @@ def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(worl
     [KafkaSource(topics=("orders", "refunds")), KafkaSource(pattern="orders|refunds")],
     ids=["named", "matched"],
 )
-def test_nothing_is_undone_that_was_read_of_a_compacted_topic(world: Callable[..., World], source: KafkaSource) -> None:
+def test_nothing_is_undone_that_was_read_of_a_compacted_topic(
+    world: Callable[..., OtherLog], source: KafkaSource
+) -> None:
     """I1, INV-9: what compaction took, or takes before the next read, would leave the targets in silence."""
     it = world(declared(source))
     for topic in ("orders", "refunds"):
@@ -182,7 +182,7 @@ def records(name: str, start: int, until: int) -> list[str]:
 
 @pytest.mark.parametrize("step", [None, 1], ids=["at once", "in steps"])
 def test_behind_a_log_that_was_cut_off_every_record_that_replaced_a_lost_one_can_be_read(
-    world: Callable[..., World], step: int | None
+    world: Callable[..., OtherLog], step: int | None
 ) -> None:
     """INV-1, INV-9: what is committed of the log is left out, what was committed of the lost part is not taken for it."""
     it = world(topics("orders"))
@@ -199,7 +199,7 @@ def test_behind_a_log_that_was_cut_off_every_record_that_replaced_a_lost_one_can
         it.back()
 
 
-def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: Callable[..., World]) -> None:
+def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: Callable[..., OtherLog]) -> None:
     """INV-1, INV-9: a log that was cut off twice, and begun at its end both times, has two gaps."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 10))
@@ -223,7 +223,7 @@ def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: 
     ]  # fmt: skip
 
 
-def test_what_a_restore_undid_does_not_count_as_committed(world: Callable[..., World]) -> None:
+def test_what_a_restore_undid_does_not_count_as_committed(world: Callable[..., OtherLog]) -> None:
     """INV-1: also if a replay had taken its place; what stands of the log is left out."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 2))
@@ -245,7 +245,7 @@ def test_what_a_restore_undid_does_not_count_as_committed(world: Callable[..., W
     assert sorted(it.values()) == sorted([*records("a", 0, 4), *records("x", 0, 2), *records("y", 1, 3)])
 
 
-def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: Callable[..., World]) -> None:
+def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: Callable[..., OtherLog]) -> None:
     """INV-9: an older version adopted it at its end, and wrote nothing down."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 10))
@@ -261,7 +261,7 @@ def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: Ca
         it.back()
 
 
-def test_a_savepoint_of_the_lost_part_of_a_log_is_not_gone_back_to(world: Callable[..., World]) -> None:
+def test_a_savepoint_of_the_lost_part_of_a_log_is_not_gone_back_to(world: Callable[..., OtherLog]) -> None:
     """INV-9, I1: the cut is in the ledger, also where Kafka's leader epochs do not show it."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 10))

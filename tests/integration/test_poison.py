@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,8 @@ from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, 
 from epochline.coordinator import abort
 from epochline.errors import BadRecordError, SealRefusedError
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, over_records
 from tests.reading import source_batch
 
 _numbers = itertools.count(1)
@@ -163,7 +162,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def batch(one: PlannedRange, values: list[Any]) -> pa.RecordBatch:
+def batch(one: PlannedRange, values: Sequence[Any]) -> pa.RecordBatch:
     """Source records at the offsets of a range, as Spark's worker hands them over."""
     offsets = range(one.range.start, one.range.until)
     chosen = [values[offset] for offset in offsets]
@@ -191,13 +190,8 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterable[None]:
 def world(dsn: str, records: list[Case], sink: PostgresTable, *, create: bool = True, **declared: Any) -> InProcess:
     name = f"poison{next(_numbers)}"
     sink = sink.model_copy(update={"table": f"{name}_{sink.table}"})
-    kafka = FakeKafka()
-    kafka.produce(name, 0, len(records))
     pipeline = Pipeline(name=name, source=KafkaSource(topics=name), sinks=[sink], **declared)
-    one = InProcess(dsn, pipeline, kafka, lambda planned: [batch(planned, records)])
-    if create:
-        one.create()
-    return one
+    return over_records(dsn, pipeline, records, batch, create=create)
 
 
 def table_of(one: InProcess) -> str:
@@ -267,7 +261,7 @@ def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn
     """F28, F29, SEC-5: topic, partition, offset and reason, and no value of the record."""
     one = of_case(dsn, case, "fail")
     planned, run = one.planned()
-    ticket = one.begun(planned, run)
+    ticket = one.attempt(planned, run)
 
     with pytest.raises(BadRecordError) as raised:
         one.stage(planned, ticket)

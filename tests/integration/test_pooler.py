@@ -136,7 +136,7 @@ def test_a_fence_ends_the_session_that_writes_and_no_session_that_wrote(job: InP
     """INV-4, F7: what ended its transaction left a session of the pool that may serve anybody."""
     job.source.produce("orders", 0, 10)
     planned, run = job.planned()
-    ticket = job.begun(planned, run)
+    ticket = job.attempt(planned, run)
     table = ticket.table("t")
     writing = PartTransaction(ticket, job.dsn, str(uuid.uuid4()), 1)
     writing.copy(table, "FORMAT csv", b"1,orders,0,1,0\n")

@@ -15,7 +15,7 @@ from epochline.airflow.previews import Foreseen
 from epochline.airflow.reading import snapshot
 from epochline.errors import ActionRefusedError, EpochNotFoundError, LedgerError
 from epochline.operations import DAG_ACTIONS
-from tests.contract.operators import act, subject
+from tests.contract.operators import act
 from tests.contract.worlds import World, postgres_world, quarantined
 from tests.databases import query
 from tests.integration.logins import AsSuperuser, Login, user
@@ -102,7 +102,7 @@ def test_a_page_refuses_what_the_action_refuses_and_nothing_else(
     for name, given in ASKED:
         action = DAG_ACTIONS[name]
         try:
-            done = action.preview(subject(world), action.parse(given))
+            done = action.preview(world.subject, action.parse(given))
             refused = done.refusal
         except EpochNotFoundError as error:
             done, refused = None, str(error)

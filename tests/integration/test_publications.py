@@ -95,7 +95,7 @@ def test_every_table_of_the_product_has_a_replica_identity(published: str) -> No
     job.create()
     job.act("savepoint", ORDER, name="of-state")
     kafka.produce("orders", 0, 1)
-    job.begun(*job.planned())
+    job.attempt(*job.planned())
     topic = KafkaTopic(topic="out", value=Json(columns=columns))
     job.pipeline = pipeline.model_copy(update={"name": "sent", "sinks": (topic,)})
     job.create()

@@ -12,18 +12,15 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import seal
 from epochline.errors import ActionRefusedError, SealRefusedError, TargetError
-from epochline.operations import ACTIONS, DirectAction, Request, Subject
+from epochline.operations import Request
 from epochline.operations.replay import plan_replay, promote
 from epochline.postgres.targets import accounting, undo
-from epochline.testing import FakeKafka
 from tests.contract.worlds import run
 from tests.crash.reliability import Recovery
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE, Bench, NewBench, Row
-from tests.integration.in_process import InProcess
-from tests.reading import range_batch
+from tests.integration.in_process import InProcess, over_records
 
 ORDER = Request(actor="ada", reason="a test says so")
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k", "before_images": 9}
@@ -38,13 +35,7 @@ def kv(k: str, v: int | None, **more: Any) -> Row:
 
 
 def act(it: Bench, what: str, **asked: Any) -> None:
-    action = ACTIONS[what]
-    assert isinstance(action, DirectAction)
-    action.act(subject(it), action.parse(asked), ORDER)
-
-
-def subject(it: Bench) -> Subject:
-    return Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+    it.act(what, ORDER, **asked)
 
 
 def restore(it: Bench) -> None:
@@ -116,11 +107,11 @@ def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: N
     it.sql("INSERT INTO child VALUES ('b', 'somebody''s')")
 
     refuses(it, "public.child has rows that refer to them")
-    replay = plan_replay(subject(it), 2, run("replay"))
+    replay = plan_replay(it.subject, 2, run("replay"))
     assert replay.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(replay, kv("c", 2)), replay.epoch.run)
+    it.seal_staged(replay, kv("c", 2))
     with pytest.raises(TargetError, match=r"public\.child has rows that refer to them"):
-        promote(subject(it), replay.epoch, ORDER)
+        promote(it.subject, replay.epoch, ORDER)
 
     assert it.sql("SELECT * FROM child") == [("b", "somebody's")]
     assert it.rows() == [("a", 1), ("b", 2)]
@@ -330,15 +321,11 @@ def families(dsn: str, action: str, parent: dict[str, Any], child: dict[str, Any
         f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})",
         options=IN_PUBLIC,
     )
-    kafka = FakeKafka()
     values: list[Row] = []
-    kafka.produce("orders", 0, 0)
     sinks = [PostgresTable(table="parent", **parent), PostgresTable(table="t", **child)]
     parse = Json(columns={"k": "text", "v": "integer"})
     pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=sinks)
-    job = InProcess(dsn, pipeline, kafka, lambda one: [range_batch(one, values)])
-    job.create()
-    return job, values
+    return over_records(dsn, pipeline, values), values
 
 
 @pytest.mark.fault("F42")

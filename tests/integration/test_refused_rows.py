@@ -10,16 +10,18 @@ import itertools
 import random
 import string
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import commit
+from epochline.coordinator import Plan, commit
 from epochline.errors import BadRecordError, EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol import refused
+from epochline.protocol.epoch import Run
+from epochline.protocol.staging import StagingTicket
 from tests.commands import caller, connect_to
 from tests.integration.bench import Row
 from tests.integration.guarantee import broken
@@ -485,17 +487,23 @@ def test_a_sum_beyond_its_type_is_shown_as_well(
     assert "a sum of v would not fit bigint" in shown
 
 
+def staging_only(it: Target, condition: str, *planned: Any) -> tuple[Plan, Run, StagingTicket]:
+    """A plan, its run and a begun attempt whose staging takes only rows that fulfil a condition."""
+    plan, run = planned or it.job.planned()
+    ticket = it.job.attempt(plan, run)
+    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK ({condition})")
+    return plan, run, ticket
+
+
 def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn: str) -> None:
     """Whatever staging does not take although the parse did, no record blocks later runs."""
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE})", [*GOOD, kv("c", 10)])
-    planned, run = it.job.planned()
-    ticket = it.job.begun(planned, run)
-    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+    planned, run, ticket = staging_only(it, "v < 10")
 
     said = r"staging: orders-0 offset 2 for t: CheckViolation \(SQLSTATE 23514\). The next attempt sets"
     with pytest.raises(RecordsRefusedError, match=said):
         it.job.stage(planned, ticket)
-    assert it.attempts(planned, run) == []
+    assert it.job.attempts(planned, run) == []
 
     assert [offset for offset, _ in it.quarantined()] == [2]
     assert it.rows() == [("a", 1), ("b", 2)]
@@ -511,14 +519,12 @@ def test_thousands_of_records_that_copy_refuses_cost_one_further_attempt(
     """INV-9: exactly these are in the quarantine, and all others in the table."""
     values, bad = with_many(number, every, block)
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE})", values)
-    planned, run = it.job.planned()
-    ticket = it.job.begun(planned, run)
-    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v > 0)")
+    planned, run, ticket = staging_only(it, "v > 0")
 
     with pytest.raises(RecordsRefusedError, match=f"and {len(bad) - 5} more"):
         it.job.stage(planned, ticket)
     assert it.job.sql(f"SELECT * FROM epochline_staging.{ticket.table('t').table}") == []
-    assert it.attempts(planned, run) == []
+    assert it.job.attempts(planned, run) == []
 
     assert {offset for offset, _ in it.quarantined()} == bad
     assert it.rows(columns="_offset") == [(at,) for at in range(number) if at not in bad]
@@ -535,14 +541,14 @@ def test_a_copy_that_searches_too_long_reports_and_keeps_what_it_found(
     planned, run = it.job.planned()
     found: list[int] = []
     while len(found) < len(bad):
-        ticket = it.job.begun(planned, run)
+        ticket = it.job.attempt(planned, run)
         it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v > 0)")
         with pytest.raises(RecordsRefusedError, match="orders-0 offset"):
             it.job.stage(planned, ticket)
         before, found = found, [at for (at,) in it.job.sql('SELECT "offset" FROM epochline.refused_row ORDER BY 1')]
         assert found == sorted(bad)[: len(found)]
         assert len(found) > len(before)
-    assert it.attempts(planned, run) == []
+    assert it.job.attempts(planned, run) == []
 
     assert {offset for offset, _ in it.quarantined()} == bad
     assert any("stage.searches attempt 1 of epoch 1 of orders partition=0 checked=" in one for one in caplog.messages)
@@ -553,15 +559,11 @@ def test_a_row_that_copy_refuses_only_once_fails_the_attempt(postgres_dsn: str) 
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE}); CREATE SEQUENCE calls", [*GOOD, kv("c", 3)])
     read = it.job.read
     it.job.read = lambda one: [batch.slice(at, 1) for batch in read(one) for at in range(batch.num_rows)]
-    planned, run = it.job.planned()
-    ticket = it.job.begun(planned, run)
-    it.job.sql(
-        f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (nextval('public.calls'::regclass) <> 2)"
-    )
+    planned, run, ticket = staging_only(it, "nextval('public.calls'::regclass) <> 2")
 
     with pytest.raises(BadRecordError, match="CheckViolation"):
         it.job.stage(planned, ticket)
-    assert it.attempts(planned, run) == []
+    assert it.job.attempts(planned, run) == []
 
     assert it.quarantined() == []
     assert it.rows() == [("a", 1), ("b", 2), ("c", 3)]
@@ -570,13 +572,11 @@ def test_a_row_that_copy_refuses_only_once_fails_the_attempt(postgres_dsn: str) 
 def test_records_that_copy_refuses_are_found_before_those_that_only_a_trial_shows(postgres_dsn: str) -> None:
     """What COPY refuses is not tried: both kinds in one epoch cost two further attempts."""
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int UNIQUE, {LINEAGE})", [*GOOD, kv("c", 2), kv("d", 10)])
-    planned, run = it.job.planned()
-    ticket = it.job.begun(planned, run)
-    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+    planned, run, ticket = staging_only(it, "v < 10")
 
     with pytest.raises(RecordsRefusedError, match="staging: orders-0 offset 3"):
         it.job.stage(planned, ticket)
-    [said] = it.attempts(planned, run)
+    [said] = it.job.attempts(planned, run)
 
     assert "target: orders-0 offset 2" in said
     assert [offset for offset, _ in it.quarantined()] == [2, 3]
@@ -587,13 +587,11 @@ def test_a_requeued_record_that_copy_refuses_is_set_aside_again(postgres_dsn: st
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int CHECK (v < 10), {LINEAGE})", [*GOOD, kv("c", 10)])
     it.sealed_after_attempts()
     it.job.sql("ALTER TABLE t DROP CONSTRAINT t_v_check")
-    planned, run = requeue_planned(it)
-    ticket = it.job.begun(planned, run)
-    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+    planned, run, ticket = staging_only(it, "v < 10", *requeue_planned(it))
 
     with pytest.raises(RecordsRefusedError, match="staging: orders-0 offset 2"):
         it.job.stage(planned, ticket)
-    assert it.attempts(planned, run) == []
+    assert it.job.attempts(planned, run) == []
 
     [(offset, reason)] = it.quarantined()
     assert (offset, "violates check constraint" in reason) == (2, True)
@@ -606,7 +604,7 @@ def test_a_login_without_the_rights_learns_which_before_anything_is_staged(
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
     ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
     it = Target(postgres_dsn, ddl, GOOD, [PostgresTable(table="t", mode="upsert", key="k")])
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     who = user(it.job.dsn)
 
     missing = "GRANT SELECT ON t; GRANT INSERT ON t; GRANT UPDATE ON t; GRANT USAGE ON SEQ"
@@ -633,7 +631,7 @@ def test_a_row_that_row_level_security_refuses_is_set_aside(
         " CREATE POLICY few ON t USING (true) WITH CHECK (v < 10)"
     )
     it = Target(postgres_dsn, ddl, [*GOOD, kv("c", 10)])
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     as_superuser(f"GRANT SELECT, INSERT ON t TO {user(it.job.dsn)}")
 
     [said] = it.sealed_after_attempts()
@@ -661,7 +659,7 @@ def test_who_may_only_fill_a_table_fills_its_identity_column(
     """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
     ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"
     it = Target(postgres_dsn, ddl, GOOD)
-    it.job.dsn = login("epochline_owner")
+    it.job.log_in(login("epochline_owner"))
     as_superuser(f"GRANT INSERT ON t TO {user(it.job.dsn)}")
     with pytest.raises(TargetError, match="Missing: GRANT SELECT ON t"):
         it.job.planned()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource
-from epochline.coordinator import Plan, PlanOutcome, seal
+from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
-from epochline.operations import ACTIONS, DirectAction, EpochAction, Request, Subject
+from epochline.operations import Request
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
@@ -22,26 +22,20 @@ FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
 MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
 
 
-def subject(it: Bench) -> Subject:
-    return Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
-
-
 def planned(it: Bench, epoch_id: int = 1) -> Plan:
     it.runs += 1
-    return plan_replay(subject(it), epoch_id, run(f"run-{it.runs}"))
+    return plan_replay(it.subject, epoch_id, run(f"run-{it.runs}"))
 
 
 def replayed(it: Bench, *rows: Row, epoch_id: int = 1) -> Epoch:
     replay = planned(it, epoch_id)
     assert replay.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(replay, *rows), replay.epoch.run)
+    it.seal_staged(replay, *rows)
     return replay.epoch
 
 
 def act(it: Bench, what: str, **asked: Any) -> None:
-    action = ACTIONS[what]
-    assert isinstance(action, DirectAction)
-    action.act(subject(it), action.parse(asked), ORDER)
+    it.act(what, ORDER, **asked)
 
 
 @pytest.mark.parametrize("v", ["v", "__v"])
@@ -53,7 +47,7 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
     it.epoch(*rows(FIRST))
     before = it.rows(f"k, {v}, _offset, _epoch")
 
-    (found,) = differences(subject(it), replayed(it, *rows(MENDED)))
+    (found,) = differences(it.subject, replayed(it, *rows(MENDED)))
 
     assert (found.same, found.inserted, found.deleted, found.changed) == (1, 1, 1, 1)
     assert [(one.kind, one.place, one.before, one.after) for one in found.samples] == [
@@ -72,7 +66,7 @@ def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench
     it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
 
     replay = replayed(it, {"k": "a", "v": 2}, {"k": "b", "v": 1})
-    promote(subject(it), replay, ORDER)
+    promote(it.subject, replay, ORDER)
 
     assert it.rows() == [("a", 2), ("b", 1)]
 
@@ -84,7 +78,7 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     it.epoch({"k": "z", "v": 5})
     replay = replayed(it, *MENDED)
 
-    promote(subject(it), replay, ORDER)
+    promote(it.subject, replay, ORDER)
 
     assert it.rows("k, v, _offset, _epoch") == [("a", 1, 0, 3), ("b", 9, 1, 3), ("d", 1, 2, 3), ("z", 5, 3, 2)]
     assert it.sql(EPOCHS) == [
@@ -104,11 +98,11 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
 def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
-    promote(subject(it), replayed(it, *MENDED), ORDER)
+    promote(it.subject, replayed(it, *MENDED), ORDER)
 
     with pytest.raises(ActionRefusedError, match="epoch 1 .* was undone"):
         planned(it, 1)
-    promote(subject(it), replayed(it, *FIRST, epoch_id=2), ORDER)
+    promote(it.subject, replayed(it, *FIRST, epoch_id=2), ORDER)
 
     assert it.rows("k, v, _epoch") == [("a", 1, 3), ("b", 1, 3), ("c", 1, 3)]
 
@@ -126,7 +120,7 @@ def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench
         (1, "regular", "COMMITTED"), (2, "replay", "ABORTED"), (3, "regular", "PLANNED"),
     ]  # fmt: skip
     with pytest.raises(EpochStateError, match="was aborted"):
-        promote(subject(it), replay, ORDER)
+        promote(it.subject, replay, ORDER)
     assert it.rows() == [("a", 1), ("b", 1), ("c", 1)]
 
 
@@ -142,7 +136,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     )
 
     with pytest.raises(HeadMovedError, match="a record that it quarantined was requeued"):
-        promote(subject(it), replay, ORDER)
+        promote(it.subject, replay, ORDER)
 
     assert it.rows() == [("a", 1), ("b", 1), ("c", 1)]
 
@@ -174,7 +168,7 @@ def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back
     it = bench()
     it.epoch(*FIRST)
     act(it, "savepoint", name="before")
-    promote(subject(it), replayed(it, *MENDED), ORDER)
+    promote(it.subject, replayed(it, *MENDED), ORDER)
 
     with pytest.raises(ActionRefusedError, match="took the place of epoch 1"):
         act(it, "restore", name="before")
@@ -203,11 +197,9 @@ def test_a_savepoint_from_before_an_extension_keeps_the_rows_of_its_replay(bench
     it.plan()
     it.epoch({"k": "c", "v": 1})
     act(it, "savepoint", name="before")
-    back = ACTIONS["extend-back"]
-    assert isinstance(back, EpochAction)
-    extended = back.plan(subject(it), back.parse({"to": "earliest"}), ORDER, run("back"))
+    extended = it.order("extend-back", ORDER, "back", to="earliest")
     it.commit_staged(extended, {"k": "a", "v": 1}, {"k": "b", "v": 1})
-    promote(subject(it), replayed(it, {"k": "a", "v": 1}, {"k": "b", "v": 9}, epoch_id=2), ORDER)
+    promote(it.subject, replayed(it, {"k": "a", "v": 1}, {"k": "b", "v": 9}, epoch_id=2), ORDER)
 
     with pytest.raises(ActionRefusedError, match=r"orders-0.0, 2. lies before the head of the savepoint"):
         act(it, "restore", name="before")

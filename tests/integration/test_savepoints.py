@@ -18,7 +18,7 @@ from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
 from tests.integration.bench import KV, Bench, NewBench, Row
 from tests.integration.guarantee import broken
-from tests.integration.operating import FIRST, act, again, commit, extend_back, with_savepoint
+from tests.integration.operating import FIRST, act, again, extend_back, with_savepoint
 
 CHAIN = (
     "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
@@ -92,7 +92,7 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
     planned = it.plan()
 
     assert {one.tp.partition: (one.range.start, one.range.until) for one in planned.ranges} == {0: (4, 5), 1: (1, 2)}
-    commit(it, planned, *THIRD)
+    it.commit_staged(planned, *THIRD)
     assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND, *THIRD])
 
 

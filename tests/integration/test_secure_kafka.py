@@ -44,7 +44,7 @@ def test_planning_the_mirror_and_the_audit_go_through_one_connection(
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(held))
     world = postgres_world(postgres_dsn)
     world.pipeline = orders(source=KafkaSource(topics=topic))
-    world.kafka = connections.adapters().offsets(world.pipeline)  # type: ignore[assignment]
+    world.source = connections.adapters().offsets(world.pipeline)  # type: ignore[assignment]
 
     planned = world.to_committed()
 

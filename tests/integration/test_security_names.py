@@ -8,13 +8,13 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import PlanRequest, abort, begin, plan
+from epochline.coordinator import LEASE, PlanRequest, abort, begin, plan
 from epochline.errors import DeclarationError
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, orders, run
+from tests.contract.worlds import orders, run
 from tests.databases import query
 from tests.integration.bench import Bench
 from tests.integration.kafka_topics import Topic

@@ -13,8 +13,9 @@ from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.targets import tables, together
 from epochline.testing import FakeKafka
 from tests.databases import query
+from tests.driver import epoch_of
 from tests.integration.bench import IN_PUBLIC, KV, LINEAGE, NewBench
-from tests.integration.in_process import InProcess, epoch_of
+from tests.integration.in_process import InProcess
 from tests.integration.logins import AsSuperuser
 from tests.integration.operating import act
 from tests.reading import range_batch

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import Plan, PlanOutcome, abort, commit
+from epochline.coordinator import Plan, PlanOutcome, commit
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.protocol.sink import Sink
+from tests.driver import epoch_of
 from tests.integration.in_process import InProcess
 from tests.integration.sink_kinds import (
     ALL,
@@ -29,7 +30,7 @@ from tests.integration.sink_kinds import (
     kind_of,
     write_sink_of_the_page,
 )
-from tests.integration.sinks_world import World, new_world
+from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.processes.client import Forked
 
 STORES: list[Any] = [pytest.param(store, marks=pytest.mark.long) for store in ("hdfs", "s3")]
@@ -48,10 +49,10 @@ every_kind_in_processes = pytest.mark.parametrize(
 
 
 @dataclass
-class Line:
+class OneSink:
     """A pipeline with one sink, and what was produced for it."""
 
-    world: World
+    world: SinksPipeline
     kind: Kind
     produced: list[str] = field(default_factory=list)
 
@@ -75,9 +76,7 @@ class Line:
         return [self.it.ledger.sink(self.it.pipeline, one.name) for one in self.it.pipeline.post_commit_sinks]
 
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
-        assert planned.epoch is not None
-        name, epoch_id = self.it.pipeline.name, planned.epoch.epoch_id
-        return abort(self.it.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
+        return self.it.abort(epoch_of(planned).epoch_id, run, by_operator=True)
 
     def next_run(self) -> None:
         """Whatever the ones before left: recover, read what there is, publish."""
@@ -107,7 +106,7 @@ def line(
     kafka_bootstrap: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Line:
+) -> OneSink:
     write_sink_of_the_page(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
@@ -115,19 +114,19 @@ def line(
     kind = Folder(request.getfixturevalue(request.param).new_url()) if in_a_store else kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
     world.task, world.path = RUN, (tmp_path,)
-    return Line(world, kind)
+    return OneSink(world, kind)
 
 
 # Success and failure.
 
 
 @every_kind
-def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> None:
+def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: OneSink) -> None:
     """P4, P9: begun, written and sealed it is seen by nobody."""
     for _ in range(2):
         before = line.produce()
         planned, run = line.it.planned()
-        ticket = line.it.begun(planned, run)
+        ticket = line.it.attempt(planned, run)
         assert line.read() == before
         line.it.stage(planned, ticket)
         assert line.read() == before
@@ -144,7 +143,7 @@ def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> N
 
 
 @every_kind
-def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> None:
+def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: OneSink) -> None:
     """INV-9: what could not be committed is never pre-committed."""
     line.produce()
     line.next_run()
@@ -163,7 +162,7 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
 
 
 @every_kind
-def test_what_is_sealed_is_shown_although_its_run_failed_and_a_late_abort_takes_nothing_back(line: Line) -> None:
+def test_what_is_sealed_is_shown_although_its_run_failed_and_a_late_abort_takes_nothing_back(line: OneSink) -> None:
     """INV-6, INV-7, P15: the next run finishes it before it reads anything."""
     before = line.produce()
     planned, run, ticket = line.it.sealed()
@@ -183,7 +182,7 @@ def test_what_is_sealed_is_shown_although_its_run_failed_and_a_late_abort_takes_
 
 
 @every_kind
-def test_shown_twice_is_shown_once(line: Line) -> None:
+def test_shown_twice_is_shown_once(line: OneSink) -> None:
     """P5, INV-5: by the use case, and by each method of the sink; also when a later epoch is there."""
     it, name = line.it, line.it.pipeline.name
     line.produce()
@@ -208,14 +207,14 @@ def test_shown_twice_is_shown_once(line: Line) -> None:
 
 @every_kind
 @pytest.mark.parametrize("step", ["begun", "written", "sealed"])
-def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
+def test_aborted_twice_is_aborted_once(line: OneSink, step: str) -> None:
     """P4, P8, P15, INV-7: by the use case, and by each method of the sink; its records come with the next epoch."""
     line.produce()
     line.next_run()
     before = line.produce()
     if step == "begun":
         planned, run = line.it.planned()
-        ticket = line.it.begun(planned, run)
+        ticket = line.it.attempt(planned, run)
     else:
         planned, run, ticket = line.it.staged() if step == "written" else line.it.sealed()
 
@@ -232,7 +231,7 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
 
 
 @every_kind
-def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
+def test_an_attempt_that_took_anothers_place_is_seen_alone(line: OneSink) -> None:
     """INV-4: two attempts of one epoch were written whole, one was sealed."""
     line.produce()
     planned, run, _ = line.it.staged()
@@ -256,7 +255,7 @@ STEPS_THAT_FOLLOW = (
 
 
 @every_kind_in_processes
-def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(line: Line) -> None:
+def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(line: OneSink) -> None:
     """P4, P11, Q5: begin, write, seal, commit and publish; in between a reader sees all of it or nothing."""
     for step in STEPS + (STEPS_THAT_FOLLOW if line.kind.follows else ()):
         before = line.produce()
@@ -273,7 +272,7 @@ def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(li
     ["topic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in IN_PROCESSES if kind in FOLLOWING[1:]), *STORES],
     indirect=True,
 )
-def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(line: Line) -> None:
+def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(line: OneSink) -> None:
     """INV-5: recover_and_commit, again and again."""
     for step in ("publish.sink.commit", "publish.receipts.shown"):
         before = line.produce()
@@ -288,7 +287,7 @@ def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(lin
 
 
 @every_kind_in_processes
-def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through(line: Line) -> None:
+def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through(line: OneSink) -> None:
     """I6, INV-7: what was sealed and not yet aborted is committed; what was aborted is read again."""
     steps = ["abort.commit", "abort.committed", "discard.attempts.drop_staging", "discard.commit.2"]
     for step in steps + (["discard.sink.recover_and_abort"] if line.it.pipeline.external else []):
@@ -305,7 +304,7 @@ def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through
 
 
 @every_kind_in_processes
-def test_a_zombie_woken_before_its_commit_changes_nothing(line: Line) -> None:
+def test_a_zombie_woken_before_its_commit_changes_nothing(line: OneSink) -> None:
     """P13, F22: others have shown its epoch and a later one."""
     line.produce()
     place = "publish.sink.commit" if line.kind.follows else "commit.transaction"
@@ -323,7 +322,7 @@ def test_a_zombie_woken_before_its_commit_changes_nothing(line: Line) -> None:
 
 @every_kind_in_processes
 @pytest.mark.parametrize("place", ["write.connect", "write.part"], ids=["before its rows", "before its part counts"])
-def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) -> None:
+def test_a_zombie_woken_before_its_write_adds_nothing(line: OneSink, place: str) -> None:
     """P13, INV-4: its attempt was fenced, and the same range was read by another run."""
     line.produce()
     zombie = _stopped_at(line, place)
@@ -343,7 +342,7 @@ def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) ->
     line.assert_settled()
 
 
-def _stopped_at(line: Line, failpoint: str) -> Forked:
+def _stopped_at(line: OneSink, failpoint: str) -> Forked:
     return line.world.in_a_process("shown", EPOCHLINE_FAILPOINT=f"{failpoint}:stop").until_stopped()
 
 

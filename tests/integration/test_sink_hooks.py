@@ -20,7 +20,7 @@ from epochline.coordinator import abort, commit, seal
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
 from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder, Table
-from tests.integration.sinks_world import World, new_world, values
+from tests.integration.sinks_world import SinksPipeline, new_world, values
 from tests.waiting import wait_until
 
 RECORDING = "own:recording"
@@ -31,7 +31,7 @@ TABLE = Table("append")
 class Four:
     """A pipeline to a table, a topic, files and the sink that writes down its calls."""
 
-    world: World
+    world: SinksPipeline
     folder: Path
 
     @property
@@ -77,7 +77,7 @@ def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
 
 
 @pytest.fixture
-def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> World:
+def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> SinksPipeline:
     """A pipeline with two sinks of the recording kind, and a committed epoch that is to be shown."""
     sinks = (_recording(tmp_path / name) for name in ("first", "second"))
     world = new_world(postgres_dsn, kafka_bootstrap, *sinks)
@@ -103,14 +103,14 @@ def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four
     with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
         four.world.it.planned()
     with pytest.raises(SinkError, match="the recording sink refuses every epoch of sinks-"):
-        four.world.it.previewed()
+        four.world.it.preview()
     assert four.world.it.sql("SELECT count(*) FROM epochline.epochs") == [(0,)]
 
     four.switch("broken.preflight", on=False)
-    assert four.world.it.previewed().ranges
+    assert four.world.it.preview().ranges
     assert not (four.recording / "prepared").exists(), "a preview wrote something"
     four.switch("down.preflight")
-    assert [note for note in four.world.it.previewed().notes if note.startswith(f"{RECORDING} is down")]
+    assert [note for note in four.world.it.preview().notes if note.startswith(f"{RECORDING} is down")]
     planned, _ = four.world.it.planned()
 
     assert [
@@ -283,7 +283,7 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
     assert four.seen() == everywhere(*produced)
 
 
-def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: World, tmp_path: Path) -> None:
+def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: SinksPipeline, tmp_path: Path) -> None:
     """What no repeat mends is what a person has to see; the table shows the epoch all the same."""
     (tmp_path / "first" / "down.commit").touch()
     (tmp_path / "second" / "broken.commit").touch()
@@ -297,7 +297,7 @@ def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: W
 
 
 @pytest.mark.parametrize("mistake", ["mistaken.commit", "mistaken"], ids=["in its commit", "where it is made"])
-def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(two: World, mistake: str, tmp_path: Path) -> None:
+def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(two: SinksPipeline, mistake: str, tmp_path: Path) -> None:
     """E6: whatever it raises; the sink behind it is served, and the error is reported."""
     (tmp_path / "first" / mistake).touch()
 
@@ -333,7 +333,7 @@ def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four
     planned, run = it.planned()
     for _ in range(2):
         with pytest.raises(SinkUnavailableError, match="is down for begin"):
-            it.begun(planned, run)
+            it.attempt(planned, run)
     assert four.seen() == everywhere()
 
     four.switch("down.begin", "down.recover_and_abort", on=False)
@@ -351,7 +351,7 @@ def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(
     four.switch("down.recover_and_abort")
     four.world.produce("a", "b")
     planned, run = it.planned()
-    it.stage(planned, it.begun(planned, run))
+    it.stage(planned, it.attempt(planned, run))
 
     assert abort(it.ledger, it.pipeline.name, 1, run, reason="the test says so") is AbortOutcome.ABORTED
 

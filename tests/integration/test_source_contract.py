@@ -94,7 +94,7 @@ class Table:
         self.held = numbers
 
 
-def growing_table(dsn: str) -> Line:
+def growing_table(dsn: str) -> Numbers:
     query(dsn, "CREATE TABLE growing (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value text)")
     declared = CustomSource(
         source="epochline.sources.growing_table:GrowingTable", connection="shop", label="numbers",
@@ -121,7 +121,7 @@ def scripted(folder: Path, step: int = 1) -> Scripted:
 
 
 @dataclass
-class Line:
+class Numbers:
     """A pipeline on one kind of source."""
 
     kind: Any
@@ -141,22 +141,22 @@ class Line:
         assert broken(self.world.sql, self.world.pipeline.name, "numbers") == {}
 
 
-def line_of(kind: Any, dsn: str, source: Any, read: Read, parse: Any = Text()) -> Line:  # noqa: B008 - it is frozen
+def line_of(kind: Any, dsn: str, source: Any, read: Read, parse: Any = Text()) -> Numbers:  # noqa: B008 - it is frozen
     pipeline = Pipeline(
         name=f"numbers-{uuid.uuid4().hex[:8]}", source=kind.declared, parse=parse, sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
         bad_records="quarantine",
     )  # fmt: skip
     world = InProcess(dsn, pipeline, source, read)
     world.create()
-    return Line(kind, world)
+    return Numbers(kind, world)
 
 
-def line_of_custom(kind: Any, dsn: str) -> Line:
+def line_of_custom(kind: Any, dsn: str) -> Numbers:
     return line_of(kind, dsn, SourcePositions(kind.declared.spec), from_source(kind.declared))
 
 
 @pytest.fixture(params=["kafka", "counter", "table", "dense", "sparse"])
-def line(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch) -> Line:
+def line(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path, monkeypatch: Patch) -> Numbers:
     if request.param == "table":
         monkeypatch.setenv("AIRFLOW_CONN_SHOP", as_connection(postgres_dsn))
         return growing_table(postgres_dsn)
@@ -173,16 +173,16 @@ def line(request: pytest.FixtureRequest, postgres_dsn: str, tmp_path: Path, monk
 
 
 @pytest.fixture
-def dense(postgres_dsn: str, tmp_path: Path) -> Line:
+def dense(postgres_dsn: str, tmp_path: Path) -> Numbers:
     return line_of_custom(scripted(tmp_path), postgres_dsn)
 
 
 @pytest.fixture
-def sparse(postgres_dsn: str, tmp_path: Path) -> Line:
+def sparse(postgres_dsn: str, tmp_path: Path) -> Numbers:
     return line_of_custom(scripted(tmp_path, 3), postgres_dsn)
 
 
-def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Line) -> None:
+def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Numbers) -> None:
     """N2, X15: an attempt is lost between emitting and remembering. The position is the ledger's, so nothing doubles."""
     line.kind.grow(5)
     line.world.epoch()
@@ -190,7 +190,7 @@ def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Line) 
     planned, run, _ = line.world.staged()
     line.kind.grow(20)
 
-    again = line.world.begun(planned, run)  # the second attempt, after the first was read and not sealed
+    again = line.world.attempt(planned, run)  # the second attempt, after the first was read and not sealed
     line.world.stage(planned, again)
     line.world.seal(again, run)
     line.world.commit(planned)
@@ -199,7 +199,7 @@ def test_three_epochs_one_of_them_read_twice_give_every_number_once(line: Line) 
     line.assert_whole(20)
 
 
-def test_an_epoch_takes_what_was_planned_and_not_what_came_since(line: Line) -> None:
+def test_an_epoch_takes_what_was_planned_and_not_what_came_since(line: Numbers) -> None:
     """INV-3."""
     line.kind.grow(6)
     planned, run = line.world.planned()
@@ -210,7 +210,7 @@ def test_an_epoch_takes_what_was_planned_and_not_what_came_since(line: Line) -> 
     line.assert_whole(6)
 
 
-def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Line) -> None:
+def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Numbers) -> None:
     line.kind.grow(10)
     epochs = 0
     while epochs < 20:
@@ -225,7 +225,7 @@ def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Line) -> None:
     line.assert_whole(10)
 
 
-def test_without_new_records_nothing_is_planned(line: Line) -> None:
+def test_without_new_records_nothing_is_planned(line: Numbers) -> None:
     line.kind.grow(3)
     line.world.epoch()
 
@@ -233,7 +233,7 @@ def test_without_new_records_nothing_is_planned(line: Line) -> None:
     line.assert_whole(3)
 
 
-def test_a_source_that_was_made_again_stops_the_pipeline_until_it_is_adopted(dense: Line) -> None:
+def test_a_source_that_was_made_again_stops_the_pipeline_until_it_is_adopted(dense: Numbers) -> None:
     dense.kind.grow(4)
     dense.world.epoch()
     dense.kind.write(identity="second")
@@ -250,7 +250,7 @@ def test_a_source_that_was_made_again_stops_the_pipeline_until_it_is_adopted(den
 @pytest.mark.parametrize(
     ("files", "said"), [({"start": "6"}, "retention passed"), ({"end": "2"}, "truncated")], ids=["start", "end"]
 )
-def test_positions_that_are_gone_stop_the_pipeline(dense: Line, files: dict[str, str], said: str) -> None:
+def test_positions_that_are_gone_stop_the_pipeline(dense: Numbers, files: dict[str, str], said: str) -> None:
     dense.kind.grow(4)
     dense.world.epoch()
     dense.kind.grow(9)
@@ -261,7 +261,7 @@ def test_positions_that_are_gone_stop_the_pipeline(dense: Line, files: dict[str,
     assert dense.reached() == [4]
 
 
-def test_a_source_that_was_made_again_while_it_was_read_is_not_sealed(dense: Line) -> None:
+def test_a_source_that_was_made_again_while_it_was_read_is_not_sealed(dense: Numbers) -> None:
     """INV-9."""
     dense.kind.grow(4)
     _, run, ticket = dense.world.staged()
@@ -272,7 +272,7 @@ def test_a_source_that_was_made_again_while_it_was_read_is_not_sealed(dense: Lin
     assert dense.reached() == [0]
 
 
-def test_a_sparse_read_that_the_source_does_not_confirm_is_not_sealed(sparse: Line) -> None:
+def test_a_sparse_read_that_the_source_does_not_confirm_is_not_sealed(sparse: Numbers) -> None:
     """INV-9: counting proves what was read."""
     sparse.kind.grow(4)
     planned, run, ticket = sparse.world.staged()
@@ -286,7 +286,7 @@ def test_a_sparse_read_that_the_source_does_not_confirm_is_not_sealed(sparse: Li
     assert sparse.reached() == [12]
 
 
-def test_positions_have_no_times_so_an_interval_is_refused(dense: Line) -> None:
+def test_positions_have_no_times_so_an_interval_is_refused(dense: Numbers) -> None:
     dense.kind.grow(4)
     interval = Interval(start=datetime(2026, 1, 1, tzinfo=UTC), until=datetime(2026, 1, 2, tzinfo=UTC))
 
@@ -294,7 +294,7 @@ def test_positions_have_no_times_so_an_interval_is_refused(dense: Line) -> None:
         dense.world.planned(interval=interval)
 
 
-def test_a_source_that_is_down_plans_nothing_and_says_that_a_retry_helps(dense: Line) -> None:
+def test_a_source_that_is_down_plans_nothing_and_says_that_a_retry_helps(dense: Numbers) -> None:
     dense.kind.grow(4)
     dense.kind.write(down="")
 

@@ -9,21 +9,19 @@ import pytest
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import Plan, begin, preview
-from epochline.declare.names import QUARANTINE
+from epochline.coordinator import Plan, preview
 from epochline.errors import LedgerError, StateError
 from epochline.local.stack import Stack
 from epochline.operations.accept import AcceptState
 from epochline.operations.action import Request, Subject
 from epochline.operations.savepoint import MakeSavepoint, Restore
-from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
-from tests.contract.worlds import WRITE_ID, seen_in
+from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
+from tests.driver import epoch_of
 from tests.integration.auditing import NothingLeft, audited
 from tests.integration.bench import IN_PUBLIC, Bench, Row
-from tests.integration.in_process import epoch_of
 from tests.integration.logins import superuser
 
 COLUMNS = {"word": "text", "count": "bigint"}
@@ -40,27 +38,16 @@ class Counting(Bench):
             sinks=[PostgresTable(table="t", mode="upsert", key="word", columns=COLUMNS, aggregated=True, before_images=9)],
             state=[StateTable(table="words", key="word", columns=COLUMNS, keys="pipelines.word_count:words")],
         )  # fmt: skip
-        self.migrate()
+        self.create()
 
-    def migrate(self) -> None:
-        with self.ledger.transaction() as tx:
-            tx.targets.create(self.pipeline)
-
-    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
-        epoch = epoch_of(planned)
-        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=self.lease)
-        assert ticket is not None
+    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:  # type: ignore[override]
+        ticket = self.attempt(planned, epoch_of(planned).run)
         seen = {("orders", one.tp.partition): seen_in(one) for one in planned.ranges}
-        counts = {"t": len(rows), "words": len(rows), QUARANTINE: 0}
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             for row in rows:
                 for table in ("t", "words"):
                     self._insert(cursor, ticket.table(table), row, 0, 0)
-            messages: dict[str, Any] = {"t": {}, "words": {}, QUARANTINE: message_of(seen)}
-            parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
-            assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-            assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-            assert end_job(cursor, ticket.attempt_id)
+            end_by_hand(cursor, ticket, {"t": len(rows), "words": len(rows)}, seen)
         return ticket
 
     def by_superuser(self, *statements: str) -> None:
@@ -140,7 +127,7 @@ def past(line: Counting, way: str) -> None:
     if way == "another table in its place":
         with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
             preview(line.ledger, line.kafka, line.pipeline)
-        line.migrate()
+        line.create()
 
 
 @pytest.mark.fault("F48")
@@ -179,7 +166,7 @@ def test_a_pipeline_goes_on_after_what_left_its_state_as_it_was(counting: Counti
     counting.by_superuser(*HARMLESS[way])
 
     counting.epoch({"word": "a", "count": 10}, {"word": "c", "count": 3})
-    counting.migrate()
+    counting.create()
     counting.epoch({"word": "d", "count": 4})
 
     assert counting.counts() == [("a", 10), ("b", 2), ("c", 3), ("d", 4)]
@@ -206,7 +193,7 @@ def test_triggers_that_are_off_are_refused_and_migrate_mends_them(counting: Coun
     counting.by_superuser(OFF)
     with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
         preview(counting.ledger, counting.kafka, counting.pipeline)
-    counting.migrate()
+    counting.create()
     counting.epoch({"word": "c", "count": 3})
     # As a release before this one made them: they do not fire for a session that replicates.
     counting.by_superuser(ON)
@@ -269,7 +256,7 @@ def test_state_that_a_trigger_drops_or_changes_does_not_come_back(counting: Coun
             "state": (state.model_copy(update={"table": table}),),
         }  # fmt: skip
         counting.pipeline = counting.pipeline.model_copy(update=others)
-        counting.migrate()
+        counting.create()
         subject = Subject(name="second", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
     before = counting.sql(f"SELECT * FROM {table} ORDER BY 1")
     counting.sql(

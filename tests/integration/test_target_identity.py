@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import preview, seal
+from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, TargetError
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
 from tests.integration.bench import KV, LINEAGE, Bench, NewBench, Row
-from tests.integration.operating import ORDER, act, again, subject_of, with_savepoint
+from tests.integration.operating import ORDER, act, again, with_savepoint
 from tests.ways import way_on
 
 ROWS: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}]
@@ -224,10 +224,10 @@ def test_a_replay_writes_the_rows_of_a_lost_append_target_again(bench: NewBench)
     migrate(it)
 
     for epoch_id, rows in ((1, ROWS), (2, MORE)):
-        planned = plan_replay(subject_of(it), epoch_id, run(f"replay-{epoch_id}"))
+        planned = plan_replay(it.subject, epoch_id, run(f"replay-{epoch_id}"))
         assert planned.epoch is not None
-        seal(it.ledger, it.kafka, it.stage(planned, *rows), planned.epoch.run)
-        promote(subject_of(it), planned.epoch, ORDER)
+        it.seal_staged(planned, *rows)
+        promote(it.subject, planned.epoch, ORDER)
 
     assert it.rows() == whole
     it.epoch({"k": "d", "v": 3})

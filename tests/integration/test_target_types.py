@@ -18,7 +18,7 @@ from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import audit
 from epochline.cli.connections import in_environment
 from epochline.declare.columns import BY_TEXT, SUPPORTED
-from epochline.errors import RecordsRefusedError, RowsRefusedError, TargetError
+from epochline.errors import RowsRefusedError, TargetError
 from epochline.operations import Request
 from epochline.protocol.offsets import PlannedRange
 from epochline.sources.positions import SourcePositions
@@ -77,16 +77,7 @@ class Typed:
 
     def epoch(self) -> list[str]:
         """What refused attempts said."""
-        planned, run = self.job.planned()
-        said: list[str] = []
-        for _ in range(3):
-            try:
-                self.job.staged_and_sealed(planned, run)
-                break
-            except RecordsRefusedError as error:
-                said.append(str(error))
-        self.job.commit(planned)
-        return said
+        return self.job.attempts(*self.job.planned())
 
     def quarantined(self) -> dict[int, str]:
         return dict(self.job.sql('SELECT "offset", reason FROM epochline.quarantine'))

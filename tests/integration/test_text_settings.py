@@ -12,7 +12,6 @@ from psycopg2 import sql
 from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
 from epochline.audit import Difference, EpochResult, audit
 from epochline.cli.connections import in_environment
-from epochline.coordinator import seal
 from epochline.declare.columns import SUPPORTED, parse_type
 from epochline.declare.text_settings import TEXT_SETTINGS
 from epochline.errors import ConfigurationError, SealRefusedError
@@ -23,7 +22,7 @@ from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE, NewBench
-from tests.integration.in_process import InProcess, epoch_of, from_source
+from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser
 from tests.reading import range_batch
 
@@ -121,7 +120,7 @@ class Differences:
         pass
 
 
-class Worlds:
+class TableTwice:
     """A growing table with every value, read by two pipelines: as it is, and as records of Kafka with the same values.
 
     Args:
@@ -196,18 +195,18 @@ class Worlds:
 
 
 @pytest.fixture(scope="module")
-def worlds(new_database: Callable[[], str]) -> Iterator[Worlds]:
+def worlds(new_database: Callable[[], str]) -> Iterator[TableTwice]:
     dsn = new_database()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_SHOP", as_connection(dsn))
-        yield Worlds(dsn)
+        yield TableTwice(dsn)
 
 
 def test_every_supported_type_has_its_extreme_values() -> None:
     assert {parse_type(kind).name for kind in VALUES} >= set(SUPPORTED)
 
 
-def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: Worlds) -> None:
+def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: TableTwice) -> None:
     """Table to table, with infinity, NaN, 24:00:00, BC, bytes and the ends of each range [F51, N2]."""
     worlds.insert()
 
@@ -221,7 +220,7 @@ def test_what_the_source_writes_the_parser_reads_as_the_same_value(worlds: World
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_setting_of_the_database_or_the_role_changes_no_value(
-    worlds: Worlds, name: str, owner: str, recovery: Recovery
+    worlds: TableTwice, name: str, owner: str, recovery: Recovery
 ) -> None:
     """As ``ALTER … SET``, for every type: what a source of PostgreSQL's gives, and what Kafka gives [F51]."""
     database, role = worlds.copied.sql("SELECT current_database(), current_user")[0]
@@ -271,7 +270,7 @@ def test_a_login_for_which_no_foreign_key_is_enforced_is_refused_by_name(
     with pytest.raises(SealRefusedError, match="t_k_fkey"):
         it.commit_staged(planned, {"k": "a"}, {"k": "unknown"})
     it.sql("INSERT INTO known VALUES ('unknown')")
-    seal(it.ledger, it.kafka, it.stage(planned, {"k": "a"}, {"k": "unknown"}), epoch_of(planned).run)
+    it.seal_staged(planned, {"k": "a"}, {"k": "unknown"})
     refused(lambda: it.commit(planned))
     it.commit(planned)
     assert it.sql("SELECT k FROM t ORDER BY 1") == [("a",), ("unknown",)]

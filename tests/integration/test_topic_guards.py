@@ -14,10 +14,10 @@ from epochline.failpoints import FailpointError
 from epochline.kafka import sending
 from epochline.kafka.markers import Marker
 from epochline.kafka.sending import TransactionalSender
-from tests.integration.sinks_world import World, new_world, values
+from tests.integration.sinks_world import SinksPipeline, new_world, values
 from tests.model.guards import TOPIC_MUTANTS, Mutant
 
-Promise = Callable[[World], None]
+Promise = Callable[[SinksPipeline], None]
 
 
 @contextmanager
@@ -39,34 +39,34 @@ def _dies() -> None:
     raise FailpointError("killed here")
 
 
-def _killed_at(world: World, place: str) -> None:
+def _killed_at(world: SinksPipeline, place: str) -> None:
     with _at(place, _dies) as happened, suppress(FailpointError):
         world.it.publish()
     assert happened == [place]
 
 
-def a_publisher_that_was_fenced_shows_nothing(world: World) -> None:
+def a_publisher_that_was_fenced_shows_nothing(world: SinksPipeline) -> None:
     with _at("topic.commit", world.it.publish), suppress(SinkError):
         world.it.publish()
 
     assert values(world.seen()) == ["a", "b"]
 
 
-def what_is_committed_before_the_fence_is_not_sent_again(world: World) -> None:
+def what_is_committed_before_the_fence_is_not_sent_again(world: SinksPipeline) -> None:
     with _at("topic.fence", lambda: _killed_at(world, "topic.committed")):
         world.it.publish()
 
     assert values(world.seen()) == ["a", "b"]
 
 
-def what_a_killed_publisher_began_is_there_once(place: str, world: World) -> None:
+def what_a_killed_publisher_began_is_there_once(place: str, world: SinksPipeline) -> None:
     _killed_at(world, place)
     world.it.publish()
 
     assert values(world.seen()) == ["a", "b"]
 
 
-def epochs_are_published_in_their_order(world: World) -> None:
+def epochs_are_published_in_their_order(world: SinksPipeline) -> None:
     world.produce("c")
     world.it.epoch()
 
@@ -74,7 +74,7 @@ def epochs_are_published_in_their_order(world: World) -> None:
     assert values(world.seen()) == ["a", "b", "c"]
 
 
-def a_marker_that_nobody_knows_stops_the_publisher(world: World) -> None:
+def a_marker_that_nobody_knows_stops_the_publisher(world: SinksPipeline) -> None:
     name, (topic,) = world.it.pipeline.name, world.it.pipeline.topics
     marker = Marker(generation=1, epoch_id=9, token="7d0b6a3e-6c8e-4a62-9a3c-0a3f0d4a5b11")
     with TransactionalSender(world.it.kafka, "somebody", topic.transaction_timeout) as sender:
@@ -102,7 +102,7 @@ PROMISES: dict[str, Promise] = {
 
 
 @pytest.fixture
-def world(postgres_dsn: str, kafka_bootstrap: str) -> World:
+def world(postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
     made = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text()))
     made.produce("a", "b")
     made.it.epoch()
@@ -110,18 +110,18 @@ def world(postgres_dsn: str, kafka_bootstrap: str) -> World:
 
 
 @pytest.mark.parametrize("mutant", TOPIC_MUTANTS, ids=str)
-def test_the_promise_holds_with_the_guard(mutant: Mutant, world: World) -> None:
+def test_the_promise_holds_with_the_guard(mutant: Mutant, world: SinksPipeline) -> None:
     PROMISES[mutant.name](world)
 
 
 @pytest.mark.parametrize("mutant", TOPIC_MUTANTS, ids=str)
-def test_the_promise_fails_without_the_guard(mutant: Mutant, world: World) -> None:
+def test_the_promise_fails_without_the_guard(mutant: Mutant, world: SinksPipeline) -> None:
     """What would be sent twice, or not at all, is: the test above can fail."""
     with mutant.in_force(), pytest.raises(AssertionError):
         PROMISES[mutant.name](world)
 
 
-def test_a_publisher_that_comes_too_late_finds_the_outbox_published_not_changed(world: World) -> None:
+def test_a_publisher_that_comes_too_late_finds_the_outbox_published_not_changed(world: SinksPipeline) -> None:
     """P13: between its look at the marker and at the outbox, another process published the epoch; found by the model."""
     with (
         _at("topic.begin", world.it.publish) as happened,

@@ -15,10 +15,10 @@ from epochline.coordinator import PlanOutcome
 from epochline.errors import TargetCodeError
 from epochline.protocol.failures import RecordedError
 from tests.integration.kafka_topics import markers_written, read_topic
-from tests.integration.sinks_world import World, in_process, new_topics, new_world, producer_to, values
+from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, new_world, producer_to, values
 
 DAGS = Path(__file__).parents[2] / "dags" / "examples"
-Made = Callable[..., World]
+Made = Callable[..., SinksPipeline]
 KeyAndValue = tuple[bytes | None, bytes | None]
 
 
@@ -26,7 +26,7 @@ KeyAndValue = tuple[bytes | None, bytes | None]
 def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
     """A program of ``dags/examples`` with topics of the test's own."""
 
-    def make(name: str, *, reads: str | None = None) -> World:
+    def make(name: str, *, reads: str | None = None) -> SinksPipeline:
         source, out = new_topics(kafka_bootstrap)
         declared = find(name, DAGS)
         sinks = (
@@ -36,7 +36,7 @@ def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
         fields = {"name": f"{name}-{source}", "source": read, "sinks": tuple(sinks)}
         it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields))
         it.create()
-        return World(it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,))
+        return SinksPipeline(it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,))
 
     return make
 
@@ -106,7 +106,7 @@ class TestSinkComparison:
         return {"step": expected, "compare": expected, "kafka": expected}
 
     @staticmethod
-    def sums(world: World) -> dict[str, int]:
+    def sums(world: SinksPipeline) -> dict[str, int]:
         """What each sink's ``indicate`` sums up to."""
         ((rows, sums),) = world.it.sql(
             "SELECT (SELECT sum(indicate) FROM examples.test_two_step), (SELECT sum(indicate) FROM examples.test_two_step_compare)"
@@ -127,7 +127,7 @@ class TestSinkComparison:
             world.produce(*self.tuples(epoch))
             planned, run = world.it.planned()
             if epoch > 1:
-                ticket = world.it.begun(planned, run)
+                ticket = world.it.attempt(planned, run)
                 with pytest.raises(RuntimeError, match=r"^compare test exception\.$"):
                     world.it.stage(planned, ticket)
                 assert two_step_run.rows == 11
@@ -218,7 +218,7 @@ class TestReadOn:
     """Q7, X21."""
 
     @pytest.fixture
-    def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> World:
+    def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
         """The topic of the counting pipeline, as that declares it, with counts that are made here."""
         (topic,) = find("ip_count_topic", DAGS).topics
         parse = Json(columns=topic.record)
@@ -231,13 +231,13 @@ class TestReadOn:
         start, end = (f"2019-09-15T10:00:{moment:02}.000000Z" for moment in (second, second + 5))
         return json.dumps({"ip": ip, "window_start": start, "window_end": end, "count": count})
 
-    def rows(self, world: World) -> dict[tuple[str, str], int]:
+    def rows(self, world: SinksPipeline) -> dict[tuple[str, str], int]:
         found = world.it.sql(
             "SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'SS'), count FROM examples.ip_count_read_on"
         )
         return {(ip, second): count for ip, second, count in found}
 
-    def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: World) -> None:
+    def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: SinksPipeline) -> None:
         """Rows equal what a read_committed consumer sees: aborted records are no rows, and of two the last counts."""
         world = shipped("ip_count_read_on", reads=counting.topics[0])
         counting.produce(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
@@ -265,7 +265,7 @@ class TestReadOn:
         assert len(counting.seen()) == 4, "X21: two records of one window"
 
     @staticmethod
-    def last(counting: World) -> dict[tuple[str, str], int]:
+    def last(counting: SinksPipeline) -> dict[tuple[str, str], int]:
         """The last record of each window, as a read_committed consumer sees them."""
         found = [json.loads(one.value or "") for one in counting.seen()]
         return {(one["ip"], one["window_start"][17:19]): one["count"] for one in found}

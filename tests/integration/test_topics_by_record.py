@@ -15,13 +15,13 @@ from epochline.kafka.topic_comparison import Isolation, TopicReader
 from epochline.local.stack import Stack
 from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of
-from tests.integration.sinks_world import World, in_process, new_topics, seen
+from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, seen
 
 COLUMNS = {"id": "integer", "to": "text"}
 NewOrders = Callable[..., "Orders"]
 
 
-class Orders(World):
+class Orders(SinksPipeline):
     """Orders that go to one of two topics."""
 
     def order(self, *pairs: tuple[int, str | None]) -> None:

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.errors import RecordsRefusedError
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE, Row
-from tests.integration.in_process import InProcess
-from tests.reading import range_batch, source_batch
+from tests.integration.in_process import InProcess, over_records
+from tests.reading import source_batch
 
 P = "__debezium_unavailable_value"
 COLUMNS = {"k": "text", "a": "text", "b": "bytea", "n": "integer"}
@@ -55,14 +54,7 @@ class Job:
         self.kafka.produce("orders", partition, len(records))
 
     def epoch(self, **options: Any) -> None:
-        planned, run = self.one.planned(**options)
-        while True:
-            try:
-                self.one.staged_and_sealed(planned, run)
-                break
-            except RecordsRefusedError:
-                continue
-        self.one.commit(planned)
+        self.one.attempts(*self.one.planned(**options), most=99)
 
     def rows(self) -> list[tuple[Any, ...]]:
         return self.one.sql("SELECT k, a, encode(b, 'escape'), n FROM t ORDER BY k")
@@ -215,15 +207,12 @@ def test_a_missing_member_has_its_default_in_a_table_that_refuses_null(postgres_
         {"id": 3, "plan": None},
         *([{"id": 2}] if mode == "upsert" else []),
     ]
-    kafka = FakeKafka()
-    kafka.produce("orders", 0, len(records))
     pipeline = Pipeline(
         name="orders", source=KafkaSource(topics="orders"), bad_records="quarantine",
         parse=Json(columns={"id": "integer", "plan": "text"}, defaults={"plan": "basic"}),
         sinks=PostgresTable(table="t", **({"mode": mode, "key": "id"} if mode == "upsert" else {})),
     )  # fmt: skip
-    one = InProcess(postgres_dsn, pipeline, kafka, lambda planned: [range_batch(planned, records)])
-    one.create()
+    one = over_records(postgres_dsn, pipeline, records)
 
     one.epoch()
 

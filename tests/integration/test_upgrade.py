@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic import command
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from epochline.coordinator import PlanOutcome
 from epochline.errors import LedgerError
+from epochline.postgres.ledger import migrate
 from epochline.postgres.ledger.migrate import head_revision, upgrade
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.chains import chain_breaks
@@ -17,6 +23,8 @@ from tests.crash.reliability import Recovery
 from tests.databases import query, sqlalchemy_url
 
 RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
+TABLES = "0001"
+"""The migration that made the tables of the release."""
 ROWS = "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3"
 EPOCHS = "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1"
 
@@ -31,9 +39,22 @@ WITHOUT_IDENTITY = """
 @pytest.fixture
 def old(postgres_dsn: str) -> str:
     """The libpq URL of a database of release 0.1.0 with an aborted, a committed and a sealed epoch."""
-    query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE")
+    query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE; CREATE SCHEMA epochline")
+    with create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool).begin() as connection:
+        command.upgrade(migrate._config(connection), TABLES)
     query(postgres_dsn, RELEASED)
     return postgres_dsn
+
+
+def test_the_first_migration_makes_the_tables_of_the_release() -> None:
+    """Whatever its comments say."""
+    script = Path(migrate.__file__).parent / "migrations" / "versions" / f"{TABLES}_ledger.sql"
+    statements = " ".join(re.sub("--.*", "", script.read_text()).split())
+
+    assert (
+        hashlib.sha256(statements.encode()).hexdigest()
+        == "dca9c8e5e9281162033110f8e6abe58c928dc99320746cf6b76fdac6691852d2"
+    )
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 
 from bench.memory import Peak
 from tests.commands import in_processes
 from tests.databases import query
-from tests.integration.kafka_topics import make_topic
+from tests.integration.kafka_topics import make_topic, produce_orders
 from tests.integration.published_queries import queries
 from tests.waiting import wait_for
 
@@ -53,20 +52,6 @@ CREATE TRIGGER slow AFTER INSERT ON public.backlog REFERENCING NEW TABLE AS adde
 """
 
 
-def produce(bootstrap: str, topic: str) -> None:
-    """Records whose id is their number."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "enable.idempotence": True})
-    for number in range(RECORDS):
-        value = f'{{"id": {number}, "customer": "customer {number % 1000}", "amount": "{number % 100000}.25"}}'
-        while True:
-            try:
-                producer.produce(topic, value.encode(), partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(120) == 0
-
-
 class Watch:
     """Watches the memory of the command that runs the pipeline, from its start to its end, in a thread of its own."""
 
@@ -98,7 +83,7 @@ def test_a_backlog_is_caught_up_in_contiguous_epochs_that_follow_the_speed_of_th
 ) -> None:
     """B1, G3, INV-1: no record is lost or doubled, no human helps, and a slow target gets smaller epochs."""
     make_topic(kafka_bootstrap, topic_name, PARTITIONS)
-    produce(kafka_bootstrap, topic_name)
+    produce_orders(kafka_bootstrap, topic_name, range(RECORDS), PARTITIONS)
     (tmp_path / "backlog.py").write_text(DECLARED.format(topic=topic_name))
     epochline = in_processes(tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap)
     epochline("migrate")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.commands import in_processes
 from tests.databases import query
-from tests.integration.kafka_topics import make_topic
+from tests.integration.kafka_topics import make_topic, produce_orders
 
 RECORDS = 3_000_000
 PARTITIONS = 4
@@ -24,27 +23,13 @@ dag = epoch_dag(Pipeline(
 """
 
 
-def produce(bootstrap: str, topic: str) -> None:
-    """Records whose id is their number."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "enable.idempotence": True})
-    for number in range(RECORDS):
-        value = f'{{"id": {number}, "customer": "customer {number % 1000}", "amount": "{number % 100000}.25"}}'
-        while True:
-            try:
-                producer.produce(topic, value.encode(), partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(120) == 0
-
-
 @pytest.mark.long
 def test_three_million_records_are_each_there_once(
     postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path
 ) -> None:
     """G3, INV-1: three epochs of a million, by one command; then the audit reads every record again from Kafka."""
     make_topic(kafka_bootstrap, topic_name, PARTITIONS)
-    produce(kafka_bootstrap, topic_name)
+    produce_orders(kafka_bootstrap, topic_name, range(RECORDS), PARTITIONS)
     (tmp_path / "millions.py").write_text(DECLARED.format(topic=topic_name))
     epochline = in_processes(tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap)
 

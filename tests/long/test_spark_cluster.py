@@ -11,12 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 
 from epochline import Json, KafkaSource, PostgresTable
 from epochline.local.spark import Spark
 from tests.crash.line import Line
 from tests.crash.spark_job import SERVER, cluster_job, family, log_of
+from tests.integration.kafka_topics import produce_orders
 
 RECORDS = int(os.environ.get("EPOCHLINE_CLUSTER_RECORDS", "10000000"))
 PARTITIONS = 4
@@ -34,20 +34,6 @@ KINDS = {
     "Python worker": "pyspark.daemon",
     "client": "pre_commit.py",
 }
-
-
-def produce(bootstrap: str, topic: str, first: int, beyond: int) -> None:
-    """Records whose id is their number."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "enable.idempotence": True})
-    for number in range(first, beyond):
-        value = f'{{"id": {number}, "customer": "customer {number % 1000}", "amount": "{number % 100000}.25"}}'
-        while True:
-            try:
-                producer.produce(topic, value.encode(), partition=number % PARTITIONS)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    assert producer.flush(120) == 0
 
 
 @contextmanager
@@ -88,7 +74,7 @@ def test_an_epoch_of_ten_million_records_on_a_cluster_is_exact_and_takes_no_more
     )  # fmt: skip
     peaks = []
     for number, (first, beyond) in enumerate([(0, RECORDS // 10), (RECORDS // 10, RECORDS + RECORDS // 10)], 1):
-        produce(kafka_bootstrap, line.topic, first, beyond)
+        produce_orders(kafka_bootstrap, line.topic, range(first, beyond), PARTITIONS)
         planned, ticket = line.to_begun(f"run-{number}")
         assert sum(one.range.until - one.range.start for one in planned.ranges) == beyond - first
         begun = time.monotonic()

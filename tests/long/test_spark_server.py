@@ -11,7 +11,7 @@ import pytest
 from bench.memory import held
 from epochline.coordinator import seal
 from epochline.local.stack import Stack
-from tests.crash.checker import assert_exact
+from tests.checker import assert_exact
 from tests.crash.line import Line
 from tests.crash.spark_job import SERVER, job, log_of
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.crash.reliability import commit_of_tree
 from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
-from tests.model.protocol import FAULTS, World
+from tests.model.protocol import FAULTS, Bounds
 from tests.model.search import Found, search, search_without
 from tests.model.worlds import WORLDS
 
@@ -133,7 +133,7 @@ def page(searched: Mapping[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
-def kinds(world: World) -> str:
+def kinds(world: Bounds) -> str:
     """The faults of a world, in the order of the protocol's list."""
     return ", ".join(one for one in FAULTS if one in world.faults) if world.most_faults else "none"
 

@@ -76,7 +76,7 @@ TOLERATED: dict[type[errors.EpochlineError], tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Bounds:
     """Bounds of one search."""
 
     name: str
@@ -197,7 +197,7 @@ class _Taken(NamedTuple):
 class Protocol:
     """The model under one world's bounds and the guards in force."""
 
-    world: World
+    world: Bounds
     guards: Guards
     met: set[str] = field(default_factory=set)
 

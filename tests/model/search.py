@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 from tests.model.guards import Guards, Mutant, guards
-from tests.model.protocol import Label, Protocol, State, World
+from tests.model.protocol import Bounds, Label, Protocol, State
 from tests.model.replay import parts_in_one
 from tests.model.tables import Violation
 from tests.model.topic import in_the_model
@@ -23,7 +23,7 @@ _PLANNING = sys.modules["epochline.coordinator.plan"]  # the package has a funct
 class Found:
     """What a search reached."""
 
-    world: World
+    world: Bounds
     states: int
     transitions: int
     tables: int
@@ -40,7 +40,7 @@ class Found:
         )
 
 
-def search(world: World, in_force: Guards | None = None) -> Found:
+def search(world: Bounds, in_force: Guards | None = None) -> Found:
     """Reach every state of the world, or the first that breaks an invariant."""
     logging.disable(logging.CRITICAL)
     try:
@@ -59,7 +59,7 @@ def search_without(mutant: Mutant, *, unconstrained: bool) -> Found:
         return search(next(world for world in WORLDS if world.name == mutant.world), in_force)
 
 
-def _search(world: World, in_force: Guards) -> Found:
+def _search(world: Bounds, in_force: Guards) -> Found:
     began = time.monotonic()
     protocol = Protocol(world, in_force)
     first = protocol.first()

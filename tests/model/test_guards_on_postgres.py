@@ -125,7 +125,7 @@ def what_comes_after_a_first_plan_by_latest_is_read(dsn: str) -> None:
 def a_commit_between_two_reads_of_a_plan_leaves_no_stale_range(dsn: str) -> None:
     """INV-1, INV-6: READ COMMITTED; the other run's commit waits for nothing that the plan has locked."""
     world, other = postgres_world(dsn), postgres_world(dsn)
-    other.kafka = world.kafka
+    other.source = world.kafka
 
     def commit() -> None:
         with other.ledger.transaction() as tx:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.model.__main__ import data_of, page
 from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
-from tests.model.protocol import World
+from tests.model.protocol import Bounds
 from tests.model.search import search, search_without
 from tests.model.worlds import WORLDS
 
@@ -22,7 +22,7 @@ Record = Callable[[str, object], None]
     [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS],
 )
 def test_no_state_within_the_bounds_breaks_an_invariant(
-    world: World, record_property: Record, capsys: pytest.CaptureFixture[str]
+    world: Bounds, record_property: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """INV-1 to INV-8, S9, I7, P11 to P13: over every interleaving of the product's own use cases, and every fault of the world."""
     found = search(world)

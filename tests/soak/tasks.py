@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 
-from epochline.coordinator import PlanOutcome, PlanRequest, abort, begin, commit, plan, publish, seal
+from epochline.coordinator import PlanOutcome
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
-from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.connection import transaction
 from epochline.spark.part_rows import one_pass_order
-from epochline.spark.staging import StagingWriter, write_manifests
+from epochline.spark.staging import StagingWriter
+from tests.driver import Driver
+from tests.job import write_as_spark
 from tests.reading import read_range
 
 # Short, so that runs take over from dead ones while the soak lasts.
@@ -38,54 +38,52 @@ class Servers:
     bootstrap: str
 
 
-class Tasks:
+class Tasks(Driver):
     """The tasks of one run of one pipeline."""
 
+    lease = LEASE
+
     def __init__(self, pipeline: Pipeline, run_id: str, servers: Servers, enter: Callable[[str], None]) -> None:
-        self._pipeline, self._servers, self._enter = pipeline, servers, enter
+        self.pipeline, self._servers, self._enter = pipeline, servers, enter
         self._run = Run(dag_id=pipeline.name, run_id=run_id, host="soak")
         kafka = {"bootstrap.servers": servers.bootstrap}
-        self._ledger = PostgresLedger(servers.dsn, lock_timeout=5, sink_factory=sinks_by(lambda _: kafka))
-        self._source = KafkaOffsets(kafka)
+        self.ledger = PostgresLedger(servers.dsn, lock_timeout=5, sink_factory=sinks_by(lambda _: kafka))
+        self.source = KafkaOffsets(kafka)
 
-    def plan(self, interval: Interval | None) -> int | None:
+    def take_plan(self, interval: Interval | None) -> int | None:
         """The id of the run's epoch, None where there is nothing to read."""
         self._enter("plan")
-        planned = plan(
-            self._ledger, self._source, self._pipeline, self._run, PlanRequest(lease=LEASE, interval=interval)
-        )
+        planned = self.plan(self._run, lease=LEASE, interval=interval)
         if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
             return None
         return planned.epoch.epoch_id
 
-    def pre_commit(self, epoch_id: int) -> None:
+    def take_pre_commit(self, epoch_id: int) -> None:
         """Stage and seal, unless that is done."""
         self._enter("begin")
-        ticket = begin(self._ledger, self._pipeline.name, epoch_id, self._run, lease=LEASE)
+        ticket = self.begin(epoch_id, self._run)
         if ticket is None:
             return
         self._enter("stage")
         self._stage(ticket)
         self._enter("seal")
-        seal(self._ledger, self._source, ticket, self._run)
+        self.seal(ticket, self._run)
 
-    def commit(self, epoch_id: int) -> None:
+    def take_commit(self, epoch_id: int) -> None:
         self._enter("commit")
-        commit(self._ledger, self._source, self._pipeline.name, epoch_id)
+        self.commit(epoch_id)
 
-    def publish(self) -> None:
+    def take_publish(self) -> None:
         """Publish every committed epoch, including other runs' epochs."""
         self._enter("publish")
-        publish(self._ledger, self._pipeline)
+        self.publish()
 
-    def abort(self, epoch_id: int) -> None:
+    def take_abort(self, epoch_id: int) -> None:
         self._enter("abort")
-        abort(self._ledger, self._pipeline.name, epoch_id, self._run, reason="the soak's run failed")
+        self.abort(epoch_id, self._run, reason="the soak's run failed")
 
     def _stage(self, ticket: StagingTicket) -> None:
         work = read_plan(self._servers.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
         writer = StagingWriter(one_pass_order(work.pipeline.spec, work.ticket, self._servers.dsn))
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
-        write_manifests([writer], [writer.write(chain.from_iterable(reads))])
-        with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:
-            end_job(cursor, ticket.attempt_id)
+        write_as_spark(writer, [chain.from_iterable(reads)])

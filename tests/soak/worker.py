@@ -81,23 +81,23 @@ def _run(seat: Seat, servers: Servers, run_id: str, interval: Interval | None) -
     try:
         code = _tried(seat, lambda tasks: _plan(tasks, interval, write), run_id, servers)
         if code == _SKIPPED:
-            return "skipped" if _tried(seat, Tasks.publish, run_id, servers) == _DONE else "unpublished"
+            return "skipped" if _tried(seat, Tasks.take_publish, run_id, servers) == _DONE else "unpublished"
         if code != _DONE:
             return "failed"
         epoch_id = int(os.read(read, 20))
     finally:
         os.close(read)
         os.close(write)
-    steps: list[Callable[[Tasks], None]] = [lambda t: t.pre_commit(epoch_id), lambda t: t.commit(epoch_id)]
+    steps: list[Callable[[Tasks], None]] = [lambda t: t.take_pre_commit(epoch_id), lambda t: t.take_commit(epoch_id)]
     for step in steps:
         if _tried(seat, step, run_id, servers) != _DONE:
-            _tried(seat, lambda t: t.abort(epoch_id), run_id, servers)
+            _tried(seat, lambda t: t.take_abort(epoch_id), run_id, servers)
             return "failed"
-    return "success" if _tried(seat, Tasks.publish, run_id, servers) == _DONE else "unpublished"
+    return "success" if _tried(seat, Tasks.take_publish, run_id, servers) == _DONE else "unpublished"
 
 
 def _plan(tasks: Tasks, interval: Interval | None, write: int) -> None:
-    epoch_id = tasks.plan(interval)
+    epoch_id = tasks.take_plan(interval)
     if epoch_id is None:
         os._exit(_SKIPPED)
     os.write(write, str(epoch_id).encode())

@@ -17,12 +17,11 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from epochline.coordinator import LEASE, Plan, Published, abort, begin, commit, plan, publish, seal
+from epochline.coordinator import Plan
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
-from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
-from epochline.ports import OffsetSource
+from epochline.operations import Done, Request
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.staging import StagingTicket
@@ -32,6 +31,7 @@ from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from epochline_examples.access_log.maker import lines
 from tests.databases import query
+from tests.driver import Driver, epoch_of
 from tests.integration import kafka_topics
 from tests.waiting import wait_until
 
@@ -187,42 +187,40 @@ class Servers:
         run_job(self.spark, self.name, epoch_id, attempt, credentials or self.credentials)
 
 
-class Runs:
+class Runs(Driver):
     """A pipeline with its tables, and what its runs do: plan, stage with Spark, seal, commit."""
 
     def __init__(self, servers: Servers, pipeline: Pipeline, *, create: bool = True) -> None:
         self.servers, self.database = servers, servers.database
-        self.pipeline, self.name = pipeline, pipeline.name
+        self.pipeline = pipeline
         settings = {"bootstrap.servers": servers.bootstrap}
         self.ledger = PostgresLedger(self.database.dsn, sink_factory=sinks_by(lambda _: settings))
-        self.kafka: OffsetSource = KafkaOffsets(settings)
+        self.source = KafkaOffsets(settings)
         self.credentials = servers.credentials
         if create:
-            with self.ledger.transaction() as tx:
-                tx.targets.create(self.pipeline)
+            self.create()
         self._runs = 0
 
     def planned(self) -> tuple[Plan, Run]:
         self._runs += 1
-        who = Run(dag_id=self.name, run_id=f"run-{self._runs}", host="here")
-        return plan(self.ledger, self.kafka, self.pipeline, who), who
+        who = self.run_of(f"run-{self._runs}")
+        return self.plan(who), who
+
+    def stage(self, planned: Plan, ticket: StagingTicket) -> None:
+        run_job(self.servers.spark, self.name, ticket.epoch_id, ticket.attempt, self.credentials)
 
     def staged(self, planned: Plan, who: Run) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
-        assert ticket is not None
-        run_job(self.servers.spark, self.name, planned.epoch.epoch_id, ticket.attempt, self.credentials)
+        ticket = self.attempt(planned, who)
+        self.stage(planned, ticket)
         return ticket
 
     def sealed(self, planned: Plan, who: Run) -> Epoch:
-        seal(self.ledger, self.kafka, self.staged(planned, who), who)
-        assert planned.epoch is not None
-        return planned.epoch
+        self.seal(self.staged(planned, who), who)
+        return epoch_of(planned)
 
-    def abort(self, planned: Plan, who: Run) -> None:
-        """As an operator does after a crash."""
-        assert planned.epoch is not None
-        abort(self.ledger, self.name, planned.epoch.epoch_id, who, reason="a crash", by_operator=True)
+    def crashed(self, planned: Plan, who: Run) -> None:
+        """Abort the epoch as an operator does after a crash."""
+        self.abort(epoch_of(planned).epoch_id, who, reason="a crash", by_operator=True)
 
     def resume(self) -> None:
         """After a failed epoch that the declared settings do not tolerate."""
@@ -232,26 +230,17 @@ class Runs:
     def epoch(self) -> Epoch:
         return self.committed(*self.planned())
 
-    def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.pipeline)
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
-
-    def act(self, what: str, **parameters: Any) -> Done:
+    def operate(self, what: str, **parameters: Any) -> Done:
         """What an operator does to the pipeline."""
-        action = ACTIONS[what]
-        assert isinstance(action, DirectAction)
-        return action.act(self.subject, action.parse(parameters), Request(actor="ada", reason="to see"))
+        return self.act(what, Request(actor="ada", reason="to see"), **parameters)
 
     def produce(self, records: Records) -> None:
         """Append values to partitions of its topic."""
         self.servers.produce(self.pipeline.source.topics[0], records)
 
     def committed(self, planned: Plan, who: Run) -> Epoch:
-        epoch = self.sealed(planned, who)
-        return commit(self.ledger, self.kafka, self.name, epoch.epoch_id).epoch
+        self.sealed(planned, who)
+        return self.commit(planned).epoch
 
 
 @pytest.fixture(scope="session")

@@ -289,7 +289,7 @@ def _run(runs: Runs, failure: str) -> None:
     else:
         if failure != "none":
             (runs.staged if failure == "before the seal" else runs.sealed)(planned, who)
-            runs.abort(planned, who)
+            runs.crashed(planned, who)
             planned, who = runs.planned()
         runs.committed(planned, who)
 

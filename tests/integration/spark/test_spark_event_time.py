@@ -14,7 +14,7 @@ import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
 from epochline.config.discovery import find
-from epochline.coordinator import PlanOutcome, preview
+from epochline.coordinator import PlanOutcome
 from epochline.protocol.epoch import EpochKind
 from tests.crash.reliability import Recovery
 from tests.integration.spark.conftest import ROOT, Records, Runs, Servers
@@ -94,7 +94,7 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     run.produce({0: hits(4)})
     planned, who = run.planned()
     run.sealed(planned, who)
-    run.abort(planned, who)
+    run.crashed(planned, who)
     assert run.hits() == {("a", 0): 3}
     recovery.last_fault()
     run.epoch()
@@ -121,7 +121,7 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     run.epoch()
     assert (run.hits(), run.left()) == ({}, [(1, 0)])
     time.sleep(1.5)  # by the database's clock the source is idle after one second, and the window over
-    assert preview(run.ledger, run.kafka, run.pipeline).idle
+    assert run.preview().idle
 
     planned, who = run.planned()
     assert planned.epoch is not None
@@ -132,7 +132,7 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     ((mark, late),) = run.left()[1:]
     assert (mark is not None and mark >= 2, late) == (True, 0)
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
-    assert not preview(run.ledger, run.kafka, run.pipeline).idle
+    assert not run.preview().idle
 
 
 def test_without_idleness_a_partition_without_records_holds_windows_open(counted: NewCounted) -> None:
@@ -162,7 +162,7 @@ def test_a_correction_takes_the_former_result_back_and_adds_the_new_one(servers:
     run.produce({0: hits(4)})
     planned, who = run.planned()
     run.sealed(planned, who)
-    run.abort(planned, who)
+    run.crashed(planned, who)
     run.epoch()
 
     assert run.changes() == [(1, 0, True, 2), (3, 0, False, 2), (3, 0, True, 3)]
@@ -195,7 +195,7 @@ def test_a_record_that_carries_the_watermark_closes_its_windows_in_its_own_epoch
     run.produce({1: [marked(4, 7)]})
     planned, who = run.planned()
     run.sealed(planned, who)
-    run.abort(planned, who)
+    run.crashed(planned, who)
     run.epoch()
     assert (run.hits(), run.left()[-1]) == ({("a", 0): 4}, (5, 0)), "the window closes with the epoch of its mark"
 
@@ -209,14 +209,14 @@ def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted) -> None:
     """C12, E7: what had been too late is in time again, and going on gives the same results."""
     run = counted({0: hits(1, 3)}, size=5, time=EventTime(column="at"))
     run.epoch()
-    run.act("savepoint", name="before")
+    run.operate("savepoint", name="before")
     run.produce({0: hits(2, 12)})
     run.epoch()
     run.produce({0: hits(4)})
     run.epoch()
     assert (run.hits(), run.left()) == ({("a", 0): 3}, [(3, 0), (12, 0), (12, 1)])
 
-    run.act("restore", name="before")
+    run.operate("restore", name="before")
 
     assert (run.hits(), run.open_windows()) == ({}, [("a", 0)])
     run.epoch()

@@ -103,7 +103,7 @@ class JoiningRuns(Runs):
             "bad_records": "quarantine",
         }
         super().__init__(servers, Pipeline(**{**fields, **changes}))
-        self.kafka = self.asked(brokers)
+        self.source = self.asked(brokers)
         self.credentials = JobCredentials(
             dsn=servers.database.dsn,
             kafka={},

@@ -23,7 +23,7 @@ class OwnRuns(Runs):
             sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
         )  # fmt: skip
         super().__init__(servers, pipeline)
-        self.kafka = SourcePositions(source.spec)
+        self.source = SourcePositions(source.spec)
         self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={})
 
     def assert_whole(self, numbers: int) -> None:
@@ -70,7 +70,7 @@ def test_the_counter_gives_every_number_once_also_if_a_driver_dies_before_its_se
     runs.epoch()
     planned, who = runs.planned()
     runs.staged(planned, who)
-    runs.abort(planned, who)
+    runs.crashed(planned, who)
     runs.resume()
     runs.epoch()
 

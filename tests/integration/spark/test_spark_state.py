@@ -9,7 +9,6 @@ import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
-from epochline.coordinator import commit, plan, preview
 from epochline.declare.names import split_table
 from epochline.errors import EpochlineError, StateError
 from epochline.operations.accept import AcceptState
@@ -96,9 +95,9 @@ def test_the_word_count_of_the_documents(counting: NewCounting) -> None:
     planned, who = line.planned()
     line.sealed(planned, who)
     assert line.counts("t_wordcount") == {}
-    line.abort(planned, who)
+    line.crashed(planned, who)
 
-    line.committed(plan(line.ledger, line.kafka, line.pipeline, who), who)
+    line.committed(line.plan(who), who)
     assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
 
     line.produce({0: [b"hello"]})
@@ -116,9 +115,9 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     line.produce({0: [b"hello"]})
     planned, who = line.planned()
     line.sealed(planned, who)
-    line.abort(planned, who)
+    line.crashed(planned, who)
     assert line.counts() == {"hello": 2, "world": 1, "flink": 1}
-    line.committed(plan(line.ledger, line.kafka, line.pipeline, who), who)
+    line.committed(line.plan(who), who)
 
     assert line.both() == {"hello": 3, "world": 1, "flink": 1}
     assert line.given() == ["hello=2"]
@@ -153,9 +152,9 @@ def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting:
         before = line.counts("t_wordcount")
         line.database.query(edit)
         with pytest.raises(EpochlineError, match=answer):
-            commit(line.ledger, line.kafka, line.name, epoch.epoch_id)
+            line.commit(epoch.epoch_id)
         with pytest.raises(EpochlineError, match=answer):
-            preview(line.ledger, line.kafka, line.pipeline)
+            line.preview()
         assert line.counts("t_wordcount") == before
 
     for edit, answer, undo in UNDONE:
@@ -168,7 +167,7 @@ def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting:
     for edit, answer, undo in UNDONE:
         refused(edit, answer, sealed)
         line.database.query(undo)
-    commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+    line.commit(sealed.epoch_id)
     assert line.both() == {"hello": 3, "world": 1, "flink": 1}
 
     line.produce({0: [b"hello"]})
@@ -176,7 +175,7 @@ def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting:
     sealed = line.sealed(planned, who)
     for edit, answer in LASTING:
         refused(edit, answer, sealed)
-    line.abort(planned, who)
+    line.crashed(planned, who)
     with pytest.raises(EpochlineError, match="word_count does not exist"):
         line.planned()
 
@@ -190,11 +189,11 @@ def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting) -> Non
     planned, who = line.planned()
     line.database.query("UPDATE word_count SET count = 10 WHERE word = 'hello'")
     assert "abort it first" in str(action.preview(line.subject, action.parse({})).refusal)
-    line.abort(planned, who)
+    line.crashed(planned, who)
     with pytest.raises(StateError, match=f"epochline accept-state {line.name}"):
         line.planned()
 
-    done = line.act("accept-state")
+    done = line.operate("accept-state")
 
     assert done.row.before == {"word_count": {"keys": 3, "digest": done.row.before["word_count"]["digest"]}}
     assert done.row.before != done.row.after
@@ -206,12 +205,12 @@ def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting)
     """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
     line = counting(*["hello world"] * 5, declared=RESTORABLE)
     line.epoch()
-    line.act("savepoint", name="five")
+    line.operate("savepoint", name="five")
     line.produce({0: [b"hello moon", b"hello"]})
     line.epoch()
     assert line.both() == {"hello": 7, "world": 5, "moon": 1}
 
-    line.act("restore", name="five")
+    line.operate("restore", name="five")
 
     assert line.both() == {"hello": 5, "world": 5}
     assert line.database.query("SELECT next_offset FROM epochline.heads") == [(5,)]
@@ -224,7 +223,7 @@ def test_a_new_pipeline_counts_on_from_a_savepoint(counting: NewCounting) -> Non
     """E7: do counts go on from the savepoint, or from 0?"""
     line = counting(*["hello world"] * 5)
     line.epoch()
-    line.act("savepoint", name="five")
+    line.operate("savepoint", name="five")
     tables = {"t_wordcount": "u_wordcount", "given": "u_given", "word_count": "u_word_count"}
     other = line.pipeline.model_copy(
         update={
@@ -236,7 +235,7 @@ def test_a_new_pipeline_counts_on_from_a_savepoint(counting: NewCounting) -> Non
     )
     second = Counting(line.servers, other)
 
-    second.act("restore", name="five", of=line.name)
+    second.operate("restore", name="five", of=line.name)
 
     assert second.counts("u_word_count") == {"hello": 5, "world": 5}
     line.produce({0: [b"hello world"]})
@@ -262,14 +261,14 @@ def test_a_copy_that_was_changed_restores_nothing(counting: NewCounting) -> None
     """S14, INV-2: what is put back is what was saved, or nothing is: neither the state nor the target."""
     line = counting("hello", declared=RESTORABLE)
     line.epoch()
-    line.act("savepoint", name="one")
+    line.operate("savepoint", name="one")
     line.produce({0: [b"hello"]})
     line.epoch()
     ((copy,),) = line.database.query("SELECT table_name FROM epochline.savepoint_state")
     line.database.query(f"UPDATE epochline.{copy} SET count = 99")
 
     with pytest.raises(StateError, match="is not what was saved"):
-        line.act("restore", name="one")
+        line.operate("restore", name="one")
 
     assert line.both() == {"hello": 2}
 

@@ -136,7 +136,7 @@ def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_
     line.produce({0: visits(3, 4)})
     planned, who = line.planned()
     line.sealed(planned, who)
-    line.abort(planned, who)
+    line.crashed(planned, who)
     line.resume()
     line.epoch()
     line.publish()

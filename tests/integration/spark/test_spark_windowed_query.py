@@ -328,7 +328,7 @@ def test_a_query_is_corrected_by_late_records_and_a_result_that_having_no_longer
     run.produce({0: [order("a", 3, "0.40")]})
     planned, who = run.planned()
     run.sealed(planned, who)
-    run.abort(planned, who)
+    run.crashed(planned, who)
     assert results() == [("a", 0, 1, Decimal("0.1"))]
     run.epoch()
     assert results() == [("a", 0, 2, Decimal("0.25"))]

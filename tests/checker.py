@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from epochline.config.resolve import epoch_folder
@@ -18,16 +19,18 @@ from tests.crash.line import Line
 from tests.crash.reliability import BAR_SECONDS
 from tests.crash.shown import files_left_over, rows_in_files, values_in_topic
 
+Query = Callable[..., list[tuple[Any, ...]]]
+
 
 class Checked(Protocol):
     """A pipeline whose ledger and targets can be asked."""
 
-    name: str
-    pipeline: Pipeline
-
-    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of an answer."""
-        ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def pipeline(self) -> Pipeline: ...
+    @property
+    def query(self) -> Query: ...
 
 
 def recover(line: Line, *, since: float | None = None) -> None:
@@ -149,7 +152,7 @@ def assert_counts(line: Checked) -> None:
         " FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL", line.name
     ):  # fmt: skip
         receipts = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
-        shown = dict(line.query(receipts, line.name, epoch_id))
+        shown: dict[str, int] = dict(line.query(receipts, line.name, epoch_id))
         external = {sink.name: shown[sink.name] for sink in line.pipeline.external}
         in_targets = {box.table: shown[box.topic.name] for box in line.pipeline.outboxes} | external
         for sink in line.pipeline.tables:
