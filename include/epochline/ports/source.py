@@ -99,6 +99,7 @@ class OffsetSource(Protocol):
 
         ``number`` is what `epochline.ports.Receipts.begin_mirror` gave.
         """
+        return
 
     def group_retention(self) -> timedelta | None:
         """How long Kafka keeps the offsets of a group without members; None if it does not say.
@@ -115,3 +116,4 @@ class OffsetSource(Protocol):
             SourceUnavailableError: Kafka does not answer.
             SourceError: Kafka refuses, because a consumer uses the group.
         """
+        return
