@@ -109,9 +109,9 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
     forgive.touch()
     with hand_of(user, scheduler, chromium, pipeline, *OFTEN) as hand:
         hand.act("savepoint", "are kept as before", name="before")
-        hand.act("requeue", "reads 1 record")
+        hand.act("requeue", "1 records of")
         eventually("the requeue is committed", lambda: scheduler.epoch(pipeline, 2)[0] == "COMMITTED")
-        hand.act("pause", "No epoch of")
+        hand.act("pause", "no epoch of")
         hand.act("resume", "plan")
         scheduler.produce(pipeline, {0: ["later"], 1: ["later"]})
         run = sealed_but_paused(scheduler, pipeline, 3)
@@ -144,7 +144,7 @@ def test_an_operator_clicks_through_a_loss_a_retry_and_older_records(scheduler: 
         assert scheduler.run(pipeline)["run"] == "failed"
         hand.seen.open(f"epochline/pipelines/{pipeline}")
         hand.seen.page.get_by_text("unread records deleted").first.wait_for()
-        hand.act("declare-loss", "offsets 2 to 2 are declared lost")
+        hand.act("declare-loss", "offsets [2, 3), 1 of them, are declared lost")
         hand.act("retry", "")
         eventually("it is committed", lambda: scheduler.query(f"SELECT count(*) FROM {pipeline}") == [(4,)])
 
@@ -167,7 +167,7 @@ def test_an_operator_publishes_again_what_a_topic_that_was_away_does_not_show(
     with hand_of("ada", scheduler, chromium, pipeline, *LATE) as hand:
         hand.seen.open(f"epochline/pipelines/{pipeline}")
         hand.seen.page.get_by_text("not shown everywhere").wait_for()
-        hand.act("publish", "kafka:clicked_out: 1 committed epoch is shown there")
+        hand.act("publish", "kafka:clicked_out: 1 committed epoch to show")
         hand.seen.open(f"epochline/pipelines/{pipeline}")
         assert hand.seen.page.get_by_text("not shown everywhere").count() == 0
     assert sorted(map(str, values(seen(servers, "clicked_out")))) == ["a", "b", "c"]

@@ -6,14 +6,13 @@ import time
 from collections import Counter, defaultdict
 from typing import Any, Protocol
 
-from epochline.config.epoch_files import epoch_folder
+from epochline.config.resolve import epoch_folder
 from epochline.declare.external import Files
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
-from epochline.postgres.ledger.epoch_files import files_in
-from epochline.postgres.ledger.savepoint_file import read_description
+from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from tests.chains import chain_breaks
 from tests.crash.line import Line
 from tests.crash.reliability import BAR_SECONDS

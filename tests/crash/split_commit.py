@@ -38,24 +38,15 @@ Passing = Callable[[str], None]
 
 
 class SplitLedger:
-    """The product's ledger, whose transactions do not hold the rows of tables.
-
-    Args:
-        ledger: the product's.
-        semantics: how a commit is split.
-        log: file that says which staged rows are to be replayed, for ``log_then_replay``.
-        passing: called between durable steps.
-    """
+    """The product's ledger, whose transactions do not hold the rows of tables; ``log`` is for ``log_then_replay``."""
 
     def __init__(self, ledger: PostgresLedger, semantics: Semantics, log: Path, passing: Passing) -> None:
         self._ledger, self._semantics, self._log, self._passing = ledger, semantics, log, passing
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A transaction, split where an epoch is committed in it."""
         return self._ledger.transaction() if self._semantics == "exactly_once" else self._split()
 
     def sink(self, pipeline: Pipeline, name: str) -> Any:
-        """A sink; at most once tries it once."""
         sink = self._ledger.sink(pipeline, name)
         return _TriedOnce(sink) if self._semantics == "at_most_once" else sink
 
@@ -65,12 +56,12 @@ class SplitLedger:
         with self._ledger.transaction() as tx:
             yield _SplitTransaction(tx, self._apply if self._semantics == "at_least_once" else later.append)
             if later and self._semantics == "log_then_replay":
-                entry = [[one.sink.table, asdict(one.staged), one.epoch.epoch_id] for one in later]
+                entry = [[rows.sink.table, asdict(rows.staged), rows.epoch.epoch_id] for rows in later]
                 self._log.write_text(json.dumps(entry, default=sorted))
         if later:
             self._passing("after the offsets")
-        for one in later:
-            self._apply(one)
+        for rows in later:
+            self._apply(rows)
         if later:
             self._log.unlink(missing_ok=True)
             self._passing("after the replay was noted")
@@ -84,7 +75,7 @@ class SplitLedger:
                 epoch = tx.epochs.find(pipeline.name, epoch_id)
             if epoch is None:
                 raise ValueError(f"the ledger has no epoch {epoch_id}")
-            sink = next(one for one in pipeline.tables if one.table == table)
+            sink = next(sink for sink in pipeline.tables if sink.table == table)
             staged |= {"not_null": frozenset(staged["not_null"])}
             self._apply(_Rows(pipeline, sink, StagedTable(**staged), epoch))
         self._log.unlink()
@@ -97,8 +88,6 @@ class SplitLedger:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The staged rows of one table."""
-
     pipeline: Pipeline
     sink: PostgresTable
     staged: StagedTable
@@ -160,4 +149,4 @@ class _TriedOnce:
         return getattr(self._sink, name)
 
     def recover_and_commit(self, committable: Any) -> None:
-        """Do nothing: an earlier process tried it."""
+        """An earlier process tried it."""

@@ -18,7 +18,7 @@ from epochline.coordinator import PlanOutcome, commit
 from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
 from epochline.operations import Parameters, Request, Subject
-from epochline.operations.accept_ledger import AcceptLedger
+from epochline.operations.accept import AcceptLedger
 from tests.crash.cases import slow
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from epochline.config.epoch_files import epoch_folder
+from epochline.config.resolve import epoch_folder
 from epochline.failpoints.named import KILLED
-from epochline.postgres.ledger.epoch_files import files_in
-from epochline.postgres.ledger.savepoint_file import read_description
+from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase, keep_records
 from tests.crash.checker import assert_exact, recover

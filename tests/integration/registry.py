@@ -36,7 +36,7 @@ class SchemaRegistry:
     def start(self) -> None:
         (runner,) = _application().glob("*-runner.jar")
         options = ["-Xmx400m", f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self._port}"]
-        command = [str(find_java().executable), *options, "-jar", str(runner)]
+        command = [str(find_java()), *options, "-jar", str(runner)]
         self._process = subprocess.Popen(command, cwd=runner.parent, stdout=self._log, stderr=subprocess.STDOUT)
         wait_for(f"the registry answers; see {self._log.name}", self._answers, _PATIENCE, every=0.2)
 
@@ -83,7 +83,7 @@ def _fetched(folder: Path) -> Path:
     assert spec is not None
     assert spec.origin is not None
     (ivy,) = Path(spec.origin).parent.glob("jars/ivy-*.jar")
-    command = [str(find_java().executable), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
+    command = [str(find_java()), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
     if "EPOCHLINE_IVY_SETTINGS" in os.environ:
         command += ["-settings", os.environ["EPOCHLINE_IVY_SETTINGS"]]

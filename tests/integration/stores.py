@@ -130,7 +130,7 @@ class Hdfs(Store):
         (servers,) = JarSet(Path(__file__).with_name("hdfs.xml")).ensure()
         shared = [str(jar) for jar in (installed_pyspark() / "jars").glob("*.jar") if jar.name.startswith(_HDFS_JARS)]
         path = os.pathsep.join([str(self._folder), str(servers), *shared])
-        return [str(find_java().executable), "-Xmx256m", "-cp", path, f"org.apache.hadoop.hdfs.server.{name}"]
+        return [str(find_java()), "-Xmx256m", "-cp", path, f"org.apache.hadoop.hdfs.server.{name}"]
 
 
 class S3(Store):

@@ -11,8 +11,7 @@ import pytest
 from epochline import CustomSource
 from epochline.cli import connections
 from epochline.config import discovery
-from epochline.config.resolve import resolve_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import file_settings, resolve_settings
 from epochline.protocol.staging import StagingTicket
 from tests.commands import Call, caller, connect_to
 from tests.databases import query

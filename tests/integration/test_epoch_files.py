@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from epochline import CustomSource, Pipeline, PostgresTable, Settings, StateTable, Text
-from epochline.postgres.ledger.epoch_files import files_in
+from epochline.postgres.ledger.savepoint_file import files_in
 from epochline.sources.positions import SourcePositions
 from tests.databases import query
 from tests.integration.in_process import InProcess, from_source

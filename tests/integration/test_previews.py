@@ -142,7 +142,7 @@ def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World
 
     seen = foresee(reader, "requeue", {})
 
-    assert seen.lines[0] == "One epoch of orders reads 2 records with today's parse. No offset moves."
+    assert seen.lines[-1] == "2 records of orders go through today's parse in an epoch of their own; no offset moves"
     assert ACTS["requeue"].parse({"out_of_order": "true"}) == {"everything": True, "out_of_order": True}
     assert ACTS["requeue"].parse({"epoch": "1", "offset": ""}) == {"epoch": 1}
     assert "everything" not in {one.name for one in ACTS["requeue"].fields}
@@ -157,7 +157,7 @@ def test_a_preview_says_what_becomes_of_rows_and_offsets(world: World, reader: s
     world.kafka.produce("orders", 0, 3)
     world.to_sealed("run-3")
     abort = foresee(reader, "abort", {"epoch": 3})
-    assert "3 offsets, 3 rows staged" in abort.lines[0]
+    assert "3 offsets, attempt 1, 3 rows staged" in abort.lines[0]
     assert abort.state == {"epoch": 3, "state": "PRE_COMMITTED", "attempt": 1}
 
 

@@ -13,10 +13,9 @@ from epochline.coordinator import Plan, begin, preview
 from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError, StateError
 from epochline.local.stack import Stack
-from epochline.operations.accept_state import AcceptState
+from epochline.operations.accept import AcceptState
 from epochline.operations.action import Request, Subject
-from epochline.operations.restore import Restore
-from epochline.operations.savepoint import MakeSavepoint
+from epochline.operations.savepoint import MakeSavepoint, Restore
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction

@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from epochline.operations.action import Request, Subject
-from epochline.operations.restore import Restore
-from epochline.operations.savepoint import MakeSavepoint
+from epochline.operations.savepoint import MakeSavepoint, Restore
 from tests.integration.bench import NewBench
 
 SLOW = """

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from epochline.airflow.server_job import how_it_ended
+from epochline.airflow.pre_commit import how_it_ended
 from epochline.errors import Failure, RowsRefusedError
 from epochline.protocol.failures import RecordedError, failure_of, folded
 

@@ -186,7 +186,7 @@ from types import SimpleNamespace
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline import Files, KafkaTopic, PostgresTable, Text
-from epochline.airflow import connections, operators, publishing
+from epochline.airflow import connections, operators
 from epochline.airflow.dag_file import epoch_dag
 from tests.contract.worlds import fake_world, orders
 
@@ -206,7 +206,7 @@ for sink in shown.post_commit_sinks:
 world = fake_world()
 dag = epoch_dag(world.pipeline)
 hosted = SimpleNamespace(ledger=lambda pipeline: world.ledger, offsets=lambda pipeline: world.kafka)
-operators.adapters = publishing.adapters = lambda: hosted
+operators.adapters = lambda: hosted
 operators.writers_of = lambda pipeline: 1
 
 
@@ -248,7 +248,7 @@ execute(dag.get_task("commit_epoch"), "run-1", "1")
 world.kafka.produce("orders", 0, 3)
 execute(dag.get_task("plan_epoch"), "run-2")
 execute(dag.get_task("abort_epoch"), "run-2", "2")
-execute(publishing.PublishOperator(task_id="publish", pipeline=world.pipeline), "run-2", "")
+execute(operators.PublishOperator(task_id="publish", pipeline=world.pipeline), "run-2", "")
 """
 
 

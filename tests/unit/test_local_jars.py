@@ -10,7 +10,6 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local.jars import KAFKA, JarSet, cache_folder
-from epochline.local.java import Java
 
 ROOT = Path(__file__).parents[2]
 CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
@@ -35,7 +34,7 @@ class Ivy:
 def ivy(monkeypatch: pytest.MonkeyPatch) -> Ivy:
     ivy = Ivy()
     monkeypatch.setattr("epochline.local.jars.subprocess.run", ivy.run)
-    monkeypatch.setattr("epochline.local.jars.find_java", lambda: Java(executable=Path("java"), version="17", major=17))
+    monkeypatch.setattr("epochline.local.jars.find_java", lambda: Path("java"))
     return ivy
 
 

@@ -19,16 +19,12 @@ def fake_java(folder: Path, says: str, code: int = 0) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("says", "major"),
-    [('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "21" 2023-09-19', 21)],
-    ids=["17", "21"],
+    "says", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'], ids=["17", "21"]
 )
-def test_a_supported_java_is_taken(tmp_path: Path, says: str, major: int) -> None:
+def test_a_supported_java_is_taken(tmp_path: Path, says: str) -> None:
     java = fake_java(tmp_path, says)
 
-    found = find_java({"JAVA_HOME": str(tmp_path)})
-
-    assert (found.executable, found.major) == (java, major)
+    assert find_java({"JAVA_HOME": str(tmp_path)}) == java
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Pipeline, Settings
-from epochline.config.resolve import recorded_restart, resolve_settings, run_settings
-from epochline.config.settings_file import file_settings, settings_file
+from epochline.config.resolve import file_settings, recorded_restart, resolve_settings, run_settings, settings_file
 from epochline.declare.restart import WITHOUT_END
 from epochline.declare.settings import Kept, PerRun, profile, profiles
 from epochline.errors import ConfigurationError, DeclarationError

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import (
 )
 
 from epochline.airflow.connections import epochline_errors
-from epochline.airflow.epoch_of_run import show_outcome
+from epochline.airflow.outcome import show_outcome
 from epochline.errors import EpochStateError, SourceUnavailableError
 
 

@@ -51,6 +51,16 @@ def _function(module: ast.Module, name: str) -> ast.FunctionDef | None:
     return next((one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
 
 
+def _arguments(module: ast.Module, parameter: str) -> Iterator[ast.expr]:
+    """What the module's own calls give for a parameter of its private functions, by position."""
+    functions = [one for one in module.body if isinstance(one, ast.FunctionDef) and one.name.startswith("_")]
+    places = {one.name: [arg.arg for arg in one.args.args] for one in functions}
+    for call in ast.walk(module):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            given = dict(zip(places.get(call.func.id, ()), call.args, strict=False))
+            yield from (given[parameter] for _ in range(parameter in given))
+
+
 def texts(node: ast.expr, module: ast.Module) -> list[str]:
     """What an expression may be, with every inserted value filled in. A function is called."""
     match node:
@@ -70,6 +80,7 @@ def texts(node: ast.expr, module: ast.Module) -> list[str]:
         case ast.Name(id=name):
             assigned = [one for one in ast.walk(module) if isinstance(one, ast.Assign)]
             values = [one.value for one in assigned for to in one.targets if isinstance(to, ast.Name) and to.id == name]
+            values += _arguments(module, name)
             return [text for value in values for text in texts(value, module)]
     raise AssertionError(f"line {node.lineno}: the command cannot be read from {ast.unparse(node)}")
 

@@ -13,7 +13,7 @@ from epochline.airflow import previews
 from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot
 from epochline.operations import DAG_ACTIONS, EpochAction
-from epochline.operations.dag_runs import Retry
+from epochline.operations.runs import Retry
 
 Row = Mapping[str, Any]
 """Of the statement ``act_pipeline``."""

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import (
 
 from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochlineError
+from epochline.errors import ConfigurationError, EpochlineError, one_line
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.failures import RecordedError
 from epochline.sinks.adapters import Adapters
@@ -38,22 +38,17 @@ def epochline_errors() -> Iterator[None]:
         yield
     except EpochlineError as error:
         message = f"{type(error).__name__}: {error}"
-        log.error("%s", _one_line(message))
+        log.error("%s", one_line(message))
         kind = AirflowException if error.retryable else AirflowFailException
         raise kind(message) from (error if error.__cause__ is not None else None)
     except AirflowSkipException:
         raise
     except AirflowException as error:
-        log.error("%s", _one_line(str(error)))
+        log.error("%s", one_line(error))
         raise
     except (Exception, AirflowTaskTimeout) as error:
         log.error("%s", RecordedError.of(error))
         raise
-
-
-def _one_line(text: str) -> str:
-    """A text without line breaks."""
-    return " ".join(text.split())
 
 
 def run_of(context: Mapping[str, Any]) -> Run:
@@ -78,11 +73,6 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
             " runs an interval."
         )
     return Interval(start=start, until=until)
-
-
-def is_scheduled(context: Mapping[str, Any]) -> bool:
-    """Whether the schedule started the run: its epoch then keeps the interval (K8). A person's run starts at once."""
-    return bool(context["dag_run"].run_type == "scheduled")
 
 
 def _of_airflow(connection_id: str) -> AirflowConnection:

@@ -26,11 +26,7 @@ _SECRETS = re.compile(
 
 @contextmanager
 def credentials_file(connections: Mapping[str, Any]) -> Iterator[Path]:
-    """Write a credentials file, and delete it at the end of the block. A later task deletes what a killed one left.
-
-    Args:
-        connections: what `epochline.spark.credentials.read_credentials` reads.
-    """
+    """Write what `epochline.spark.credentials.read_credentials` reads, and delete it at the end of the block."""
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     lock = os.open(folder, os.O_RDONLY)

@@ -26,7 +26,7 @@ from epochline.airflow.reading import snapshot
 from epochline.airflow.settings import ACTION, commit_patience
 from epochline.config.discovery import find, look
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochlineError, StalePreviewError
+from epochline.errors import EpochlineError, StalePreviewError, one_line
 from epochline.operations import (
     DAG_ACTIONS,
     Action,
@@ -37,14 +37,16 @@ from epochline.operations import (
     refresh_log_ends,
     tidy,
 )
-from epochline.operations.dag_runs import Retry
+from epochline.operations.runs import Retry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-_TAGS = ["epochline", "operations"]
-_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_OF_EVERY_DAG: dict[str, Any] = {
+    "start_date": datetime(2026, 1, 1, tzinfo=UTC), "catchup": False, "max_active_runs": 1,
+    "tags": ["epochline", "operations"],
+}  # fmt: skip
 _PATIENCE = timedelta(minutes=15)
 _MOST_STEPS = 1000
 _LONGEST_NOTE = 500
@@ -57,10 +59,8 @@ def operation_dags() -> dict[str, DAG]:
 
 def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
     """The scheduled DAG that tidies each database that a declared pipeline names."""
-    with DAG(
-        dag_id="epochline_janitor", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
-        doc_md="Drops staging that no attempt needs, ends abandoned epochs, reports tables that no attempt explains.",
-    ) as dag:  # fmt: skip
+    doc = "Drops staging that no attempt needs, ends abandoned epochs, reports tables that no attempt explains."
+    with DAG(dag_id="epochline_janitor", schedule=schedule, doc_md=doc, **_OF_EVERY_DAG) as dag:
         JanitorOperator(task_id="tidy", execution_timeout=timedelta(minutes=30))
     return dag
 
@@ -70,11 +70,10 @@ def log_ends_dag(schedule: timedelta = timedelta(minutes=5)) -> DAG:
 
     It runs from the start, also where new DAGs are paused: it reads, and changes nothing that a pipeline decides by.
     """
+    doc = "Stores where logs end and how long Kafka keeps them. The pages show both with their age."
     with DAG(
-        dag_id="epochline_log_ends", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
-        is_paused_upon_creation=False,
-        doc_md="Stores where logs end and how long Kafka keeps them. The pages show both with their age.",
-    ) as dag:  # fmt: skip
+        dag_id="epochline_log_ends", schedule=schedule, is_paused_upon_creation=False, doc_md=doc, **_OF_EVERY_DAG
+    ) as dag:
         LogEndsOperator(task_id="ask", execution_timeout=timedelta(minutes=4))
     return dag
 
@@ -126,15 +125,12 @@ class ActionOperator(BaseOperator):
             if not confirmed:
                 raise AirflowSkipException("Not confirmed: nothing was changed. Trigger the DAG again with confirm.")
             if isinstance(action, EpochAction):
-                conf_of_run = {
-                    "name": action.name, "parameters": parameters.model_dump(exclude_none=True), "actor": request.actor,
-                    "reason": request.reason,
-                }  # fmt: skip
+                given = parameters.model_dump(exclude_none=True)
+                conf = {"name": action.name, "parameters": given, "actor": request.actor, "reason": reason}
                 runs = min(previewed.epochs, _MOST_STEPS)
-                self.log.info(
-                    "%s: the next task starts %d runs of %s, which plan the epochs", action.name, runs, pipeline
-                )
-                return [{ACTION: conf_of_run}] * runs
+                log = "%s: the next task starts %d runs of %s, which plan the epochs"
+                self.log.info(log, action.name, runs, pipeline)
+                return [{ACTION: conf}] * runs
             if isinstance(action, DirectAction):
                 self._say(said, action.act(subject, parameters, request).lines)
         return [{"note": f"retry by {request}"[:_LONGEST_NOTE]}] if isinstance(action, Retry) else []
@@ -153,7 +149,7 @@ class JanitorOperator(BaseOperator):
         with epochline_errors():
             declared = look(airflow_dags_folder())
             for error in declared.broken:
-                self.log.error("broken declaration: %s", " ".join(str(error).split()))
+                self.log.error("broken declaration: %s", one_line(error))
             for connection in sorted({one.postgres_connection for one in declared.pipelines.values()}):
                 tidied = tidy(adapters().ledger(connection), run_of(context))
                 for line in tidied.lines():
@@ -206,9 +202,8 @@ class LogEndsOperator(BaseOperator):
 
 def _dag_of(action: Action[Any, Any]) -> DAG:
     with DAG(
-        dag_id=dag_of_action(action.name), schedule=None, start_date=_BEGIN, catchup=False, max_active_runs=1,
-        tags=_TAGS, doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.", params=_params(action),
-        is_paused_upon_creation=False,
+        dag_id=dag_of_action(action.name), schedule=None, is_paused_upon_creation=False, params=_params(action),
+        doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.", **_OF_EVERY_DAG,
     ) as dag:  # fmt: skip
         act = ActionOperator(task_id="act", action=action.name, execution_timeout=_PATIENCE, retries=0)
         if isinstance(action, EpochAction | Retry):
@@ -228,16 +223,11 @@ def _params(action: Action[Any, Any]) -> dict[str, Param]:
         ),
     }  # fmt: skip
     for name, schema in action.parameters.model_json_schema().get("properties", {}).items():
-        kinds = [one["type"] for one in schema.get("anyOf", [schema])]
-        limits = {
-            key: value
-            for one in schema.get("anyOf", [schema])
-            for key, value in one.items()
-            if key in ("minimum", "enum")
-        }
-        default = {"default": schema["default"]} if "default" in schema else {}
+        choices = schema.get("anyOf", [schema])
+        kinds = [choice["type"] for choice in choices]
+        limits = {key: choice[key] for choice in choices for key in ("minimum", "enum") if key in choice}
         params[name] = Param(
-            **default,
+            **{"default": schema["default"]} if "default" in schema else {},
             type=kinds[0] if len(kinds) == 1 else kinds,
             title=name.capitalize(),
             description=schema.get("description"),

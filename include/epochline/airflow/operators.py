@@ -1,4 +1,4 @@
-"""The tasks that plan, commit and abort an epoch. Each calls one use case, and imports heavy modules when it runs."""
+"""The tasks that plan, commit, abort and publish. Each calls one use case, and imports heavy modules when it runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.action_runs import planned_by_action
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import adapters, epochline_errors, interval_of, is_scheduled, run_of, writers_of
-from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log, show_outcome
-from epochline.airflow.outcome import EpochOutcome, no_epoch, not_planned
+from epochline.airflow.connections import adapters, epochline_errors, interval_of, run_of, writers_of
+from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError
@@ -56,28 +55,26 @@ class PlanEpochOperator(BaseOperator):
         for note in settings.notes:
             self.log.info(note)
         with epochline_errors(), shown_where_not_planned(context, self.pipeline):
-            planned = planned_by_action(context, self.pipeline) or plan(
-                adapters().ledger(self.pipeline),
-                adapters().offsets(self.pipeline),
-                self.pipeline,
-                run_of(context),
-                PlanRequest(
+            planned = planned_by_action(context, self.pipeline)
+            if planned is None:
+                request = PlanRequest(
                     record_limit=int(self.record_limit) if self.record_limit else None,
                     note=self.note or None,
                     writers=writers_of(self.pipeline),
                     interval=interval_of(context),
                     settings=settings,
-                    scheduled=is_scheduled(context),
-                ),
-            )
+                    # A scheduled run's epoch keeps the interval. A person's run starts at once.
+                    scheduled=context["dag_run"].run_type == "scheduled",
+                )
+                ledger, source = adapters().ledger(self.pipeline), adapters().offsets(self.pipeline)
+                planned = plan(ledger, source, self.pipeline, run_of(context), request)
         for note in planned.notes:
             self.log.info(note)
         noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
         if planned.outcome is PlanOutcome.COVERED:
-            show_outcome(context, no_epoch("the interval of this backfill run is committed already"))
-            raise AirflowSkipException(
-                f"{name}: the interval of this backfill run is committed already; no epoch was written.{noted}"
-            )
+            covered = "the interval of this backfill run is committed already"
+            show_outcome(context, no_epoch(covered))
+            raise AirflowSkipException(f"{name}: {covered}; no epoch was written.{noted}")
         if planned.outcome is PlanOutcome.SINKS_FULL:
             show_outcome(context, no_epoch("a sink is full", "repair the sink; the backlog waits in Kafka"))
             raise AirflowSkipException(f"{name}: nothing was planned; the backlog waits in Kafka.{noted}")
@@ -86,14 +83,9 @@ class PlanEpochOperator(BaseOperator):
             raise AirflowSkipException(
                 f"{name}: nothing to read; no epoch was written and every origin is kept.{noted}"
             )
-        self.log.info(
-            "%s is %s (%s): %s. %s",
-            planned.epoch,
-            planned.epoch.state,
-            planned.outcome.replace("_", " "),
-            ", ".join(str(one) for one in planned.ranges),
-            _AFTER_PLAN.get(planned.epoch.state, "Nothing to do."),
-        )
+        how, ranges = planned.outcome.replace("_", " "), ", ".join(map(str, planned.ranges))
+        then = _AFTER_PLAN.get(planned.epoch.state, "Nothing to do.")
+        self.log.info("%s is %s (%s): %s. %s", planned.epoch, planned.epoch.state, how, ranges, then)
         return str(planned.epoch.epoch_id)
 
 
@@ -184,7 +176,7 @@ class AbortEpochOperator(BaseOperator):
         """Abort; skip if the epoch is committed or was never planned.
 
         Raises:
-            AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red (U6).
+            AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red.
         """
         from epochline.coordinator import abort
 
@@ -211,3 +203,47 @@ class AbortEpochOperator(BaseOperator):
             else:
                 then = "Clear this run from plan_epoch to try the same range again, or let the next run take it"
             raise AirflowFailException(f"{epoch} {what}{f': {epoch.error}' if epoch.error else ''}. {then}.")
+
+
+class PublishOperator(BaseOperator):
+    """Publish every committed epoch to each sink that does not show it yet, including other runs' epochs.
+
+    :param pipeline: the declaration.
+    """
+
+    def __init__(self, *, pipeline: Pipeline, **options: Any) -> None:
+        super().__init__(inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
+        self.pipeline = pipeline
+
+    def execute(self, context: Context) -> None:
+        """Publish, and emit an asset event per epoch and sink; skip if nothing is due and nothing unannounced.
+
+        Raises:
+            AirflowFailException: an earlier task failed. What was due is published all the same; the run stays red.
+        """
+        from epochline.coordinator import publish
+
+        name = self.pipeline.name
+        self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
+        with epochline_errors():
+            ledger = adapters().ledger(self.pipeline)
+            published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
+            announced = announce_to_airflow(ledger, self.pipeline, context)
+            failed = self._failed_before(context)
+            if failed:
+                raise AirflowFailException(
+                    f"{name}: {', '.join(failed)} failed, so the run fails. This task published what was due from"
+                    f" earlier runs: {len(published)} receipts. The log of {failed[-1]} says what to do."
+                )
+        if not published and not announced:
+            raise AirflowSkipException(
+                f"{name}: every sink shows every committed epoch, and Airflow has recorded them all."
+            )
+        self.log.info("%s: published %d receipts, announced %d. Nothing to do.", name, len(published), announced)
+
+    def _failed_before(self, context: Context) -> list[str]:
+        """Ids of the failed tasks before this one in the run."""
+        before = sorted(self.get_flat_relative_ids(upstream=True))
+        ti: Any = context["ti"]
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=before, run_ids=[ti.run_id]).get(ti.run_id, {})
+        return [task for task in before if states.get(task) == "failed"]

@@ -1,4 +1,4 @@
-"""What came of an epoch, in one line. Pure.
+"""The epoch of a task's run: its id from `plan_epoch`, what it reads, and what came of it, in one line.
 
 The line goes into XCom, so it holds no text of an error: a message may repeat what a record or a user's code says. The
 ledger, the tasks' logs and the pages hold the whole reason (SEC-5).
@@ -6,16 +6,26 @@ ledger, the tasks' logs and the pages hold the whole reason (SEC-5).
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epochline.errors import EpochlineError, rebuilt
-from epochline.ports import Decision
+from epochline.errors import EpochlineError, EpochNotFoundError, rebuilt
+from epochline.ports import Decision, Ledger
 from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause
+
+log = logging.getLogger(__name__)
+
+EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
+"""The epoch's id, as ``plan_epoch`` returned it. No task reads anything else of another (INV-8)."""
+
+OUTCOME = "outcome"
+"""Key in XCom of the outcome's one line. People read it, and no task does."""
 
 _WORD = re.compile(r"[A-Z][a-z]*")
 
@@ -31,18 +41,15 @@ class Reading:
     @classmethod
     def of(cls, ranges: Iterable[OffsetRange]) -> Reading:
         """Sum up one range per partition."""
-        found = tuple(ranges)
-        return cls(
-            partitions=len(found),
-            offsets=sum(map(len, found)),
-            shared=found[0] if len(set(found)) == 1 else None,
-        )
+        every = tuple(ranges)
+        shared = every[0] if len(set(every)) == 1 else None
+        return cls(partitions=len(every), offsets=sum(map(len, every)), shared=shared)
 
     def __str__(self) -> str:
         if not self.partitions:
             return "no range"
         what = f"{self.offsets:,} offsets" if self.shared is None else str(self.shared)
-        return f"{what} of {self.partitions:,} partition{'' if self.partitions == 1 else 's'}"
+        return f"{what} of {counted(self.partitions, 'partition')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +115,10 @@ class EpochOutcome:
         )
 
     def __str__(self) -> str:
-        counted = [f"{self.rows:,} row{'' if self.rows == 1 else 's'}"] if self.rows is not None else []
+        counts = [counted(self.rows, "row")] if self.rows is not None else []
         share = f" ({self.quarantined / self.read:.1%})" if self.read else ""
-        counted += [f"{self.quarantined:,} quarantined{share}"] if self.quarantined else []
-        return " · ".join([f"epoch {self.epoch_id}", str(self.reading), *counted, *self._came()])
+        counts += [f"{self.quarantined:,} quarantined{share}"] if self.quarantined else []
+        return " · ".join([f"epoch {self.epoch_id}", str(self.reading), *counts, *self._came()])
 
     def _came(self) -> list[str]:
         """What became of the epoch; unless it is done, also what happens next or what to do."""
@@ -132,11 +139,8 @@ class EpochOutcome:
             return f"the pipeline is paused; to go on, run `epochline {self.way_on}`"
         if self.awaits_approval:
             return "it waits for an approval in Airflow"
-        return (
-            "the next run commits it"
-            if self.state is EpochState.PRE_COMMITTED
-            else "the next run reads the range again"
-        )
+        sealed = self.state is EpochState.PRE_COMMITTED
+        return "the next run commits it" if sealed else "the next run reads the range again"
 
     @property
     def _tries(self) -> str:
@@ -144,22 +148,15 @@ class EpochOutcome:
 
 
 def no_epoch(why: str, then: str = "nothing to do") -> str:
-    """The line of a run that planned no epoch.
-
-    Args:
-        why: the run has none, in words of this package alone.
-        then: what to do.
-    """
+    """The line of a run that planned no epoch. ``why`` holds words of this package alone."""
     return f"no epoch · {why} · {then}"
 
 
 def not_planned(error: EpochlineError) -> str:
     """The line of a run whose plan failed or was refused."""
-    command = error.command
-    retried = (
-        "Airflow tries again, or the next run plans" if error.retryable else "the log of plan_epoch says what to do"
-    )
-    then = f"to go on, run `epochline {command}`" if command else retried
+    then = "Airflow tries again, or the next run plans" if error.retryable else "the log of plan_epoch says what to do"
+    if command := error.command:
+        then = f"to go on, run `epochline {command}`"
     return no_epoch(kind_of(type(error).__name__) or "refused", then)
 
 
@@ -168,3 +165,26 @@ def kind_of(error_class: str | None) -> str | None:
     if error_class is None or rebuilt(error_class, "") is None:
         return error_class
     return " ".join(_WORD.findall(error_class.removesuffix("Error"))).lower()
+
+
+def begin_log(ledger: Ledger, pipeline: str, epoch_id: str, doing: str) -> Sequence[PlannedRange]:
+    """Let a task's log begin with its epoch, and what the task does, such as ``commits it``; return its ranges.
+
+    Raises:
+        EpochNotFoundError: the ledger has no such epoch.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.find(pipeline, int(epoch_id))
+        if epoch is None:
+            raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
+        ranges = tx.epochs.ranges(epoch)
+    log.info("%s reads %s: this task %s", epoch, ", ".join(map(str, ranges)) or "no range", doing)
+    return ranges
+
+
+def show_outcome(context: Mapping[str, Any], line: object) -> None:
+    """Show an outcome at the task, as XCom ``outcome``. A failure is logged and raises nothing: the outcome stands."""
+    try:
+        context["ti"].xcom_push(key=OUTCOME, value=str(line))
+    except Exception as error:
+        log.warning("outcome.not_shown reason=%s: %s", type(error).__name__, error)

@@ -1,30 +1,39 @@
-"""The task that stages an epoch with Spark and seals it."""
+"""The task that stages an epoch with Spark and seals it, and when Airflow tries it again."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
-from epochline.airflow.epoch_of_run import EPOCH_OF_PLAN, begin_log
-from epochline.airflow.server_job import ServerJob, how_it_ended
+from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.settings import settings_of_run
 from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochTimeoutError, JobLostError, rebuilt
+from epochline.errors import EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from epochline.ports import Ledger
     from epochline.protocol.staging import StagingTicket
+
+
+_SECONDS_TO_END = 5
+_SHELLS = 128
+"""A shell adds this to the number of the signal that ended a process."""
 
 
 class PreCommitOperator(SparkSubmitOperator):
@@ -56,7 +65,7 @@ class PreCommitOperator(SparkSubmitOperator):
         """Stage and seal the epoch; succeed without Spark if it is sealed already.
 
         Raises:
-            AirflowFailException: also on a time-out: the next epoch takes the range, not a retry (K10).
+            AirflowFailException: also on a time-out: the next epoch takes the range, not a retry.
         """
         from epochline.coordinator import stage
 
@@ -77,11 +86,8 @@ class PreCommitOperator(SparkSubmitOperator):
                     " was sealed in the last moment, the next run commits it."
                 ) from timeout
         if counts is None:
-            self.log.info(
-                "epoch %s of %s is sealed already; Spark has nothing to do. commit_epoch makes it visible next.",
-                self.epoch_id,
-                name,
-            )
+            done = "is sealed already; Spark has nothing to do. commit_epoch makes it visible next."
+            self.log.info("epoch %s of %s %s", self.epoch_id, name, done)
             return
         self.log.info(
             "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined."
@@ -94,9 +100,8 @@ class PreCommitOperator(SparkSubmitOperator):
         program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
         self.application = program
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-        arguments = [
-            "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
-        ]  # fmt: skip
+        named = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}
+        arguments = [str(part) for pair in named.items() for part in pair]
         self.application_args = arguments
         server = spark_server(self.pipeline.spark_connection)
         with self._credentials(ticket, server):
@@ -159,3 +164,76 @@ class PreCommitOperator(SparkSubmitOperator):
         }  # fmt: skip
         with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
+
+
+class ServerJob:
+    """One job at a time. The process is a child of the task, which ends with the task."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        """Describe a job; each line of its output goes to ``log``."""
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, program: str, arguments: Sequence[str]) -> None:
+        """Run the job to its end, and copy its output to the task's log.
+
+        The program reads its connection details from ``EPOCHLINE_CREDENTIALS``.
+
+        Raises:
+            AirflowException: the job failed.
+        """
+        self._process = subprocess.Popen(
+            [sys.executable, program, *arguments], env=os.environ.copy(), text=True, errors="replace",
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        with self._process as process:
+            try:
+                for line in process.stdout or ():
+                    self._log(line.rstrip())
+            except BaseException:
+                # A time-out, for instance. The end of the block waits for the process.
+                self.stop()
+                raise
+        if process.returncode != 0:
+            raise AirflowException(how_it_ended(process.returncode))
+
+    def stop(self) -> None:
+        """End the job that runs; the server interrupts its query."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_END)
+        process.kill()
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a driver ended, given its exit code, or its signal as Python or a shell reports it."""
+    number = -code if code < 0 else code - _SHELLS
+    try:
+        return f"the driver of the Spark job was killed by signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"the driver of the Spark job ended with exit code {code}"
+
+
+class RetryByLedger(RetryPolicy):
+    """Ask the ledger how long to wait: it has the errors of all attempts, and Airflow has its own try number alone."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+    ) -> RetryDecision:
+        """The pause before the next try. Without a ledger, Airflow's ``retry_delay`` is the strategy's own delay."""
+        from epochline.coordinator import pause_before_retry
+
+        epoch_id = getattr(context["task"], "epoch_id", "") if context is not None else ""
+        if try_number > max_tries or not epoch_id:
+            return RetryDecision.default()
+        try:
+            pause, said = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
+        except LedgerUnavailableError:
+            return RetryDecision.default()
+        return RetryDecision.retry(pause, said)

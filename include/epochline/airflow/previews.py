@@ -1,7 +1,8 @@
 """What each action would do now, as far as the ledger knows: views are read, Kafka is not asked.
 
-Each function takes one moment of the ledger, a pipeline with its row of the statement ``act_pipeline``, and the
-parameters of the action as JSON.
+Where page and terminal say the same, the sentence comes from one function of `epochline.operations`. Each function here
+takes one moment of the ledger, a pipeline with its row of the statement ``act_pipeline``, and the parameters of the
+action as JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.airflow.reading import Snapshot
+from epochline.operations.abort import aborting
+from epochline.operations.declare_loss import declaring_loss
+from epochline.operations.requeue import requeuing
+from epochline.operations.runs import pausing, resuming, showing
+from epochline.ports import Decision
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.quantities import counted
 
 Given = Mapping[str, Any]
@@ -37,23 +45,17 @@ def abort(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     rows = ledger.ask("act_epoch", pipeline=pipeline, epoch_id=given["epoch"]).rows
     if not rows:
         return Foreseen(refusal=f"The ledger has no epoch {given['epoch']} of {pipeline}.")
-    epoch, name = rows[0], f"Epoch {given['epoch']}"
+    epoch = rows[0]
     if epoch["state"] == "COMMITTED":
-        return Foreseen(refusal=f"{name} is committed with {epoch['rows_written']} rows. A committed epoch stays.")
-    effect = {
-        "PLANNED": "Its attempt is fenced: late writes are refused. Its staging is discarded.",
-        "PRE_COMMITTED": "Its sealed rows, which the next run would commit, are discarded.",
-        "ABORTED": "It is aborted already. What is left of its staging is discarded.",
-    }[epoch["state"]]
+        written = f"Epoch {given['epoch']} is committed with {epoch['rows_written']} rows."
+        return Foreseen(refusal=f"{written} A committed epoch stays.")
     return Foreseen(
-        lines=(
-            f"{name} is {_said(epoch['state'])}, attempt {epoch['attempt']}, planned by run {epoch['run_id']}:"
-            f" {epoch['offsets']} offsets, {epoch['rows_staged']} rows staged.",
-            effect,
-            "No offset moves. A later run reads the range again.",
+        lines=aborting(
+            f"epoch {given['epoch']} of {pipeline}", EpochState(epoch["state"]), f"run {epoch['run_id']}",
+            attempt=epoch["attempt"], offsets=epoch["offsets"], rows=epoch["rows_staged"],
         ),
         state={"epoch": given["epoch"], "state": epoch["state"], "attempt": epoch["attempt"]},
-    )
+    )  # fmt: skip
 
 
 def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -86,15 +88,7 @@ def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     if not found:
         return Foreseen(refusal="No record in the quarantine fits, or each was requeued before.")
     counts = {_name(one): int(one["records"]) for one in found}
-    total = sum(counts.values())
-    return Foreseen(
-        lines=(
-            f"One epoch of {pipeline} reads {counted(total, 'record')} with today's parse. No offset moves.",
-            *(f"{name}: {_some(records, 'quarantined record')} read again." for name, records in counts.items()),
-            "A record that fails again stays in the quarantine, with the new reason.",
-        ),
-        state={"generation": row["generation"], "quarantined": counts},
-    )
+    return Foreseen(lines=requeuing(pipeline, counts), state={"generation": row["generation"], "quarantined": counts})
 
 
 def declare_loss(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -105,15 +99,10 @@ def declare_loss(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given:
     gaps = {_name(one): one for one in partitions if one["unread_deleted"]}
     if not gaps:
         return Foreseen(refusal="When the last plan asked Kafka, every head lay in its log: nothing is lost.")
-    lost = {name: [one["next_offset"], one["log_start"]] for name, one in gaps.items()}
-    total = sum(until - start for start, until in lost.values())
+    lost = {name: OffsetRange(start=one["next_offset"], until=one["log_start"]) for name, one in gaps.items()}
     return Foreseen(
-        lines=(
-            *(f"{name}: offsets {start} to {until - 1} are declared lost." for name, (start, until) in lost.items()),
-            f"{total} offsets will never be read. The pipeline goes on behind them. This cannot be undone.",
-            _as_of(partitions),
-        ),
-        state={"lost": lost},
+        lines=(*declaring_loss(pipeline, lost), _as_of(partitions)),
+        state={"lost": {name: [gap.start, gap.until] for name, gap in lost.items()}},
     )
 
 
@@ -188,23 +177,17 @@ def pause(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     """Plan no epoch."""
     if stands := _stands(pipeline, row):
         return Foreseen(refusal=stands)
-    lines = [f"No epoch of {pipeline} is planned from now on. Its runs end as skipped, until somebody resumes it."]
-    if row["unfinished_epoch"] is not None:
-        lines.append(f"Epoch {row['unfinished_epoch']} is planned already and may still be committed.")
-    return Foreseen(lines=lines, state={"paused": False})
+    epoch = f"epoch {row['unfinished_epoch']} of {pipeline}"
+    left = None if row["unfinished_epoch"] is None else (epoch, row["unfinished_state"], f"run {row['run_id']}")
+    return Foreseen(lines=pausing(pipeline, left), state={"paused": False})
 
 
 def resume(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
     """Plan epochs again."""
     if row["paused_at"] is None or row["dropped_at"] is not None:
         return Foreseen(refusal=f"{pipeline} is not paused.")
-    return Foreseen(
-        lines=(
-            f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}",
-            "The next run plans again, from where the pipeline stopped.",
-        ),
-        state={"paused_at": row["paused_at"].isoformat()},
-    )
+    paused = Decision(by=row["paused_by"], at=row["paused_at"], reason=row["paused_reason"])
+    return Foreseen(lines=resuming(pipeline, paused), state={"paused_at": row["paused_at"].isoformat()})
 
 
 def publish(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -212,13 +195,7 @@ def publish(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     due = row["due"] or {}
     if not due:
         return Foreseen(refusal="Every sink shows every committed epoch.")
-    return Foreseen(
-        lines=(
-            *(f"{sink}: {_some(epochs, 'committed epoch')} shown there, in order." for sink, epochs in due.items()),
-            "Nothing is shown twice. A sink that is down delays only itself.",
-        ),
-        state={"due": due},
-    )
+    return Foreseen(lines=showing(due), state={"due": due})
 
 
 def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
@@ -228,10 +205,6 @@ def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
     if row["paused_at"] is not None:
         return f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}"
     return None
-
-
-def _some(count: int, what: str) -> str:
-    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"
 
 
 def _said(state: str) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from epochline.airflow.connections import epochline_errors
-from epochline.config.resolve import ResolvedSettings, resolve_settings, run_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import ResolvedSettings, file_settings, resolve_settings, run_settings
 from epochline.declare.pipeline import Pipeline
 
 PLAN_PATIENCE = timedelta(minutes=5)
@@ -39,11 +38,6 @@ def commit_patience(pipeline: Pipeline) -> timedelta:
     return pipeline.commit_statement_timeout * STATEMENTS * (len(pipeline.tables) + 1)
 
 
-def settings_of_dag(pipeline: Pipeline) -> ResolvedSettings:
-    """Settings of every run whose conf does not change them."""
-    return resolve_settings(pipeline, file=file_settings())
-
-
 def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> ResolvedSettings:
     """Settings of a task's run, with its conf.
 
@@ -58,39 +52,27 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
 def params() -> dict[str, Param]:
     """The params of a pipeline's DAG: all that a person may put into a run's conf."""
     return {
-        "record_limit": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Record limit",
-            description="Most offsets this epoch reads; empty: the declaration's.",
+        "record_limit": _param(
+            "Record limit", "Most offsets this epoch reads; empty: the declaration's.", "integer", minimum=1
         ),
-        "note": Param(None, type=["null", "string"], maxLength=500, title="Note", description="Kept with the epoch."),
-        "minimum_pause": Param(
-            None,
-            type=["null", "number"],
-            minimum=0,
-            title="Minimum pause",
-            description="Seconds since the last commit before this epoch is planned; empty: as declared.",
+        "note": _param("Note", "Kept with the epoch.", "string", maxLength=500),
+        "minimum_pause": _param(
+            "Minimum pause", "Seconds since the last commit before this epoch is planned; empty: as declared.",
+            "number", minimum=0,
         ),
-        "timeout": Param(
-            None,
-            type=["null", "number"],
-            exclusiveMinimum=0,
-            title="Time-out",
-            description="Seconds in which this epoch must be staged and sealed; empty: as declared.",
+        "timeout": _param(
+            "Time-out", "Seconds in which this epoch must be staged and sealed; empty: as declared.",
+            "number", exclusiveMinimum=0,
         ),
         "on_cancel": Param(
-            None,
-            enum=[None, "retain", "delete"],
-            title="On cancel",
+            None, enum=[None, "retain", "delete"], title="On cancel",
             description="What happens to the epoch if it is sealed and the run ends without committing it.",
         ),
-        "parallelism": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Parallelism",
-            description="Spark tasks that read and stage at once; empty: as declared.",
+        "parallelism": _param(
+            "Parallelism", "Spark tasks that read and stage at once; empty: as declared.", "integer", minimum=1
         ),
-    }
+    }  # fmt: skip
+
+
+def _param(title: str, description: str, kind: str, **limits: Any) -> Param:
+    return Param(None, type=["null", kind], title=title, description=description, **limits)

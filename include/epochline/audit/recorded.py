@@ -103,8 +103,8 @@ class Recorded:
 
     def claims(self, epoch: RecordedEpoch) -> int:
         """How many quarantined records a requeue epoch claimed."""
-        row = execute(self._connection, "audited_claims", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
-        return int(row.scalar_one())
+        rows = execute(self._connection, "requeue_claims", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return sum(row.records for row in rows)
 
     def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row[Any]]]:
         """The records that a requeue epoch claimed, in pages, each read in its own transaction."""
@@ -122,7 +122,7 @@ class Recorded:
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
         """The number of sealed rows that are in the target, by sink: without skipped repeats."""
-        rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        rows = execute(self._connection, "rows_sealed", pipeline=self._pipeline, epochs=[epoch.epoch_id])
         return {row.sink: row.rows for row in rows}
 
     def state(self, table: str) -> StateStanding:

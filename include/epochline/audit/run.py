@@ -70,37 +70,28 @@ def audit(
         return _Audit(connection, source, pipeline, reporter).run(first, last)
 
 
-class _OneSession:
-    """Applies the audit's settings in each transaction, and refuses a connection that changes its session.
+@contextmanager
+def _session(dsn: str) -> Iterator[Connection]:
+    """One session of the server: the expected rows are in temporary tables, which no other session has."""
+    settings = set_local({"lock_timeout": 30_000})
+    sessions: set[int] = set()
 
-    The expected rows are in temporary tables, which exist in one session only.
-    """
-
-    _settings = set_local({"lock_timeout": 30_000})
-
-    def __init__(self) -> None:
-        self._session: int | None = None
-
-    def begin(self, connection: Connection) -> None:
-        connection.exec_driver_sql(self._settings)
-        session = int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
-        if self._session not in (None, session):
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(settings)
+        sessions.add(int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()))
+        if len(sessions) > 1:
             raise ConfigurationError(
                 "the audit needs one session of the server, but its connection leads to another session in each"
                 " transaction, as a pooler in transaction mode does. Give it a direct connection to PostgreSQL."
             )
-        self._session = session
 
-
-@contextmanager
-def _session(dsn: str) -> Iterator[Connection]:
     engine = create_engine(
         make_url(dsn).set(drivername="postgresql+psycopg2"),
         poolclass=NullPool,
         isolation_level="REPEATABLE READ",
         connect_args={"application_name": "epochline audit", "connect_timeout": 10, **UTF8},
     )
-    event.listen(engine, "begin", _OneSession().begin)
+    event.listen(engine, "begin", begin)
     try:
         with engine.connect() as connection:
             yield connection

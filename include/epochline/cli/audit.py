@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,10 +49,10 @@ def audit(
     first, last = _bounds(epochs)
     dsn = connections.adapters().postgres_dsn(connection_of(pipeline))
     with session(dsn) as opened:
-        stored = ask(opened, "newest_stored_declaration", pipeline=pipeline)
+        stored = ask(opened, "newest_declaration", pipeline=pipeline)
     if not stored:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
-    declared = Pipeline.from_stored(stored[0]["body"])
+    declared = Pipeline.from_stored(json.dumps(stored[0]["body"]))
     Registries(connections.adapters().registries_of(declared)).install()
     source = connections.adapters().records(require_one(pipeline, declared.source, "an audit"))
     # The bar goes to standard error, and only to a terminal. Results go to standard output.

@@ -13,56 +13,41 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-COMMANDS = {
-    "up": "stack",
-    "down": "stack",
-    "status": "stack",
-    "airflow": "stack",
-    "init": "init",
-    "feed": "feed",
-    "validate": "validate",
-    "migrate": "migrate",
-    "plan": "plan",
-    "preview": "preview",
-    "run": "run",
-    "publish": "run",
-    "ledger": "ledger",
-    "logs": "logs",
-    "quarantine": "quarantine",
-    "list": "overview",
-    "lag": "lag",
-    "verify-topic": "verify_topic",
-    "sql": "sql",
-    "audit": "audit",
-    "abort": "operations",
-    "declare-loss": "operations",
-    "adopt-topic": "operations",
-    "requeue": "operations",
-    "extend-back": "operations",
-    "accept-state": "operations",
-    "accept-ledger": "operations",
-    "savepoint": "operations",
-    "delete-savepoint": "operations",
-    "restore": "operations",
-    "drop": "operations",
-    "pause": "operations",
-    "resume": "operations",
-    "actions": "operations",
-    "savepoints": "operations",
-    "janitor": "operations",
-    "savepoint-export": "savepoint_files",
-    "savepoint-import": "savepoint_files",
-    "epoch-files": "savepoint_files",
-    "replay": "replay",
-    "trigger": "trigger",
-    "demo": "demo.show",
-    "examples": "examples",
-}
-"""Every command with its module in `epochline.cli`, in the order of the help.
+_MODULES = {
+    "stack": ("up", "down", "status", "airflow"),
+    "init": ("init",),
+    "feed": ("feed",),
+    "validate": ("validate",),
+    "migrate": ("migrate",),
+    "plan": ("plan",),
+    "preview": ("preview",),
+    "run": ("run", "publish"),
+    "ledger": ("ledger",),
+    "logs": ("logs",),
+    "quarantine": ("quarantine",),
+    "overview": ("list",),
+    "lag": ("lag",),
+    "verify_topic": ("verify-topic",),
+    "sql": ("sql",),
+    "audit": ("audit",),
+    "operations": (
+        "abort", "declare-loss", "adopt-topic", "requeue", "extend-back", "accept-state", "accept-ledger", "savepoint",
+        "delete-savepoint", "restore", "drop", "pause", "resume", "actions", "savepoints", "janitor",
+    ),
+    "savepoint_files": ("savepoint-export", "savepoint-import", "epoch-files"),
+    "replay": ("replay",),
+    "trigger": ("trigger",),
+    "demo.show": ("demo",),
+    "examples": ("examples",),
+}  # fmt: skip
+"""The commands of each module of `epochline.cli`, in the order of the help.
 
 The module has a function of the command's name, with ``_`` for each dash; and an application ``app`` if the command has
 commands of its own.
 """
+
+COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
+"""Every command with its module."""
 
 _TAKE_DASHES = ("airflow", "sql")
 """Commands whose arguments may begin with a dash: the options of Airflow, and a query that begins with a comment."""

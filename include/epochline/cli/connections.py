@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -43,7 +44,21 @@ def in_environment(connection_id: str) -> Connection | None:
 
 
 def _from_json(where: str, held: str) -> Connection:
-    content = json.loads(held)
+    return _connection(where, json.loads(held))
+
+
+def _from_uri(where: str, held: str) -> Connection:
+    parts = urlsplit(held)
+    extra: dict[str, Any] = dict(parse_qsl(parts.query))
+    texts = {"host": parts.hostname, "schema": parts.path[1:], "login": parts.username, "password": parts.password}
+    content = {name: unquote(text or "") for name, text in texts.items()}
+    kind = parts.scheme.replace("-", "_")
+    return _connection(
+        where, {**content, "conn_type": kind, "port": parts.port, "extra": extra.get("__extra__", extra)}
+    )
+
+
+def _connection(where: str, content: Mapping[str, Any]) -> Connection:
     extra = content.get("extra") or {}
     if isinstance(extra, str):
         extra = json.loads(extra)
@@ -51,29 +66,9 @@ def _from_json(where: str, held: str) -> Connection:
     return Connection(
         where=where,
         kind=content.get("conn_type") or "",
-        host=content.get("host") or "",
         port=int(port) if port else None,
-        schema=content.get("schema") or "",
-        login=content.get("login") or "",
-        password=content.get("password") or "",
         extra={str(key): str(value) for key, value in extra.items()},
-    )
-
-
-def _from_uri(where: str, held: str) -> Connection:
-    parts = urlsplit(held)
-    extra: dict[str, Any] = dict(parse_qsl(parts.query))
-    if "__extra__" in extra:
-        extra = json.loads(extra["__extra__"])
-    return Connection(
-        where=where,
-        kind=parts.scheme.replace("-", "_"),
-        host=unquote(parts.hostname or ""),
-        port=parts.port,
-        schema=unquote(parts.path.removeprefix("/")),
-        login=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
-        extra={str(key): str(value) for key, value in extra.items()},
+        **{name: content.get(name) or "" for name in ("host", "schema", "login", "password")},
     )
 
 
@@ -83,9 +78,9 @@ def _look_up(connection_id: str) -> Connection:
     Raises:
         ConfigurationError: there is no such connection, it cannot be understood, or the stack does not run.
     """
-    found = in_environment(connection_id)
-    if found is not None:
-        return found
+    given = in_environment(connection_id)
+    if given is not None:
+        return given
     if connection_id not in (*_LOGINS, KAFKA):
         raise ConfigurationError(
             f"connection {connection_id!r} is not known here: set {variable(connection_id)} as Airflow has it (the"
@@ -108,10 +103,10 @@ def spark_master(connection_id: str) -> str:
 
     A Spark Connect server runs jobs of tasks. A command starts Spark in its own process, and needs a master for it.
     """
-    found = in_environment(connection_id)
-    if found is None or not found.host or found.kind == SPARK_CONNECT:
+    given = in_environment(connection_id)
+    if given is None or not given.host or given.kind == SPARK_CONNECT:
         return "local[*]"
-    return f"{found.host}:{found.port}" if found.port else found.host
+    return f"{given.host}:{given.port}" if given.port else given.host
 
 
 def adapters() -> Adapters:

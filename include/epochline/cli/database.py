@@ -65,9 +65,7 @@ _TIMES = (1082, 1083, 1114, 1184, 1186, 1266, 1182, 1183, 1115, 1185, 1187, 1270
 def show_texts(opened: Session, *, numbers: bool) -> None:
     """Let a session give values as PostgreSQL's texts, as psql shows them: Python has no year 10000 and no month.
 
-    Args:
-        opened: the session.
-        numbers: whether numbers, arrays and JSON documents stay Python's, for a program.
+    With ``numbers``, numbers, arrays and JSON documents stay Python's, for a program.
     """
     as_it_is = new_type(_TIMES if numbers else tuple({*string_types, *_TIMES} - {_BOOLEAN, _BYTES}), "SHOWN", _same)
     register_type(as_it_is, opened)

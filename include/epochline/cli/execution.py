@@ -18,8 +18,7 @@ from typing import Any
 
 from epochline.cli import connections, database, printing
 from epochline.config.connections import spark_writers
-from epochline.config.resolve import resolve_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import file_settings, resolve_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError

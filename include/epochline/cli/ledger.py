@@ -58,9 +58,9 @@ def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, 
         raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
     (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
     ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
-    attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
+    attempts = database.ask(opened, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1]
     kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
-    (standing,) = database.ask(opened, "epoch_standing", pipeline=pipeline, epoch=epoch)
+    (standing,) = database.ask(opened, "page_epoch", pipeline=pipeline, epoch_id=epoch)
     if as_json:
         whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
         return partial(printing.say, printing.as_json(whole))
@@ -98,11 +98,7 @@ def connection_of(pipeline: str | None) -> str:
 
 
 def next_step(row: Row) -> str | None:
-    """What becomes of an epoch, and the command that goes on if a person has to act; None if it is committed.
-
-    Args:
-        row: of the statement ``epoch_standing``.
-    """
+    """What becomes of an epoch, by its row of ``epoch_standing``, and the command that goes on; None if committed."""
     return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 
 

@@ -100,11 +100,7 @@ def _check_airflow_made_it(pipeline: str, epoch: int, runs: list[dict[str, Any]]
 
 
 class _Printed:
-    """Prints each line of the tasks' logs once.
-
-    Args:
-        api: of the Airflow that has the runs.
-    """
+    """Prints each line of the tasks' logs once."""
 
     def __init__(self, api: AirflowApi) -> None:
         self._api = api

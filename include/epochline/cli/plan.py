@@ -13,8 +13,7 @@ from epochline.cli.database import ask, session
 from epochline.cli.failures import each
 from epochline.cli.options import AsJson
 from epochline.config.connections import spark_writers
-from epochline.config.resolve import resolve_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import file_settings, resolve_settings
 from epochline.config.shared_tables import find_alone
 from epochline.coordinator import PlanPreview, PlanRequest, preview
 from epochline.declare.pipeline import Pipeline

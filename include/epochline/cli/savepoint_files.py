@@ -13,14 +13,11 @@ from epochline.cli.operations import subject_of
 from epochline.cli.options import AsJson, Name, OwnConnection
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
-from epochline.config.epoch_files import epoch_folder
-from epochline.config.resolve import resolve_settings
-from epochline.config.settings_file import file_settings
+from epochline.config.resolve import epoch_folder, file_settings, resolve_settings
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError
 from epochline.operations.savepoint import missing
-from epochline.postgres.ledger.epoch_files import file_of, files_in
-from epochline.postgres.ledger.savepoint_file import description
+from epochline.postgres.ledger.savepoint_file import description, file_of, files_in
 
 
 def savepoint_export(

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from epochline.cli import database, printing
@@ -152,18 +151,14 @@ def show_status(answer: StackStatus) -> None:
         ],
         least=("pid", "version"),
     )  # fmt: skip
-    console = Console(soft_wrap=True, highlight=False)
     for name, address in addresses.items():
         if address:
-            console.print(f"{name}: {address}", markup=False)
+            printing.say(f"{name}: {address}")
     for name, part in answer.parts.items():
         if part.detail:
-            console.print(f"{name}: {part.detail}", markup=False)
-            console.print(f"  logs: {', '.join(str(log) for log in part.logs)}", markup=False)
-    console.print(f"home: {answer.home}", markup=False)
-    console.print(f"passwords: {answer.secrets_file} (all), {answer.airflow.password_file} (Airflow)", markup=False)
-    console.print(
-        f"psql: PGSERVICEFILE={answer.postgres.service_file} PGPASSFILE={answer.postgres.password_file} "
-        "psql service=epochline",
-        markup=False,
-    )
+            printing.say(f"{name}: {part.detail}")
+            printing.say(f"  logs: {', '.join(map(str, part.logs))}")
+    printing.say(f"home: {answer.home}")
+    printing.say(f"passwords: {answer.secrets_file} (all), {answer.airflow.password_file} (Airflow)")
+    files = f"PGSERVICEFILE={answer.postgres.service_file} PGPASSFILE={answer.postgres.password_file}"
+    printing.say(f"psql: {files} psql service=epochline")

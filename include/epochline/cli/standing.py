@@ -79,11 +79,7 @@ def decided(row: Row, partitions: Sequence[Row] = ()) -> Standing:
 def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Standing:
     """Compare the ledger with Kafka, as the next plan would.
 
-    Args:
-        pipeline: the declaration.
-        row: the answer of `overview_of`.
-        ledger: an open session.
-        source: the pipeline's Kafka.
+    ``row`` is the answer of `overview_of`.
 
     Raises:
         SourceUnavailableError, SourceError: Kafka does not answer, or refuses.

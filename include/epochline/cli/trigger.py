@@ -87,8 +87,8 @@ def trigger(
     if as_json:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id, "state": state, "epoch": epoch}))
     else:
-        of_epoch = None if epoch is None or state == "success" else {"epoch": epoch["epoch_id"]}
-        known = None if of_epoch is None else _ask(ledger, pipeline, "epoch_standing", **of_epoch)
+        of_epoch = None if epoch is None or state == "success" else {"epoch_id": epoch["epoch_id"]}
+        known = None if of_epoch is None else _ask(ledger, pipeline, "page_epoch", **of_epoch)
         then = None if known is None else next_step(known)
         if epoch is None and state != "success":
             then = _patiently(why_it_failed, api, pipeline, run_id)

@@ -1,17 +1,21 @@
-"""Resolves the settings of an epoch: defaults < file < profile < declaration < conf of the run. Pure.
+"""Resolves the settings of an epoch: defaults < settings file < profile < declaration < conf of the run.
 
 The epoch's row records each setting with its value and the place that decided it.
 """
 
 from __future__ import annotations
 
+import os
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.restart import Endless, NoRestart, RestartStrategy
 from epochline.declare.settings import OnCancel, PerRun, Settings, profile
@@ -172,3 +176,41 @@ def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
         return PerRun(**given)
     except DeclarationError as error:
         raise ConfigurationError(f"the conf of the run: {error}. Nothing was planned.") from error
+
+
+def settings_file() -> Path:
+    """``EPOCHLINE_SETTINGS``, or ``include/epochline.toml`` of the project."""
+    named = os.environ.get("EPOCHLINE_SETTINGS")
+    return Path(named) if named else project_folder() / "include" / "epochline.toml"
+
+
+def file_settings() -> Settings:
+    """Read ``[settings]`` of the settings file. Returns defaults if the default file does not exist.
+
+    Raises `ConfigurationError` if the file that ``EPOCHLINE_SETTINGS`` names is missing, or a file cannot be read.
+    """
+    path = settings_file()
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if "EPOCHLINE_SETTINGS" not in os.environ:
+            return Settings()
+        raise ConfigurationError(f"EPOCHLINE_SETTINGS names {path}, which does not exist.") from None
+    try:
+        tables = tomllib.loads(text)
+        strangers = sorted(set(tables) - {"settings"})
+        if strangers:
+            raise ConfigurationError(f"{path}: unknown: {', '.join(strangers)}; only [settings] is supported.")
+        return Settings(**tables.get("settings", {}))
+    except (tomllib.TOMLDecodeError, DeclarationError, TypeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def epoch_folder(declared: str, pipeline: str) -> Path:
+    """The folder of a pipeline's epoch files below the setting ``epoch_files``: absolute, and not created here.
+
+    A relative setting is below ``$EPOCHLINE_HOME``, or below ``.epochline`` of the checkout.
+    """
+    named = os.environ.get("EPOCHLINE_HOME")
+    home = Path(named).expanduser() if named else Path(__file__).resolve().parents[3] / ".epochline"
+    return (home / Path(declared).expanduser() / pipeline).absolute()

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from epochline.config.epoch_files import epoch_folder
-from epochline.config.resolve import recorded_value
+from epochline.config.resolve import epoch_folder, recorded_value
 from epochline.errors import LedgerError, SavepointFileError
 from epochline.ports import Ledger
 

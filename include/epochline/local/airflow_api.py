@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-from epochline.errors import AirflowUnavailableError, StackError, rebuilt
+from epochline.errors import AirflowUnavailableError, StackError, one_line, rebuilt
 
 # Requests to loopback must not go through a proxy of the environment.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -226,7 +226,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
     try:
         detail = json.load(error)["detail"]
         said = detail["reason"] if isinstance(detail, dict) else detail
-        return " ".join(str(said).split())[:300]
+        return one_line(said)[:300]
     except (ValueError, KeyError, TypeError, OSError):
         return ""
 

@@ -111,7 +111,7 @@ class JarSet:
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
         try:
             command = [
-                str(java.executable), "-jar", str(_ivy_jar()), "-ivy", str(self._ivy),
+                str(java), "-jar", str(_ivy_jar()), "-ivy", str(self._ivy),
                 "-cache", str(self._cache / "ivy"), "-types", "jar", "bundle",
                 "-retrieve", f"{draft}/[artifact]-[revision].[ext]",
             ]  # fmt: skip

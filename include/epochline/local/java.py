@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from epochline.errors import StackError
@@ -18,15 +17,6 @@ _HINT = (
     " openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install"
     " openjdk@21`), or set JAVA_HOME to an installed one"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Java:
-    """An installed Java."""
-
-    executable: Path
-    version: str
-    major: int
 
 
 def java_executable(environment: Mapping[str, str] | None = None) -> Path:
@@ -44,8 +34,8 @@ def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     return Path(java)
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java of `$JAVA_HOME`, else of `$PATH`.
+def find_java(environment: Mapping[str, str] | None = None) -> Path:
+    """As `java_executable`, of a supported version.
 
     Raises `StackError` if no Java was found, it does not run, or it has another version.
     """
@@ -64,4 +54,4 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     # Java 8 and older report 1.8 and the like: their first number is 1, which is refused as well.
     if int(match.group(1)) not in SUPPORTED:
         raise StackError(f"{java} is Java {version}. {_HINT}")
-    return Java(executable=java, version=version, major=int(match.group(1)))
+    return java

@@ -15,7 +15,7 @@ from epochline.local import credentials
 from epochline.local.home import Home, write_private
 from epochline.local.jars import KAFKA, JarSet, kafka_jars
 from epochline.local.java import find_java
-from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server, java_environment
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Kafka(Server):
         """Start the broker if it does not run. The first start fetches the jars and formats the storage."""
         if self.pid is not None:
             return
-        java = str(find_java().executable)
+        java = str(find_java())
         class_path = f"{kafka_jars(report)[0].parent}/*"
         self.folder.mkdir(mode=0o700, exist_ok=True)
         config = self._configure()
@@ -95,8 +95,8 @@ class Kafka(Server):
 
     def health(self) -> str | None:
         """None if the broker is unfenced, its controller answers and each partition has a leader; else the problem."""
-        if not is_listening(self.port):
-            return super().health()
+        if (closed := super().health()) is not None:
+            return closed
         # Imported here and below, because stopping a stack needs no client.
         from kafka.errors import KafkaError
 

@@ -22,7 +22,7 @@ from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server
 
 SUPERUSER = "postgres"
@@ -136,8 +136,8 @@ class Postgres(Server):
 
     def health(self) -> str | None:
         """None if the superuser's query is answered; else what is wrong."""
-        if not is_listening(self.port):
-            return super().health()
+        if (closed := super().health()) is not None:
+            return closed
         try:
             with self._superuser() as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT pg_is_in_recovery()")

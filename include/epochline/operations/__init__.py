@@ -3,21 +3,16 @@
 from typing import Any
 
 from epochline.operations.abort import Abort
-from epochline.operations.accept_ledger import AcceptLedger
-from epochline.operations.accept_state import AcceptState
+from epochline.operations.accept import AcceptLedger, AcceptState
 from epochline.operations.action import Action, ActionPreview, DirectAction, Done, Parameters, Request, Subject
 from epochline.operations.adopt_topic import AdoptTopic
-from epochline.operations.dag_runs import PublishDue, Retry
 from epochline.operations.declare_loss import DeclareLoss
-from epochline.operations.drop import Drop
 from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
-from epochline.operations.janitor import STALE_AFTER, Tidied, tidy
-from epochline.operations.log_ends import refresh_log_ends
-from epochline.operations.pause import Pause, Resume
+from epochline.operations.janitor import STALE_AFTER, Tidied, refresh_log_ends, tidy
 from epochline.operations.requeue import Requeue
-from epochline.operations.restore import Restore
-from epochline.operations.savepoint import DeleteSavepoint, MakeSavepoint
+from epochline.operations.runs import Drop, Pause, PublishDue, Resume, Retry
+from epochline.operations.savepoint import DeleteSavepoint, MakeSavepoint, Restore
 
 ACTIONS: dict[str, Action[Any, Any]] = {
     action.name: action

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from epochline.coordinator.abort import abort_in
@@ -16,6 +18,14 @@ _EFFECT = {
     EpochState.PRE_COMMITTED: "its sealed rows, which the next run would commit, are discarded and staged again",
     EpochState.ABORTED: "it is aborted already; what is left of its staging is discarded",
 }
+
+
+def aborting(epoch: object, state: EpochState, run: object, *, attempt: int, offsets: int, rows: int) -> Sequence[str]:
+    """What an abort does, for page and terminal."""
+    return (
+        f"{epoch} is {state}, planned by {run}: {offsets} offsets, attempt {attempt}, {rows} rows staged",
+        f"{_EFFECT[state]}; no offset moves",
+    )
 
 
 class AbortParameters(Parameters):
@@ -40,7 +50,7 @@ class Abort(DirectAction[AbortParameters, None]):
             raise EpochNotFoundError(f"the ledger has no epoch {parameters.epoch} of a pipeline {subject.name!r}.")
         attempt = tx.attempts.live(epoch)
         rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
-        offsets = sum(len(one.range) for one in tx.epochs.ranges(epoch))
+        offsets = sum(len(planned.range) for planned in tx.epochs.ranges(epoch))
         before = {"state": str(epoch.state), "attempt": epoch.attempt}
         if epoch.state is EpochState.COMMITTED:
             return ActionPreview(
@@ -49,11 +59,7 @@ class Abort(DirectAction[AbortParameters, None]):
                 " rows; a committed epoch cannot be aborted.",
             )  # fmt: skip
         return ActionPreview(
-            lines=(
-                f"{epoch} is {epoch.state}, planned by {epoch.run}: {offsets} offsets, attempt {epoch.attempt}, {rows}"
-                " rows staged",
-                f"{_EFFECT[epoch.state]}; no offset moves",
-            ),
+            lines=aborting(epoch, epoch.state, epoch.run, attempt=epoch.attempt, offsets=offsets, rows=rows),
             before=before,
             after={"state": str(EpochState.ABORTED), "attempt": epoch.attempt},
             epoch_id=epoch.epoch_id,

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from epochline.coordinator.evidence import pausing_where_behind
+from epochline.coordinator.group import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
@@ -200,11 +202,14 @@ def refused(reason: str, *, lines: Sequence[str] = ()) -> ActionPreview:
     return ActionPreview(lines=lines, before={}, after={}, refusal=reason)
 
 
-def was_dropped(pipeline: str, dropped: object) -> ActionPreview:
-    """The refusal of an action on a pipeline that was dropped.
+def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> None:
+    """Refuse a Kafka that went back in time, and pause the pipeline once.
 
-    Args:
-        pipeline: its name.
-        dropped: by whom, when and why, as text.
+    Raises:
+        KafkaBehindError: as `ConsumerGroup.refuse_older`.
+        SourceUnavailableError: Kafka does not answer.
     """
-    return refused(f"{pipeline} was dropped {dropped}; nothing of it runs any more.")
+    with ledger.transaction() as tx:
+        last = tx.receipts.last_mirror(pipeline.name)
+    with pausing_where_behind(ledger, pipeline.name):
+        ConsumerGroup.observe(source, pipeline, last).refuse_older()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import Field
@@ -97,12 +97,8 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
         gaps = lost_ranges(heads, seen.view)
         if not gaps:
             return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
-        total = sum(len(one.range) for one in gaps)
         return ActionPreview(
-            lines=(
-                *(f"{one.tp}: offsets {one.range}, {len(one.range)} of them, are declared lost" for one in gaps),
-                f"{total} offsets will never be read; {subject.name} goes on behind them. This cannot be undone.",
-            ),
+            lines=declaring_loss(subject.name, {str(gap.tp): gap.range for gap in gaps}),
             before={"heads": {str(one.tp): one.range.start for one in gaps}},
             after={
                 "heads": {str(one.tp): one.range.until for one in gaps},
@@ -130,6 +126,15 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             return [f"{subject.name} goes on at {', '.join(f'{one.tp}: {one.range.until}' for one in gaps)}"]
 
         return show
+
+
+def declaring_loss(pipeline: str, lost: Mapping[str, OffsetRange]) -> Sequence[str]:
+    """What a declared loss of these offsets means, for page and terminal."""
+    total = sum(map(len, lost.values()))
+    return (
+        *(f"{partition}: offsets {gap}, {len(gap)} of them, are declared lost" for partition, gap in lost.items()),
+        f"{total} offsets will never be read; {pipeline} goes on behind them. This cannot be undone.",
+    )
 
 
 def _holes(tx: Transaction, subject: Subject, seen: Found) -> ActionPreview:

@@ -17,8 +17,7 @@ from epochline.coordinator.intent import (
 )
 from epochline.coordinator.recover import recover
 from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import Action, P, Request, Seen, Subject, record
-from epochline.operations.older_kafka import refuse_older_kafka
+from epochline.operations.action import Action, P, Request, Seen, Subject, record, refuse_older_kafka
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, Run
 

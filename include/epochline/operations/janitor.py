@@ -1,16 +1,19 @@
-"""Clean up after runs whose teardown never ran. Repeatable, and safe while epochs run."""
+"""What a schedule does for all pipelines: clean up after lost runs, and ask Kafka where logs end. Repeatable."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
-from epochline.ports import Ledger
+from epochline.declare.pipeline import Pipeline
+from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import EpochState, Run
+from epochline.protocol.inputs import in_ledger
+from epochline.protocol.quantities import counted
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ class Tidied:
 
     def lines(self) -> list[str]:
         """What was found, as lines for people."""
-        lines = [f"{self.swept} left-over staging{'' if self.swept == 1 else 's'} dropped"]
+        lines = [f"{counted(self.swept, 'left-over staging')} dropped"]
         lines += [f"{epoch} was planned and left alone; it is aborted, its range is free" for epoch in self.ended]
         lines += [
             f"epochline_staging.{table} belongs to no attempt that the ledger knows; it was left as it is"
@@ -41,7 +44,7 @@ class Tidied:
 
 
 def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> Tidied:
-    """Drop unneeded staging, end abandoned epochs, and report unexplained tables.
+    """Drop unneeded staging, end abandoned epochs, and report unexplained tables; safe while epochs run.
 
     Every epoch is checked again under its row lock. The next run commits a pre-committed epoch (INV-6).
 
@@ -70,3 +73,36 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
     for table in unexplained:
         log.warning("staging.unexplained table=epochline_staging.%s", table)
     return Tidied(swept=swept, ended=tuple(ended), unexplained=unexplained)
+
+
+def refresh_log_ends(ledger: Ledger, source: OffsetSource, pipelines: Sequence[Pipeline], connection: str) -> int:
+    """Store where the logs of pipelines begin and end, and how long Kafka keeps them; return the number of partitions.
+
+    For the pages; it decides nothing. Four requests to Kafka and one transaction, however many pipelines there are. A
+    pipeline that has never planned is not in the ledger, and nothing is stored for it.
+
+    Args:
+        ledger: of all the pipelines.
+        source: the Kafka behind the connection.
+        pipelines: the declarations.
+        connection: its id. A source of another connection is left out.
+
+    Raises:
+        SourceError: Kafka does not answer, or refuses.
+        LedgerError: the ledger does not answer.
+    """
+    kafkas = {
+        pipeline.name: {name: kafka for name, kafka in pipeline.kafka_sources.items() if kafka.connection == connection}
+        for pipeline in pipelines
+    }
+    ends = source.log_ends([kafka for sources in kafkas.values() for kafka in sources.values()])
+    with ledger.transaction() as tx:
+        for pipeline, sources in sorted(kafkas.items()):
+            own = [
+                replace(end, tp=in_ledger(name, end.tp))
+                for name, kafka in sources.items()
+                for end in ends
+                if kafka.reads(end.tp.topic)
+            ]
+            tx.chain.keep_log_ends(pipeline, own)
+    return len(ends)

@@ -22,9 +22,8 @@ from epochline.coordinator.intent import (
 from epochline.coordinator.recover import recover
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
-from epochline.operations.action import ActionPreview, Request, Subject, record
+from epochline.operations.action import ActionPreview, Request, Subject, record, refuse_older_kafka
 from epochline.operations.epoch_action import refuse_unfinished
-from epochline.operations.older_kafka import refuse_older_kafka
 from epochline.operations.restorable import Logs, cut_off_since, logs_of, not_declared, shown_for_good
 from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.data_loss import cannot_be_read_again

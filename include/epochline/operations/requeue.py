@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pydantic import Field
 
 from epochline.coordinator.intent import EpochDraft
@@ -49,16 +51,12 @@ class Requeue(EpochAction[RequeueParameters, None]):
         found = tx.quarantine.selected(subject.name, selection)
         if not found:
             return refused(f"{subject.name}: no record in the quarantine fits, or each was requeued before.")
-        total = sum(found.values())
         counts = {f"{topic}-{partition}": records for (topic, partition), records in found.items()}
         return ActionPreview(
-            lines=(
-                *(f"{name}: {records} quarantined records are read again" for name, records in counts.items()),
-                f"{total} records of {subject.name} go through today's parse in an epoch of their own; no offset moves",
-            ),
+            lines=requeuing(subject.name, counts),
             epochs=1,
             before={"quarantined": counts},
-            after={"requeued": parameters.model_dump(exclude_none=True) | {"records": total}},
+            after={"requeued": parameters.model_dump(exclude_none=True) | {"records": sum(counts.values())}},
         )
 
     def draft(
@@ -73,6 +71,15 @@ class Requeue(EpochAction[RequeueParameters, None]):
         if own.kind is not EpochKind.REQUEUE:
             return f"it is no requeue, but {own.kind}"
         return None if tx.quarantine.claims_are_free(own) else "another epoch requeued some of its records"
+
+
+def requeuing(pipeline: str, counts: Mapping[str, int]) -> Sequence[str]:
+    """What a requeue of so many records of each partition does, for page and terminal."""
+    total = sum(counts.values())
+    return (
+        *(f"{partition}: {records} quarantined records are read again" for partition, records in counts.items()),
+        f"{total} records of {pipeline} go through today's parse in an epoch of their own; no offset moves",
+    )
 
 
 def _selection(parameters: RequeueParameters, generation: int) -> Selection:

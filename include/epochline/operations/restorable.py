@@ -1,4 +1,4 @@
-"""Why a pipeline cannot go back to a savepoint, or a new one cannot begin from it (C12, C13)."""
+"""Why a pipeline cannot go back to a savepoint, or a new one cannot begin from it."""
 
 from __future__ import annotations
 
@@ -59,22 +59,11 @@ def cut_off_since(tx: Transaction, epoch: Epoch) -> str | None:
 
 
 def obstacle(
-    tx: Transaction,
-    declared: Pipeline,
-    found: Savepoint,
-    row: PipelineRow,
-    undone: Sequence[int] | None,
-    seen: Logs,
+    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
 ) -> str | None:
     """The first reason against going back; None if going back is allowed.
 
-    Args:
-        tx: holds the pipeline's row.
-        declared: the pipeline that goes back or begins.
-        found: the savepoint.
-        row: the pipeline's row.
-        undone: the epochs that would be undone; None for a new pipeline.
-        seen: what Kafka holds now.
+    ``tx`` holds the pipeline's row. ``undone`` are the epochs that would be undone; None for a new pipeline.
 
     Raises:
         DeclarationError: the declaration changed a field that must not change.
@@ -123,12 +112,7 @@ def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> 
 
 
 def _obstacles(
-    tx: Transaction,
-    declared: Pipeline,
-    found: Savepoint,
-    row: PipelineRow,
-    undone: Sequence[int] | None,
-    seen: Logs,
+    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
 ) -> Iterator[str]:
     dropped = tx.operators.standing(declared.name).dropped
     if dropped is not None:
@@ -193,12 +177,7 @@ def _declared_otherwise(tx: Transaction, declared: Pipeline, found: Savepoint, *
 
 
 def _unreadable(
-    tx: Transaction,
-    declared: Pipeline,
-    found: Savepoint,
-    row: PipelineRow,
-    undone: Sequence[int] | None,
-    seen: Logs,
+    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
 ) -> Iterator[str]:
     """Partitions that Kafka no longer holds from their restored head on, and undone records that it no longer holds."""
     known = found.cluster_id if undone is None else row.cluster_id

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from epochline.errors import Failure, rebuilt
+from epochline.errors import Failure, one_line, rebuilt
 
 _LONGEST = 4000
 
 GIVEN_UP_AFTER = 3
 """So many attempts of an epoch that fail in the same way are no failure that passes (ADR 0049)."""
-
-_NUMBER = re.compile(r"attempt \d+ of ")
 
 _COUNTED = re.compile(r"\b(attempt|epoch) \d+")
 _REPLACED = re.compile(r"(^|; )attempt \d+ took its place$")
@@ -56,7 +54,7 @@ class RecordedError:
         command: str | None = getattr(error, "command", None)
         if said is None:
             said = str(error) if command is None else getattr(error, "said", str(error))
-        return cls(error_class=type(error).__name__, said=" ".join(said.split()), command=command)
+        return cls(error_class=type(error).__name__, said=one_line(said), command=command)
 
     def __str__(self) -> str:
         return f"{self.error_class}: {self.said}"[:_LONGEST]
@@ -85,11 +83,14 @@ def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
     """
     if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
         return 0
-    error_class, error = newest_first[0][0], _NUMBER.sub("", newest_first[0][1] or "")
-    alike = takewhile(
-        lambda one: one[0] == error_class and _NUMBER.sub("", one[1] or "").startswith(error), newest_first
-    )
+    error_class, error = newest_first[0][0], _without_numbers(newest_first[0][1])
+    alike = takewhile(lambda one: one[0] == error_class and _without_numbers(one[1]).startswith(error), newest_first)
     return sum(1 for _ in alike)
+
+
+def _without_numbers(error: str | None) -> str:
+    """An error without the numbers of attempts and epochs, by which errors of one cause differ."""
+    return _COUNTED.sub(r"\1", error or "")
 
 
 def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[str, Any]]]:
@@ -112,7 +113,7 @@ def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[s
 def _is_one_error(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if one["error"] is None or other["error"] is None:
         return False
-    shorter, longer = sorted((_COUNTED.sub(r"\1", _REPLACED.sub("", row["error"])) for row in (one, other)), key=len)
+    shorter, longer = sorted((_without_numbers(_REPLACED.sub("", row["error"])) for row in (one, other)), key=len)
     return longer.startswith(shorter) and bool(shorter) is bool(longer)
 
 

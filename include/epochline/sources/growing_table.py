@@ -13,7 +13,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 
 from epochline.config.connections import Connection, libpq_url
 from epochline.declare.text_settings import TEXT_SETTINGS, UTF8
-from epochline.errors import SourceError, SourceUnavailableError
+from epochline.errors import SourceError, SourceUnavailableError, one_line
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.growth import Growth, drawn, examine, open_writers, why_not
 
@@ -181,7 +181,7 @@ class GrowingTable:
                 yield session
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             # libpq's message names host, port, user and database, but never the password.
-            said = " ".join(str(error).split())
+            said = one_line(error)
             raise SourceUnavailableError(f"table {self._name}: PostgreSQL does not answer: {said}") from None
         except psycopg2.Error as error:
             # The driver's text may quote a value; the primary message names objects.

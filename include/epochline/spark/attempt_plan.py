@@ -13,12 +13,11 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
-from epochline.postgres.ledger.parts import refused_records
 from epochline.postgres.queries.named import statement
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
-from epochline.protocol.refused import Refused
+from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.connection import transaction
@@ -91,7 +90,9 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     refused: Refused = {}
     if declaration.bad_records == "quarantine":
         failpoint("job.refused")
-        refused = refused_records(cursor, pipeline, epoch_id, generation)
+        epoch = {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation}
+        cursor.execute(statement("refused_records"), epoch)
+        refused = by_partition(cursor.fetchall())
     ticket = StagingTicket(
         pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
         application_name=attempt.application_name, tables=tables, generation=generation, token=token,
@@ -109,7 +110,7 @@ def _event_times(
 ) -> TimeStanding:
     awake = {tuple(place) for place in unread or ()}
     failpoint("job.watermark")
-    cursor.execute(statement("watermark_before"), {"pipeline": declared.name, "epoch_id": epoch_id})
+    cursor.execute(statement("watermark_left"), {"pipeline": declared.name, "before": epoch_id})
     left = cursor.fetchone()
     failpoint("job.event_times")
     cursor.execute(statement("event_times"), {"pipeline": declared.name})

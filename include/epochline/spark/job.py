@@ -21,7 +21,7 @@ from epochline.errors import (
     rebuilt,
 )
 from epochline.failpoints import failpoint
-from epochline.postgres.ledger.parts import end_job, record_error, standing
+from epochline.postgres.ledger.parts import end_job, is_live, record_error
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.inputs import belongs_to
@@ -151,8 +151,7 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
     if isinstance(ours, EpochFencedError):
         return ours
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:
-        attempt = standing(cursor, ticket.attempt_id)
-        if attempt is None or not attempt.live:
+        if not is_live(cursor, ticket.attempt_id):
             return EpochFencedError(f"{ticket}: was fenced or sealed while its job ran; nothing it wrote counts")
     if ours is None and isinstance(error, psycopg2.OperationalError):
         return LedgerUnavailableError(f"{ticket}: {one_line(error)}")

@@ -18,9 +18,9 @@ from epochline.postgres.ledger.parts import (
     Part,
     first_parts,
     insert_parts,
+    is_live,
     record_fenced_write,
     refuse_rows,
-    standing,
 )
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable, StagingTicket
@@ -188,15 +188,13 @@ class PartTransaction:
 
     def _live(self) -> bool:
         with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            attempt = standing(cursor, self.ticket.attempt_id)
-        return attempt is not None and attempt.live
+            return bool(is_live(cursor, self.ticket.attempt_id))
 
     def _refused(self, what: str) -> EpochFencedError:
         """Record the refused write of this session in a separate transaction."""
         attempt_id = self.ticket.attempt_id
         with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            attempt = standing(cursor, attempt_id)
-            if attempt is not None and not attempt.live:
+            if is_live(cursor, attempt_id) is False:
                 record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
         return EpochFencedError(
             f"{self.ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"

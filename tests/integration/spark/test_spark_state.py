@@ -12,7 +12,7 @@ from epochline.config.discovery import find
 from epochline.coordinator import commit, plan, preview
 from epochline.declare.names import split_table
 from epochline.errors import EpochlineError, StateError
-from epochline.operations.accept_state import AcceptState
+from epochline.operations.accept import AcceptState
 from epochline.protocol.epoch import Epoch
 from tests.integration.spark.conftest import ROOT, Runs, Servers
 

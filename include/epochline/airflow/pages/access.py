@@ -1,7 +1,12 @@
-"""Who may see what: Airflow's own users and rights. A pipeline is seen by everybody who may read its DAG's runs."""
+"""What a request may see, by Airflow's own users and rights, and how it reads the ledger: in one moment.
+
+A pipeline is seen by everybody who may read its DAG's runs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -14,9 +19,18 @@ from airflow.utils.session import create_session
 from fastapi import HTTPException, Request
 from sqlalchemy import select
 
+from epochline.airflow.connections import adapters
+from epochline.airflow.reading import Snapshot, snapshot
 from epochline.declare.names import pipeline_uri
+from epochline.errors import ConfigurationError
 
-__all__ = ["GetUserDep", "declared", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "readable"]
+__all__ = [
+    "GetUserDep", "declared", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "path_of", "read",
+    "readable",
+]  # fmt: skip
+
+CONNECTION = "epochline_reader"
+"""Airflow connection of the login that the pages read with. It is a member of the role ``epochline_reader``."""
 
 may_see_pages = requires_access_view(AccessView.PLUGINS)
 """Refuses an anonymous request by 401, and a user who may not see what plugins show by 403."""
@@ -72,3 +86,41 @@ def readable(pipelines: list[str], user: BaseUser) -> set[str]:
             user=user,
         )
     }
+
+
+def path_of(request: Request) -> str:
+    """The path of a request within the pages."""
+    root, whole = request.scope.get("root_path", ""), request.url.path
+    return "/" + whole.removeprefix(root).removeprefix("/")
+
+
+def dsn() -> str:
+    """Where the pages read.
+
+    Raises:
+        ConfigurationError: Airflow has no such connection, or it names no host or database.
+    """
+    try:
+        return adapters().postgres_dsn(CONNECTION)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error} Its login is a member of the role epochline_reader, in the database of the ledger."
+        ) from error
+
+
+def read(view: Callable[[Snapshot], Any], *, inspect: bool = False) -> Any:
+    """What a view finds in one moment of the ledger. A view that finds nothing is answered by 404.
+
+    Args:
+        view: reads.
+        inspect: also the bytes and reasons of quarantined records; for a user who may edit the DAG's runs.
+    """
+    with snapshot(dsn(), inspect=inspect) as ledger:
+        found = view(ledger)
+    if found is None:
+        raise HTTPException(
+            404,
+            "The ledger knows no such pipeline or epoch, and Airflow has no DAG of such a pipeline. A DAG that is no"
+            " pipeline of Epochline has no page.",
+        )
+    return found

@@ -11,8 +11,7 @@ from fastapi.responses import RedirectResponse
 
 from epochline.airflow.acts import ACTS, Act
 from epochline.airflow.pages import runs, tokens
-from epochline.airflow.pages.access import GetUserDep, edits, from_here, may_edit_dag
-from epochline.airflow.pages.answers import path_of, read
+from epochline.airflow.pages.access import GetUserDep, edits, from_here, may_edit_dag, path_of, read
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot

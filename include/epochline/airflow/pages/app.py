@@ -14,13 +14,30 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from epochline.airflow.pages import act_routes, quarantine_routes
-from epochline.airflow.pages.access import GetUserDep, declared, edits, may_read_dag, may_see_pages, readable
+from epochline.airflow.pages import act_routes
+from epochline.airflow.pages.access import (
+    GetUserDep,
+    declared,
+    edits,
+    may_edit_dag,
+    may_read_dag,
+    may_see_pages,
+    path_of,
+    read,
+    readable,
+)
 from epochline.airflow.pages.act_routes import offered
-from epochline.airflow.pages.answers import path_of, read
-from epochline.airflow.pages.quarantine_routes import sample
+from epochline.airflow.pages.quarantine import (
+    Place,
+    QuarantineFilter,
+    QuarantineView,
+    quarantine_view,
+    record_view,
+    records_view,
+)
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import (
+    SOME,
     EpochView,
     HistoryFilter,
     PipelinesView,
@@ -31,7 +48,7 @@ from epochline.airflow.pages.views import (
     pipelines_view,
 )
 from epochline.airflow.reading import Snapshot
-from epochline.errors import EpochlineError
+from epochline.errors import EpochlineError, LedgerError
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -45,6 +62,7 @@ HEADERS = {
 }
 _STATIC = Path(__file__).with_name("static")
 Chosen = Annotated[HistoryFilter, Query()]
+Records = Annotated[QuarantineFilter, Query()]
 
 
 class SecurityHeaders:
@@ -111,7 +129,7 @@ def epoch_of_one_run(request: Request, dag_id: str, run_id: str, user: GetUserDe
 
 def _page_of_epoch(request: Request, dag_id: str, view: EpochView, user: Any) -> Response:
     may_act = edits(dag_id, user)
-    return page("epoch.html", path_of(request), view=view, may_act=may_act, sample=sample(view) if may_act else None)
+    return page("epoch.html", path_of(request), view=view, may_act=may_act, sample=_sample(view) if may_act else None)
 
 
 @html.get("/static/{name}")
@@ -152,6 +170,43 @@ def epoch_as_json(dag_id: str, epoch_id: int) -> dict[str, Any]:
     return _encoded(read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id)))
 
 
+@html.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])
+def quarantine(request: Request, dag_id: str, chosen: Records, user: GetUserDep) -> Response:
+    """The records that epochs of a pipeline set aside."""
+    inspect = edits(dag_id, user)
+    view = read(partial(quarantine_view, pipeline=dag_id, chosen=chosen, inspect=inspect), inspect=inspect)
+    return page("quarantine.html", path_of(request), view=view, chosen=chosen, may_act=inspect)
+
+
+@html.get("/pipelines/{dag_id}/quarantine/record", dependencies=[Depends(may_read_dag), Depends(may_edit_dag)])
+def one_record(request: Request, dag_id: str, place: Annotated[Place, Query()]) -> Response:
+    """One record: its place, reason, bytes and headers."""
+    view = read(partial(record_view, pipeline=dag_id, place=place), inspect=True)
+    return page("record.html", path_of(request), view=view)
+
+
+@json.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])
+def quarantine_as_json(dag_id: str, chosen: Records) -> dict[str, Any]:
+    """Places of quarantined records, without bytes and reasons. `after` of the next page is the last record's place."""
+    view = read(partial(quarantine_view, pipeline=dag_id, chosen=chosen, inspect=False))
+    encoded: dict[str, Any] = jsonable_encoder({"records": view.records.rows, "after": view.after})
+    return encoded
+
+
+def _sample(view: EpochView) -> QuarantineView | None:
+    """The first quarantined records of an epoch with reason and value; None without any, or without the role."""
+    row = view.epoch.rows[0]
+    if not view.quarantined.rows:
+        return None
+    chosen = QuarantineFilter(epoch=row["epoch_id"], size=SOME)
+    seen = partial(records_view, pipeline=row["pipeline"], chosen=chosen, inspect=True)
+    try:
+        found: QuarantineView = read(seen, inspect=True)
+    except LedgerError:  # The page of the quarantine names the role that the login lacks.
+        return None
+    return found
+
+
 def _encoded(view: Any) -> dict[str, Any]:
     encoded: dict[str, Any] = jsonable_encoder(as_json(view))
     return encoded
@@ -161,7 +216,7 @@ def _openapi() -> dict[str, Any]:
     return get_openapi(
         title="Epochline's ledger",
         version="1",
-        routes=[*json.routes, *quarantine_routes.json.routes],
+        routes=json.routes,
         servers=[{"url": ".."}],
     )
 
@@ -193,6 +248,6 @@ def create_app() -> FastAPI:
         exception_handlers={StarletteHTTPException: _refused, EpochlineError: _refused},
     )  # fmt: skip
     app.add_middleware(SecurityHeaders)
-    for router in (json, quarantine_routes.json, quarantine_routes.html, act_routes.html, html):
+    for router in (json, act_routes.html, html):
         app.include_router(router)
     return app

@@ -21,19 +21,14 @@ _ORDER = ("COMMITTED", "PRE_COMMITTED", "PLANNED", "ABORTED")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One coloured rectangle of a chart.
-
-    Args:
-        kind: the name of its colour in the stylesheet.
-        column: its number from the left; 0 for a lying bar.
-        at: where it begins: from the left of a lying bar, from the top of a standing one.
-        length: in the unit of the chart.
-        value: what it stands for.
-    """
+    """One coloured rectangle of a chart, in the units of the chart."""
 
     kind: str
+    """The name of its colour in the stylesheet."""
     column: int
+    """From the left; 0 for a lying bar."""
     at: float
+    """From the left of a lying bar, from the top of a standing one."""
     length: float
     value: float
 
@@ -59,11 +54,7 @@ def phases(row: Mapping[str, Any]) -> Sequence[Bar]:
 
 
 def by_hour(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, int]]:
-    """The epochs of each of 24 hours by state; hour 0 is the oldest.
-
-    Args:
-        rows: of the statement ``page_day``, of one pipeline.
-    """
+    """The epochs of each of 24 hours by state, from a pipeline's rows of ``page_day``; hour 0 is the oldest."""
     hours: dict[int, dict[str, int]] = {}
     for row in rows:
         of_hour = hours.setdefault(min(max(row["hour"], 0), HOURS - 1), {})
@@ -72,13 +63,7 @@ def by_hour(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, int]
 
 
 def day(hours: Mapping[int, Mapping[str, int]], most: int, height: float = 20.0) -> Sequence[Bar]:
-    """The epochs of 24 hours, a column per hour.
-
-    Args:
-        hours: from `by_hour`.
-        most: the number of epochs of a column that is as high as the chart.
-        height: of the chart.
-    """
+    """The epochs of 24 hours, from `by_hour`. A column of ``most`` epochs is as high as the chart."""
     bars = []
     for hour, one in sorted(hours.items()):
         at = height
@@ -95,12 +80,7 @@ def line(
 ) -> str:
     """The points of a line, for ``<polyline points>``; unknown values are left out.
 
-    Args:
-        values: the oldest first.
-        times: of the values; the first one is at the left edge, the last one at the right edge.
-        most: the value at the top.
-        width: of the chart.
-        height: of the chart.
+    The first time is at the left edge, the last one at the right edge, and the value ``most`` at the top.
     """
     whole = (times[-1] - times[0]).total_seconds() or 1 if times else 1
     return " ".join(

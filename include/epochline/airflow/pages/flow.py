@@ -23,11 +23,7 @@ class Loss:
 
 
 def time_to_loss(row: Mapping[str, Any]) -> Loss:
-    """The least time until Kafka may delete an unread record.
-
-    Args:
-        row: of the statement ``page_pipelines`` or ``page_partitions``.
-    """
+    """The least time until Kafka may delete an unread record, by a row of ``page_pipelines`` or ``page_partitions``."""
     if row["lag"] is None:
         return Loss(text="unknown", tone="quiet", note="Kafka was not asked yet")
     if not row["lag"]:
@@ -73,11 +69,7 @@ class Rates:
 
 
 def rates(rows: Sequence[Mapping[str, Any]]) -> Rates:
-    """The rates over some epochs.
-
-    Args:
-        rows: of the statement ``page_flow``.
-    """
+    """The rates over some epochs, by their rows of ``page_flow``."""
     known = [row for row in rows if row["written"] is not None and row["seconds_between"]]
     busy = sum(row["seconds"] for row in rows)
     return Rates(

@@ -67,11 +67,11 @@ class PipelineLink(BaseOperatorLink):
 
 def _tasks_of_pipelines() -> list[type[Any]]:
     """Classes, imported when Airflow reads a DAG for its user interface: it loads plugins in every process."""
-    from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator
+    from epochline.airflow import operators
     from epochline.airflow.pre_commit import PreCommitOperator
-    from epochline.airflow.publishing import PublishOperator
 
-    return [PlanEpochOperator, PreCommitOperator, CommitEpochOperator, AbortEpochOperator, PublishOperator]
+    others = [operators.CommitEpochOperator, operators.AbortEpochOperator, operators.PublishOperator]
+    return [operators.PlanEpochOperator, PreCommitOperator, *others]
 
 
 def _run(ti_key: Any) -> str:

@@ -106,11 +106,7 @@ def quarantine_view(
 ) -> QuarantineView | None:
     """A page of the quarantine; None if the ledger does not know the pipeline.
 
-    Args:
-        ledger: one moment; of an inspector if ``inspect``.
-        pipeline: its name.
-        chosen: which records.
-        inspect: with reasons and the beginning of values, and filtered by reason.
+    An inspector (``inspect``) also gets reasons and the beginning of values, and may filter by reason.
     """
     if not ledger.ask("act_pipeline", pipeline=pipeline).rows:
         return None

@@ -110,10 +110,7 @@ def pipelines_view(
 ) -> PipelinesView:
     """All pipelines that the user may see, the most urgent first.
 
-    Args:
-        ledger: one moment.
-        may_see: those of the given pipelines that the user may see.
-        declared: pipelines that have a row even if the ledger does not know them.
+    Declared pipelines have a row even if the ledger does not know them.
     """
     found, day = ledger.ask("page_pipelines", pipeline=None), ledger.ask("page_day", pipeline=None)
     rows = found.rows + _not_started(found, declared)

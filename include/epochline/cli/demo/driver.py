@@ -22,16 +22,19 @@ _LOOK_EVERY_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """A killed driver: its attempt, and what was staged at that moment."""
+    """A killed driver: its process, its attempt, and what was staged at that moment."""
 
+    pid: int
     epoch_id: int
     attempt: int
     attempt_id: int
-    run_id: str
-    pid: int
     planned: int
-    received: int
     staged: Sequence[dict[str, Any]]
+
+    @property
+    def received(self) -> int:
+        """How many records were staged."""
+        return max(part["received"] or 0 for part in self.staged)
 
 
 def kill_while_staging(
@@ -40,14 +43,11 @@ def kill_while_staging(
     """Wait for an attempt, and kill its driver when parts of it are committed and it is not yet sealed.
 
     Args:
-        ledger: an open session, queried many times a second.
+        ledger: queried many times a second.
         home: of the stack; drivers of another stack are left alone.
-        pipeline: name of the pipeline.
-        give_up: whether to stop waiting; called while no attempt runs.
+        pipeline: its name.
+        give_up: whether to stop waiting, and return None; called while no attempt runs.
         missed: called with the epoch's id when a driver was too fast.
-
-    Returns:
-        The killed driver; None if ``give_up`` said so.
     """
     seen: set[int] = set()
     while True:
@@ -97,13 +97,5 @@ def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> C
     if manifest["written"]:
         return None
     staged = ask(ledger, "staged_by_attempt", attempt_id=attempt["attempt_id"])
-    return Caught(
-        epoch_id=attempt["epoch_id"],
-        attempt=attempt["attempt"],
-        attempt_id=attempt["attempt_id"],
-        run_id=attempt["run_id"],
-        pid=driver.pid,
-        planned=attempt["planned"],
-        received=max(one["received"] or 0 for one in staged),
-        staged=staged,
-    )
+    names = ("epoch_id", "attempt", "attempt_id", "planned")
+    return Caught(pid=driver.pid, staged=staged, **{name: attempt[name] for name in names})

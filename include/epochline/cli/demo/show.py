@@ -58,12 +58,7 @@ def demo(
 
 
 class Show:
-    """One demo.
-
-    Args:
-        log: the user's log; None to generate one.
-        lines: length of a generated log.
-    """
+    """One demo, with the user's log, or a generated one of so many lines."""
 
     def __init__(self, log: Path | None, lines: int) -> None:
         if log is not None and not log.is_file():
@@ -185,7 +180,8 @@ class Show:
         _wait(settled, f"epoch {caught.epoch_id} to be settled")
         if shown[-1][0] == "ABORTED":
             printing.say("its run gave up; the next run reads the range again")
-        show_attempts(database.ask(ledger, "attempts_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id))
+        attempts = database.ask(ledger, "page_attempts", pipeline=PIPELINE, epoch_id=caught.epoch_id, limit=None)
+        show_attempts(attempts[::-1])
         for write in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
             printing.say(
                 f"attempt {caught.attempt}, session {write['backend_pid']} on {write['host']}: {write['what']}"
@@ -274,7 +270,7 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
 
     Args:
         logs: files of the produced lines.
-        service: name of the target database in ``PGSERVICEFILE``.
+        service: name of the target database in ``PGSERVICEFILE``, which ``environment`` has.
         environment: ``PGSERVICEFILE`` and ``PGPASSFILE``.
 
     Returns:

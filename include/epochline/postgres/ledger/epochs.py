@@ -59,7 +59,7 @@ class PostgresEpochs(InTransaction):
         return self._one("epoch", pipeline=pipeline, epoch_id=epoch_id)
 
     def pipelines(self) -> Sequence[str]:
-        return [row.pipeline for row in self._run("known_pipelines")]
+        return [row.pipeline for row in self._run("pipelines")]
 
     def newest_committed(self, pipeline: str) -> Epoch | None:
         return self._one("newest_committed_epoch", pipeline=pipeline)
@@ -152,7 +152,7 @@ class PostgresEpochs(InTransaction):
         return self.lock(epoch.pipeline, epoch.epoch_id)
 
     def is_undone(self, epoch: Epoch) -> bool:
-        return self._run("undone_by", **key_of(epoch)).scalar_one() is not None
+        return self._run("epoch", **key_of(epoch)).one().undone_by is not None
 
     def supersede(self, epoch: Epoch) -> bool:
         replaced = {"pipeline": epoch.pipeline, "epochs": [epoch.replays]}

@@ -59,7 +59,7 @@ class PostgresHistory(InTransaction):
         self._run("keep_settings", **key_of(epoch), settings=json.dumps(settings))
 
     def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
-        settings: Mapping[str, Mapping[str, Any]] = self._run("settings_of_epoch", **key_of(epoch)).scalar_one()
+        settings: Mapping[str, Mapping[str, Any]] = self._run("epoch", **key_of(epoch)).one().settings
         return settings
 
     def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:

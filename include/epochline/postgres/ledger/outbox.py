@@ -39,8 +39,8 @@ def last_shown(connection: Connection, pipeline: str, sink: str) -> Shown | None
 
 def committed_as(connection: Connection, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
     """Whether this attempt of this epoch was committed for the sink according to the ledger."""
-    found = execute(connection, "committed_as", pipeline=pipeline, sink=sink, epoch_id=epoch_id, token=token)
-    return bool(found.scalar_one())
+    where = {"pipeline": pipeline, "sink": sink, "epoch_id": epoch_id, "token": token}
+    return bool(execute(connection, "committed_as", **where).scalar_one())
 
 
 def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None:

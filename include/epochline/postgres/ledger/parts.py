@@ -17,7 +17,7 @@ from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.refused import Refused, RefusedRow, by_partition
+from epochline.protocol.refused import RefusedRow
 
 PARSE = "_parse"
 """The name under which parse tasks of a job with a transform store their counts.
@@ -42,19 +42,6 @@ class Part:
     sink: str
     rows: int
     message: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStatus:
-    """Whether an attempt may still write."""
-
-    fenced: bool
-    sealed: bool
-
-    @property
-    def live(self) -> bool:
-        """The attempt is neither fenced nor sealed."""
-        return not (self.fenced or self.sealed)
 
 
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
@@ -165,12 +152,12 @@ def record_error(cursor: Cursor, attempt_id: int, error: RecordedError) -> bool:
     return cursor.rowcount == 1
 
 
-def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
-    """Whether the attempt may still write, as committed; None if there is no such attempt."""
+def is_live(cursor: Cursor, attempt_id: int) -> bool | None:
+    """Whether the attempt is neither fenced nor sealed, as committed; None if there is no such attempt."""
     failpoint("refused.standing")
-    cursor.execute(statement("attempt_status"), {"attempt_id": attempt_id})
+    cursor.execute(statement("attempt_is_live"), {"attempt_id": attempt_id})
     row = cursor.fetchone()
-    return None if row is None else AttemptStatus(fenced=row[0], sealed=row[1])
+    return None if row is None else bool(row[0])
 
 
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
@@ -189,12 +176,6 @@ def refuse_rows(cursor: Cursor, attempt_id: int, rows: Sequence[RefusedRow]) -> 
     """
     failpoint("refused.noted")
     cursor.execute(statement("keep_refused_rows"), {"attempt_id": attempt_id, **refused_values(rows)})
-
-
-def refused_records(cursor: Cursor, pipeline: str, epoch_id: int, generation: int) -> Refused:
-    """The records that a target refused in this epoch or an earlier one, and that this epoch sets aside."""
-    cursor.execute(statement("refused_records"), {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation})
-    return by_partition(cursor.fetchall())
 
 
 def refused_values(rows: Sequence[RefusedRow]) -> dict[str, list[Any]]:

@@ -44,7 +44,7 @@ class PostgresReceipts(InTransaction):
             self._run("write_receipt", **key_of(epoch), attempt_id=attempt.attempt_id, **receipt)
 
     def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
-        rows = self._run("received", pipeline=pipeline, epoch_id=epoch_id)
+        rows = self._run("receipts_of_epoch", pipeline=pipeline, epoch_id=epoch_id)
         return frozenset(row.sink for row in rows)
 
     def knows(self, pipeline: str, token: str) -> bool:

@@ -1,15 +1,20 @@
-"""A savepoint as a file: a zip archive with ``savepoint.json`` and the rows of each state table (C11).
+"""A savepoint as a file: a zip archive with ``savepoint.json`` and the rows of each state table.
 
 COPY writes the rows as text, under the settings that each transaction makes, so that the digest of imported rows can be
-compared with the saved digest.
+compared with the saved digest. Epochs leave such files in a folder, each under the epoch's number.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import IO, Any
 
 from psycopg2 import sql
@@ -27,6 +32,8 @@ from epochline.protocol.savepoint import SavedHead, Savepoint
 _DESCRIBED = "savepoint.json"
 _FORMAT = 1
 _HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
+_EPOCH_FILE = re.compile(r"epoch-(?P<epoch>\d+)\.zip")
+_DRAFT = re.compile(r"\.epoch-(?P<epoch>\d+)\.[0-9a-f]{32}")
 
 
 def write_file(
@@ -168,3 +175,83 @@ def _text(moment: datetime | None) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+def file_of(folder: Path, epoch_id: int) -> Path:
+    """The file of an epoch. Names sort in the order of the epochs."""
+    return folder / f"epoch-{epoch_id:010d}.zip"
+
+
+def files_in(folder: Path) -> Mapping[int, Path]:
+    """The epoch files in a folder, by epoch, in order; empty if there is no such folder.
+
+    Raises:
+        SavepointFileError: the folder cannot be read.
+    """
+    return _paths(folder, _EPOCH_FILE)
+
+
+def is_there(savepoint: Savepoint, folder: Path) -> bool:
+    """Whether the epoch's file is in the folder: whole, and of this ledger and not of another one."""
+    try:
+        with file_of(folder, savepoint.epoch_id).open("rb") as file:
+            kept, _, _ = read_description(file)
+    except (OSError, SavepointFileError):
+        return False
+    return (kept.pipeline, kept.made_at, kept.heads) == (
+        savepoint.pipeline,
+        savepoint.made_at,
+        savepoint.heads,
+    )
+
+
+@contextmanager
+def new_file(folder: Path, epoch_id: int) -> Iterator[IO[bytes]]:
+    """A file to write an epoch to. It gets its name when the block ends, and vanishes if the block raises.
+
+    Only its owner can read it, because state may hold personal data.
+
+    Raises:
+        SavepointFileError: the folder cannot be written.
+    """
+    with _writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = folder / f".epoch-{epoch_id}.{uuid.uuid4().hex}"
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(file_of(folder, epoch_id))
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def delete_older(folder: Path, epoch_id: int, keep: int) -> None:
+    """Delete all files but those of the ``keep`` newest epochs up to this one, and what killed writers left.
+
+    Raises:
+        SavepointFileError: the folder cannot be written.
+    """
+    with _writing(folder):
+        ours = [file for epoch, file in files_in(folder).items() if epoch <= epoch_id]
+        for file in ours[:-keep]:
+            file.unlink(missing_ok=True)
+        for epoch, draft in _paths(folder, _DRAFT).items():
+            if epoch < epoch_id:
+                draft.unlink(missing_ok=True)
+
+
+def _paths(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    with _writing(folder), suppress(FileNotFoundError):
+        matches = [(pattern.fullmatch(path.name), path) for path in folder.iterdir()]
+        return dict(sorted((int(match["epoch"]), path) for match, path in matches if match is not None))
+    return {}
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SavepointFileError(f"epoch files in {folder}: {error.strerror}.") from error

@@ -18,9 +18,16 @@ from epochline.declare.state import StateDigest, StateTable, not_counted
 from epochline.errors import SavepointFileError, StateError
 from epochline.ports import PipelineRow
 from epochline.postgres.ledger.chain import PostgresChain
-from epochline.postgres.ledger.epoch_files import delete_older, file_of, is_there, new_file
 from epochline.postgres.ledger.rows import named, saved_head
-from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
+from epochline.postgres.ledger.savepoint_file import (
+    delete_older,
+    file_of,
+    is_there,
+    new_file,
+    read_description,
+    read_rows,
+    write_file,
+)
 from epochline.postgres.queries.composed import change, names, query
 from epochline.postgres.queries.ownership import settle_table
 from epochline.postgres.queries.statements import InTransaction
@@ -171,7 +178,7 @@ class PostgresSavepoints(InTransaction):
         if newest is None:
             return None
         epoch = {"pipeline": pipeline.name, "epoch_id": newest.epoch_id}
-        committed_at = self._run("epoch_committed_at", **epoch).scalar_one()
+        committed_at = self._run("epoch", **epoch).one().committed_at
         return replace(newest, name=f"epoch-{newest.epoch_id}", made_at=committed_at)
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:

@@ -52,7 +52,7 @@ class PostgresStates(InTransaction):
 
     def event_times(self, pipeline: Pipeline) -> TimeStanding:
         return TimeStanding(
-            watermark=self._run("watermark_left", pipeline=pipeline.name).scalar_one_or_none(),
+            watermark=self._run("watermark_left", pipeline=pipeline.name, before=None).scalar_one_or_none(),
             partitions={
                 (row.topic, row.partition): partition_time(row)
                 for row in self._run("event_times", pipeline=pipeline.name)

@@ -34,18 +34,6 @@ WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.topic, 
 SELECT topic, partition, "offset" FROM epochline.quarantined_record
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
--- name: audited_rows
--- The rows of each sink that an epoch committed. What the receipt of an append target counts as unchanged are skipped
--- repeats of its unique key.
-SELECT m.sink, m.rows - coalesce(r.unchanged, 0) AS rows
-FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
-LEFT JOIN epochline.receipt r ON (r.attempt_id, r.sink) = (m.attempt_id, m.sink)
-WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.fenced_at IS NULL
-
--- name: audited_claims
--- The number of records that an epoch claimed.
-SELECT count(*) FROM epochline.requeue_claim WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
-
 -- name: audited_claimed_records
 -- The next page of the records that an epoch requeued. Those of its claims that were bad again gave no row, whatever a
 -- later epoch made of them.

@@ -34,11 +34,6 @@ SELECT wait_seconds, plan_seconds, start_seconds, stage_seconds, seal_seconds, c
        longest_latency_seconds, shortest_latency_seconds
 FROM epochline.phases WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
 
--- name: attempts_of_epoch
--- The attempts of an epoch.
-SELECT attempt, state, run_id, host, started_at, ended_at, rows_staged, fenced_writes, error
-FROM epochline.attempts WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s ORDER BY attempt
-
 -- name: quarantined_of_epoch
 -- The number of records that an epoch set aside.
 SELECT count(*) AS records FROM epochline.quarantine
@@ -53,12 +48,6 @@ FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state IN ('PLANNED', 'PRE
 -- name: newest_declaration
 -- The declaration of the newest epoch.
 SELECT e.epoch_id, e.declaration_hash, d.body
-FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
-WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
-
--- name: newest_stored_declaration
--- The declaration of the newest epoch, as text.
-SELECT d.body::text AS body
 FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
 
@@ -132,16 +121,6 @@ SELECT FROM epochline.part WHERE attempt_id = %(attempt_id)s LIMIT 1
 -- The refused writes of an attempt.
 SELECT backend_pid, host, what, refused_at FROM epochline.fenced_write WHERE attempt_id = %(attempt_id)s
 ORDER BY refused_at
-
--- name: epoch_standing
--- What becomes of an epoch.
-SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.approval, e.planned_at,
-       e.lease_until < clock_timestamp() AS lease_expired, e.undone_by, p.paused_at, p.paused_by, p.paused_reason,
-       p.paused_command,
-       (SELECT min(c.epoch_id) FROM epochline.epochs c
-        WHERE c.pipeline = e.pipeline AND c.state = 'COMMITTED' AND c.epoch_id > e.epoch_id) AS committed_later
-FROM epochline.epochs e JOIN epochline.pipelines p USING (pipeline)
-WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch)s
 
 -- name: standing
 -- Where each pipeline stands by the ledger, or one; no row for one that the ledger does not know.

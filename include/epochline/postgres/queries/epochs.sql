@@ -13,10 +13,6 @@ SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipel
 -- The generation, last epoch id and cluster of a pipeline.
 SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = %(pipeline)s
 
--- name: known_pipelines
--- The names of all pipelines.
-SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
-
 -- name: remember_cluster
 -- Record the Kafka clusters of a pipeline. The caller holds the row's lock and has compared the ones that were known.
 UPDATE epochline.pipeline SET cluster_id = %(cluster_id)s WHERE pipeline = %(pipeline)s
@@ -185,10 +181,6 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state IN ('PLANNED
 -- Mark committed epochs as undone by a restore or a replay.
 UPDATE epochline.epoch SET undone_by = %(by)s
 WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND undone_by IS NULL
-
--- name: undone_by
--- The restore or replay that undid an epoch, or NULL.
-SELECT undone_by FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
 -- name: last_epoch_of_earlier_generations
 -- The last epoch of all earlier generations, or 0. The rows of these epochs come from logs whose offsets cannot be

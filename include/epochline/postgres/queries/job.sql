@@ -11,12 +11,6 @@ JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.attempt = %(attempt)s
 
--- name: watermark_before
--- The watermark that the last committed epoch before this one left.
-SELECT watermark FROM epochline.epoch
-WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %(epoch_id)s
-ORDER BY epoch_id DESC LIMIT 1
-
 -- name: refused_records
 -- Records that a target refused and that this epoch sets aside. A requeue epoch has no planned range: it tries
 -- earlier records again, and sets aside only those that it met itself.
@@ -91,10 +85,9 @@ SET error = coalesce(error, %(error)s), error_class = coalesce(error_class, %(er
     error_command = coalesce(error_command, %(command)s), failed_at = coalesce(failed_at, clock_timestamp())
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
 
--- name: attempt_status
--- Whether an attempt is fenced, and whether it is sealed.
-SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt
-WHERE attempt_id = %(attempt_id)s
+-- name: attempt_is_live
+-- Whether an attempt is neither fenced nor sealed.
+SELECT fenced_at IS NULL AND sealed_at IS NULL FROM epochline.attempt WHERE attempt_id = %(attempt_id)s
 
 -- name: record_fenced_write
 -- Record a refused write, once per database session.

@@ -43,10 +43,6 @@ FROM epochline.action WHERE pipeline = %(pipeline)s ORDER BY action_id
 UPDATE epochline.epoch SET settings = CAST(%(settings)s AS jsonb)
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
--- name: settings_of_epoch
--- The settings with which an epoch was planned.
-SELECT settings FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
-
 -- name: pause_left
 -- How much of the pause after the last commit is left; zero before the first commit.
 SELECT greatest(interval '0', max(committed_at) + make_interval(secs => %(pause)s) - clock_timestamp())

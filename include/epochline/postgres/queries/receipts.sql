@@ -9,10 +9,6 @@ SELECT %(pipeline)s, %(epoch_id)s, %(sink)s, m.attempt_id, m.rows, coalesce(m.bo
        %(inserted)s, %(updated)s, %(deleted)s, %(superseded)s, %(unchanged)s
 FROM epochline.manifest m WHERE m.attempt_id = %(attempt_id)s AND m.sink = %(manifest)s
 
--- name: received
--- The sinks that have a receipt of an epoch.
-SELECT sink FROM epochline.receipt WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
-
 -- name: due_receipts
 -- Epochs that a sink does not show yet, in the order in which they are published.
 SELECT r.epoch_id, r.sink, r.rows, r.body, r.tried_at IS NOT NULL AS tried, a.attempt, a.token, e.generation

@@ -17,10 +17,6 @@ JOIN epochline.committed_range c
      = (h.pipeline, h.generation, h.topic_id, h.partition, h.next_offset)
 WHERE h.pipeline = %(pipeline)s ORDER BY h.topic, h.partition, h.topic_id
 
--- name: epoch_committed_at
--- When an epoch was committed.
-SELECT committed_at FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
-
 -- name: epoch_outcome
 -- The ranges, the counts and the sinks of an epoch, for its file.
 SELECT jsonb_build_object('read', e.records_read, 'passed', e.records_passed, 'skipped', e.records_skipped,

@@ -60,9 +60,11 @@ ON CONFLICT (pipeline, state, epoch_id) DO UPDATE
 SET keys = excluded.keys, digest = excluded.digest, written_at = clock_timestamp()
 
 -- name: watermark_left
--- The watermark of the last committed epoch, of any generation: time does not go back.
+-- The watermark of the last committed epoch, or of the last one before another; of any generation: time does not go back.
 SELECT watermark FROM epochline.epoch
-WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL ORDER BY epoch_id DESC LIMIT 1
+WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND undone_by IS NULL
+  AND (%(before)s::bigint IS NULL OR epoch_id < %(before)s)
+ORDER BY epoch_id DESC LIMIT 1
 
 -- name: keep_unread
 -- Store the partitions that have records beyond an epoch's ranges.

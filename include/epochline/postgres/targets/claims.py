@@ -129,22 +129,22 @@ def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresT
         return
     subject = f"{pipeline.name}: target {sink.table}"
     schema, table = split_table(sink.table)
-    found = run(connection, "provenance_of_table", schema=schema, table=table).one()
+    provenance = run(connection, "provenance_of_table", schema=schema, table=table).one()
     remedy = (
         "Declare another table; or leave out `columns`, which declares a table that exists, with keys and an owner of"
         " its own"
     )
-    if not found.is_ours:
+    if not provenance.is_ours:
         raise TargetError(
-            f"{subject} belongs to the role {found.owner}, and Epochline makes no table as this role: another program's"
-            f" rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run ALTER TABLE"
-            f" {sink.table} OWNER TO {OWNER}.",
+            f"{subject} belongs to the role {provenance.owner}, and Epochline makes no table as this role: another"
+            f" program's rows may be in it. Nothing was changed. {remedy}; or, if the table is this pipeline's, run"
+            f" ALTER TABLE {sink.table} OWNER TO {OWNER}.",
             "migrate",
         )
     filled, own = {*sink.columns, *sink.added_columns}, set(sink.key)
     unknown = [
         f"{key['name']} ({', '.join(key['columns']) or 'an expression'})"
-        for key in found.keys
+        for key in provenance.keys
         # A column that the database fills makes rows differ, and so does the record's position.
         if key["covers_more"]
         or (set(key["columns"]) <= filled and not set(key["columns"]) >= _POSITION and set(key["columns"]) != own)
@@ -188,26 +188,19 @@ def missing_rows(connection: Connection, pipeline: Pipeline, sink: PostgresTable
     if why is not None or sink.mode != "upsert" or isinstance(sink, StateTable):
         return why
     least = claimed.due().least
-    if claimed.found.now is None or least <= 0:
+    if claimed.claim.now is None or least <= 0:
         return None
     [(rows,)] = query(connection, "SELECT count(*) FROM {table}", table=_identifier(sink.table))
     return f"has {rows} rows, and its epochs left at least {least}" if rows < least else None
 
 
 def remember(connection: Connection, pipeline: Pipeline, sink: PostgresTable, accepted: int | None = None) -> None:
-    """Keep which table is the target now.
-
-    Args:
-        connection: in the transaction of a claim, after `refuse_lost`.
-        pipeline: whose target it is.
-        sink: the target.
-        accepted: the epoch after which an operator accepted the table as it is.
-    """
-    found = _Claimed(connection, pipeline, sink).found
-    if accepted is None and (found.relation, found.deleted_keys) == (found.now, found.deleted_now):
+    """Keep which table is the target now, after `refuse_lost`, or the epoch after which an operator accepted it."""
+    claim = _Claimed(connection, pipeline, sink).claim
+    if accepted is None and (claim.relation, claim.deleted_keys) == (claim.now, claim.deleted_now):
         return
     schema, table = split_table(sink.table)
-    now = {"relation": found.now, "deleted_keys": found.deleted_now, "accepted": accepted}
+    now = {"relation": claim.now, "deleted_keys": claim.deleted_now, "accepted": accepted}
     run(connection, "remember_relation", pipeline=pipeline.name, schema=schema, table=table, **now)
 
 
@@ -219,24 +212,23 @@ class _Claimed:
         schema, table = split_table(sink.table)
         self._side = deleted_keys_table(pipeline.name, sink.table)
         where = {"pipeline": pipeline.name, "schema": schema, "table": table, "deleted_keys": self._side}
-        self.found = run(connection, "claimed_relation", **where).one()
+        self.claim = run(connection, "claimed_relation", **where).one()
 
     def lost(self) -> str | None:
         """What shows that the target lacks rows of epochs, as the end of a sentence that begins with its name; or None.
 
-        None as well if no epoch left rows in it. The content of a state table is compared elsewhere (ADR 0012), and the
-        rows of an outbox are counted when they are sent.
+        The content of a state table is compared elsewhere (ADR 0012), and outbox rows are counted when they are sent.
         """
-        sink, found = self._sink, self.found
+        sink, claim = self._sink, self.claim
         if isinstance(sink, StateTable):
             return None
-        if found.now is None:
+        if claim.now is None:
             if not self._left():
                 return None
-            return "is gone" + ("" if found.moved_to is None else f": it is named {found.moved_to} now")
-        if isinstance(sink, Outbox) or not found.may_read:
+            return "is gone" + ("" if claim.moved_to is None else f": it is named {claim.moved_to} now")
+        if isinstance(sink, Outbox) or not claim.may_read:
             return None  # Missing rights are told by a check of their own.
-        if found.relation not in (None, found.now):
+        if claim.relation not in (None, claim.now):
             why = self._unlike(self._left())
             if why is not None:
                 return why
@@ -251,14 +243,14 @@ class _Claimed:
         return run(self._connection, "rows_due_in_target", **self._after()).one()
 
     def _after(self) -> dict[str, Any]:
-        return {"pipeline": self._pipeline.name, "sink": self._sink.table, "after": self.found.accepted_epoch}
+        return {"pipeline": self._pipeline.name, "sink": self._sink.table, "after": self.claim.accepted_epoch}
 
     def _left(self) -> list[int]:
         """The epochs that must have a row in the target, the newest first; of an outbox, those that are not sent."""
         if isinstance(self._sink, Outbox):
             due = run(self._connection, "due_receipts", pipeline=self._pipeline.name)
             unsent = [row.epoch_id for row in due if row.sink == self._sink.topic.name and row.rows]
-            return [epoch for epoch in unsent if epoch > self.found.accepted_epoch]
+            return [epoch for epoch in unsent if epoch > self.claim.accepted_epoch]
         gone, left = 0, []
         for row in run(self._connection, "rows_of_epochs_in_target", **self._after()):
             if row.written > gone:
@@ -287,10 +279,10 @@ class _Claimed:
 
     def _deleted_keys_lost(self) -> str | None:
         """Whether deleted keys were forgotten, so that an older record that arrives later would bring one back."""
-        if self.found.deleted_keys in (None, self.found.deleted_now):
+        if self.claim.deleted_keys in (None, self.claim.deleted_now):
             return None
         harm = "older records would bring deleted keys back"
-        if self.found.deleted_now is None:
+        if self.claim.deleted_now is None:
             written = self.due().epoch_id is not None
             return f"has lost its table of deleted keys: {harm}" if written else None
         if self._is_empty(f"epochline.{self._side}") and self.due().deleted:

@@ -156,12 +156,7 @@ def _by_name(rows: Iterable[Sequence[Any]]) -> dict[str, TargetColumn]:
 
 
 def staged_types(columns: Mapping[str, str], target: Mapping[str, TargetColumn]) -> dict[str, str]:
-    """The types of staging's columns before the seal.
-
-    Args:
-        columns: of staging, with the types of the target.
-        target: the target's columns.
-    """
+    """The types that staging's columns, given with the types of the target, have before the seal."""
     return {name: target[name].staged if name in target else kind for name, kind in columns.items()}
 
 
@@ -169,11 +164,7 @@ def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTab
     """The staging tables with the types that writers fill, and with the current rules of their targets.
 
     A value that breaks a rule (NOT NULL, the labels of an enum) sends its record to the quarantine. Otherwise COPY or
-    the seal would fail for all.
-
-    Args:
-        cursor: in any transaction.
-        tables: of an attempt; the quarantine's table has no rules.
+    the seal would fail for all. The quarantine's table has no rules.
     """
     return tuple(table if table.sink == QUARANTINE else _with_rules(cursor, table) for table in tables)
 

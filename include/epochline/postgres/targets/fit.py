@@ -27,12 +27,6 @@ def filled_columns(
 ) -> dict[str, str]:
     """Check a target against its declaration; return the columns that the sink fills, in order, with their types.
 
-    Args:
-        connection: of the ledger's login.
-        pipeline: the declaration.
-        sink: whose target it is.
-        target: as the catalog shows it; None if it does not exist.
-
     Raises:
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """

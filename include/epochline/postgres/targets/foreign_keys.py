@@ -129,35 +129,25 @@ def _deferring(connection: Connection, keys: Sequence[ForeignKey], *, without_ac
 def harm_of_delete(
     connection: Connection,
     target: Target,
-    doomed: sql.Composable,
+    rows: sql.Composable,
     leaving: sql.Composable,
     emptied: Collection[Place] = (),
 ) -> str | None:
-    """Why rows may not be deleted: a foreign key would delete or change rows that refer to them. None if they may.
+    """Why the rows of a query may not be deleted: a foreign key would delete or change rows that refer to them.
 
-    Args:
-        connection: in whose transaction the rows are to be deleted.
-        target: the table with the rows.
-        doomed: a query for the rows that are to be deleted, with all columns.
-        leaving: the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
-        emptied: the tables of which every row goes in the same transaction.
+    ``leaving`` is the condition that a row ``r`` of the target itself goes, too, or refers to another row afterwards.
+    Every row of the ``emptied`` tables goes in the same transaction.
     """
     for key in target.foreign_keys_to_it:
         if key.deletes_change_children and key.child not in emptied:
             stays = compose("NOT ({leaving})", leaving=leaving) if key.child == key.parent else sql.SQL("true")
-            if said := referring(connection, key, doomed, stays):
+            if said := referring(connection, key, rows, stays):
                 return f"{said}, and its foreign key {key.name} {DELETES[key.on_delete]}"
     return None
 
 
 def harm_of_update(connection: Connection, target: Target, changed: sql.Composable) -> str | None:
-    """Why rows may not change: a foreign key would set what refers to them to NULL or a default. None if they may.
-
-    Args:
-        connection: in whose transaction the rows are to be changed.
-        target: the table with the rows.
-        changed: a query for the rows as they are before the change, with all columns.
-    """
+    """Why rows may not change, which a query has as they are: a key would set what refers to NULL or a default."""
     for key in target.foreign_keys_to_it:
         if key.on_update in UPDATES and (said := referring(connection, key, changed, sql.SQL("true"))):
             return f"{said}, and its foreign key {key.name} {UPDATES[key.on_update]} when a value changes"

@@ -32,11 +32,7 @@ def insert(what: Application) -> Applied:
 
 
 def take_all_away(what: Application, emptied: Collection[Place]) -> None:
-    """Delete every row of a target.
-
-    Args:
-        what: the target and its staging.
-        emptied: the targets whose rows the epoch replaces.
+    """Delete every row of a target, as of all ``emptied`` ones.
 
     Raises:
         TargetError: a row is still there, or rows of other tables would be deleted or changed with it.

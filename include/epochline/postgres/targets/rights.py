@@ -39,13 +39,9 @@ _BY_PUBLICATION = ("55000", "42P10")
 def missing_rights(
     connection: Connection, sink: PostgresTable, *, columns: Sequence[str], deletes: bool = False
 ) -> list[str]:
-    """The GRANTs that this login lacks to write a target, sequences of its columns included; usually empty.
+    """The GRANTs that this login lacks to fill columns of a target, with their sequences; usually empty.
 
-    Args:
-        connection: of the login.
-        sink: whose table.
-        columns: that the commit fills. A login may have the right to some columns alone.
-        deletes: the rows to apply contain tombstones, so that the right to delete rows is needed as well.
+    If the rows to apply contain tombstones, it ``deletes`` as well. A login may have the right to some columns alone.
     """
     schema, table = split_table(sink.table)
     # Before the first plan, the table is searched for rows of another pipeline; and every seal searches for repeats.
@@ -61,11 +57,8 @@ def refused_by_publication(
 ) -> str | None:
     """Why a publication would make changes of a target fail, with what mends it; None if they would pass.
 
-    Args:
-        connection: in any transaction.
-        sink: whose commits, and the end of a publication of its outbox, change rows that are there.
-        target: its table.
-        deletes: whether rows are to be deleted in any case.
+    The changes are those that commits of the sink, and the end of a publication of its outbox, make to rows that are
+    there, and deletes if something else deletes rows.
     """
     changes = ("DELETE",) if isinstance(sink, Outbox) else _CHANGES.get(sink.mode, ())
     writable = [name for name, column in target.columns.items() if column.writable]

@@ -69,8 +69,8 @@ class PostgresTargets(InTransaction):
         claims.claim(self._connection, pipeline)
 
     def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
-        found = {sink.table: missing_rows(self._connection, pipeline, sink) for sink in pipeline.tables}
-        return {table: why for table, why in found.items() if why is not None}
+        missing = {sink.table: missing_rows(self._connection, pipeline, sink) for sink in pipeline.tables}
+        return {table: why for table, why in missing.items() if why is not None}
 
     def accept(self, pipeline: Pipeline, epoch_id: int) -> None:
         for sink in pipeline.tables:

@@ -39,7 +39,7 @@ def apply_together(
 
     Args:
         connection: in the epoch's transaction.
-        tables: each with its staging.
+        tables: to apply.
         at: told which table the next statements concern; None before constraints that waited are compared.
         watched: whether something else than these statements may change a target.
 

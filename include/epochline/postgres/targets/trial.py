@@ -91,10 +91,7 @@ def _check(connection: Connection, checks: Sequence[Check]) -> None:
 def _fails(connection: Connection, tables: Sequence[Application], undone: Sequence[Check]) -> psycopg2.Error | None:
     """Apply staging, and roll back; returns the error if the target refuses it.
 
-    Args:
-        connection: in the trial.
-        tables: each with its staging.
-        undone: the checks of what a replay takes away, which its rows must not disturb.
+    The rows of a replay must not disturb what it takes away, which the checks ``undone`` tell.
     """
 
     def apply_all() -> None:

@@ -40,11 +40,7 @@ Write = Callable[..., int]
 def make_way(what: Application, write: Write, delete_early: Callable[[], None], cause: psycopg2.Error) -> int:
     """Write the winners of an epoch so that each value is free when its row is written; returns the rows written.
 
-    Args:
-        what: the staging and its target.
-        write: the statement.
-        delete_early: deletes the rows that the epoch deletes.
-        cause: PostgreSQL's refusal of the plain statement, after which nothing was changed.
+    ``delete_early`` deletes the rows that the epoch deletes. ``cause`` is PostgreSQL's refusal of the plain statement.
 
     Raises:
         psycopg2.Error: ``cause``, with a note that says why no way is left.

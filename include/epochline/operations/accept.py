@@ -1,16 +1,18 @@
-"""Accept a ledger that went back in time, as from a backup, when the newer one is lost (INV-8)."""
+"""Accept what is not as epochs left it: state and targets, or a ledger that went back in time (INV-8)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
 from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import cut_off
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import recorded_state
 from epochline.declare.topic import KafkaTopic
 from epochline.operations.action import (
     ActionPreview,
@@ -20,11 +22,11 @@ from epochline.operations.action import (
     Request,
     Subject,
     known,
+    nothing_else,
     refused,
 )
 from epochline.ports import Accepted, PipelineRow, Transaction
 from epochline.protocol.data_loss import CutOff
-from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, places, reached_of, stored_heads
 from epochline.protocol.planning import SourceView
 
@@ -32,8 +34,61 @@ _SHOWN = 10
 """A preview names this many partitions at most."""
 
 
+class AcceptState(DirectAction[Parameters, None]):
+    """Treat the present state tables and targets as what the last committed epoch left."""
+
+    name = "accept-state"
+    help = (
+        "Go on with the state and the targets of PIPELINE as they are now, although they are not what the last"
+        " committed epoch left. What they held then is not brought back."
+    )
+    parameters = Parameters
+
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
+        declared, _ = subject.declaration()
+        last = tx.states.last_committed(subject.name)
+        if last is None:
+            return refused(f"no epoch of {subject.name} was committed, so no state can be right; empty the tables.")
+        standings = tx.states.standings(declared)
+        unknown = [table for table, one in standings.items() if one.now is None]
+        if unknown:
+            return refused(f"no trigger counts what is written to {', '.join(unknown)}; run `epochline migrate` first.")
+        lost = tx.targets.lost(declared)
+        changed = any(one.now != one.left or one.left_by != last for one in standings.values())
+        if not changed and not lost:
+            return refused(
+                f"state and targets of {subject.name} are what epoch {last} left; there is nothing to accept."
+            )
+        unfinished = tx.epochs.unfinished(subject.name)
+        if changed and unfinished is not None:
+            return refused(f"{unfinished} is {unfinished.state} and was made from the state as it was; abort it first.")
+        return ActionPreview(
+            lines=[
+                *(
+                    f"{table}: taken for what epoch {last} left: {one.now}"
+                    + ("" if one.left is None else f"; epoch {one.left_by} left {one.left}")
+                    for table, one in standings.items()
+                ),
+                *(f"{table} {why}; taken as it is for what epoch {last} left" for table, why in lost.items()),
+            ],
+            before={**recorded_state({table: one.as_left() for table, one in standings.items()}), **lost},
+            after={**recorded_state(standings), **dict.fromkeys(lost)},
+            epoch_id=last,
+        )
+
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
+    ) -> Afterwards:
+        declared, _ = subject.declaration()
+        last = tx.states.last_committed(subject.name)
+        if last is not None:
+            tx.states.leave(declared, last)
+            tx.targets.accept(declared, last)
+        return nothing_else(f"{subject.name} goes on with its state and its targets as they are")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Shown:
     """The epochs that Kafka and the sinks show, and the logs as they are."""
 
     evidence: Evidence
@@ -42,7 +97,7 @@ class Found:
     cut_off: Sequence[CutOff]
 
 
-class AcceptLedger(DirectAction[Parameters, Found]):
+class AcceptLedger(DirectAction[Parameters, Shown]):
     """Continue with the restored ledger: tables read the lost epochs again, topics and folders keep them."""
 
     name = "accept-ledger"
@@ -53,24 +108,25 @@ class AcceptLedger(DirectAction[Parameters, Found]):
     )
     parameters = Parameters
 
-    def look(self, subject: Subject, parameters: Parameters) -> Found:
+    def look(self, subject: Subject, parameters: Parameters) -> Shown:
         declared, source = subject.declaration()
         evidence = collect_evidence(subject.ledger, source, declared)
         view = source.look(declared.source)
         shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
         mirrored = ConsumerGroup.observe(source, declared, last=None).offsets
-        return Found(
+        return Shown(
             evidence=evidence,
             mirrored={
-                one.tp: mirrored[one.tp.topic, one.tp.partition].offset
-                for one in view.partitions
-                if _is_ours(mirrored.get((one.tp.topic, one.tp.partition)))
+                partition.tp: position.offset
+                for partition in view.partitions
+                if (position := mirrored.get((partition.tp.topic, partition.tp.partition))) is not None
+                and position.epoch_id is not None
             },
             view=view,
             cut_off=cut_off(source, shown, view),
         )
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Found) -> ActionPreview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Shown) -> ActionPreview:
         declared, _ = subject.declaration()
         known(tx, subject.name)
         unknown = unknown_to(tx, subject.name, seen.evidence)
@@ -88,8 +144,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         lines = [f"the ledger's last epoch is {row.last_epoch_id}; the next one is {last + 1}"]
         if unfinished is not None:
             lines.append(f"{unfinished} is {unfinished.state.lower()}: it is aborted, and its offsets are read again")
-        for one in unknown:
-            lines += self._lost(one, heads, seen)
+        lines += [_lost(one, heads, seen) for one in unknown]
         lines += _cannot_be_had(declared, heads, seen.view)
         lines += [
             f"{one}: the tables cannot have those records, and"
@@ -114,30 +169,15 @@ class AcceptLedger(DirectAction[Parameters, Found]):
             },
         )
 
-    def _lost(self, one: Accepted, heads: Sequence[Head], seen: Found) -> list[str]:
-        by_group = one.shown.reached is None
-        behind = _between(heads, seen.mirrored if one.shown.reached is None else reached_of(one.shown.reached))
-        offsets = sum(map(len, behind.values()))
-        named = ", ".join(f"{tp} {part}" for tp, part in sorted(behind.items())[:_SHOWN])
-        more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
-        again = "read again into the tables" + ("" if by_group else " alone, and not shown again there")
-        return [
-            f"{one.shown_by} shows epoch {one.shown.epoch_id}, which this ledger does not know: {offsets} offsets are"
-            f" {again}" + (f": {named}{more}" if named else "")
-        ]
-
     def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Found, request: Request
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Shown, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
         unknown = unknown_to(tx, subject.name, seen.evidence)
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
             epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
-            attempt = tx.attempts.live(epoch)
-            if attempt is not None:
-                tx.attempts.fence(attempt, f"accept-ledger by {request.actor}")
-            tx.epochs.mark_aborted(epoch, f"accept-ledger by {request}")
+            abort_in(tx, epoch, f"accept-ledger by {request}", by_operator=True)
         for one in unknown:
             tx.receipts.accept(subject.name, one.shown_by, one.shown)
         tx.epochs.skip_ids(subject.name, max(one.shown.epoch_id for one in unknown))
@@ -154,8 +194,17 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         return show
 
 
-def _is_ours(mirrored: MirroredOffset | None) -> bool:
-    return mirrored is not None and mirrored.epoch_id is not None
+def _lost(one: Accepted, heads: Sequence[Head], seen: Shown) -> str:
+    """What of an unknown epoch is read again."""
+    by_group = one.shown.reached is None
+    behind = _between(heads, seen.mirrored if one.shown.reached is None else reached_of(one.shown.reached))
+    named = ", ".join(f"{tp} {part}" for tp, part in sorted(behind.items())[:_SHOWN])
+    more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
+    again = "read again into the tables" + ("" if by_group else " alone, and not shown again there")
+    return (
+        f"{one.shown_by} shows epoch {one.shown.epoch_id}, which this ledger does not know:"
+        f" {sum(map(len, behind.values()))} offsets are {again}" + (f": {named}{more}" if named else "")
+    )
 
 
 def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
