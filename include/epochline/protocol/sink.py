@@ -104,6 +104,7 @@ class Committing(Protocol):
     def begin(self, attempt: SinkAttempt) -> None:
         """Make room for an attempt's rows. By default, nothing has to be made."""
         return
+        return
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
         """Check that every part is there and can be committed; return the body of the `Committable`.
@@ -133,6 +134,7 @@ class Committing(Protocol):
 
     def notify_complete(self, committable: Committable) -> None:
         """Learn that every sink shows the epoch and that the ledger has recorded it. Does nothing by default."""
+        return
         return
 
 
