@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -44,7 +45,10 @@ class Answer(Generic[K, V]):
     error: Exception | None = field(default=None, repr=False)
 
 
-LookUp = Callable[[K], Awaitable[V]]
+Ended = tuple[Outcome, Any, Exception | None]
+"""How a look-up ended, the value, and why it failed."""
+
+LookUp = Callable[[K], Awaitable[Ended]]
 
 
 class KeyedLookup(ABC, Generic[K, V]):
@@ -89,37 +93,34 @@ class KeyedLookup(ABC, Generic[K, V]):
         yield from self._answers(keys, ordered=False)
 
     @abstractmethod
-    def _begin(self) -> tuple[asyncio.AbstractEventLoop, LookUp[K, V]]:
+    def _round(self) -> AbstractContextManager[tuple[asyncio.AbstractEventLoop, LookUp[K]]]:
         """The event loop of some look-ups, and the function that looks a key up in it."""
-
-    @abstractmethod
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The look-ups of the loop have ended."""
 
     def _answers(self, keys: Iterable[K], *, ordered: bool) -> Iterator[Answer[K, V]]:
         numbered = enumerate(keys)
         running: set[asyncio.Task[Answer[K, V]]] = set()
         buffered: dict[int, Answer[K, V]] = {}
         position, concurrency = 0, self._arguments["concurrency"]
-        loop, look_up = self._begin()
-        try:
-            while True:
-                while len(running) + len(buffered) < concurrency and (following := next(numbered, None)) is not None:
-                    running.add(loop.create_task(_answer(look_up, self.timeout, *following)))
-                if not running:
-                    return
-                done, running = loop.run_until_complete(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
-                for answer in sorted((task.result() for task in done), key=lambda answer: answer.position):
-                    if not ordered:
-                        yield self._completed(answer)
-                        continue
-                    buffered[answer.position] = answer
-                while position in buffered:
-                    yield self._completed(buffered.pop(position))
-                    position += 1
-        finally:
-            _cancel(loop, running)
-            self._end(loop)
+        with self._round() as (loop, look_up):
+            try:
+                while True:
+                    while (
+                        len(running) + len(buffered) < concurrency and (following := next(numbered, None)) is not None
+                    ):
+                        running.add(loop.create_task(_answer(look_up, *following)))
+                    if not running:
+                        return
+                    done, running = loop.run_until_complete(asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))
+                    for answer in sorted((task.result() for task in done), key=lambda answer: answer.position):
+                        if not ordered:
+                            yield self._completed(answer)
+                            continue
+                        buffered[answer.position] = answer
+                    while position in buffered:
+                        yield self._completed(buffered.pop(position))
+                        position += 1
+            finally:
+                _cancel(loop, running)
 
     def _completed(self, answer: Answer[K, V]) -> Answer[K, V]:
         if isinstance(answer.error, self._unavailable):
@@ -130,18 +131,9 @@ class KeyedLookup(ABC, Generic[K, V]):
         return answer
 
 
-async def _answer(look_up: LookUp[K, V], timeout: timedelta, position: int, key: K) -> Answer[K, V]:
-    """The answer to a key. No method: the traceback of an error keeps what its frames refer to, such as ``self``."""
-    made: Callable[..., Answer[K, V]] = partial(Answer, position=position, key=key)
-    limit = asyncio.timeout(timeout.total_seconds())
-    try:
-        async with limit:
-            return made(outcome=Outcome.ANSWERED, value=await look_up(key))
-    except Exception as error:
-        return made(outcome=Outcome.TIMED_OUT) if limit.expired() else made(outcome=Outcome.FAILED, error=error)
-    finally:
-        # Else the traceback would refer to its own task.
-        del limit
+async def _answer(look_up: LookUp[K], position: int, key: K) -> Answer[K, Any]:
+    outcome, value, error = await look_up(key)
+    return Answer(position=position, key=key, outcome=outcome, value=value, error=error)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, running: set[asyncio.Task[Any]]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from epochline.lookup.answers import KeyedLookup, LookUp, UnreachableError, raise_unreachable
+from epochline.lookup.answers import Ended, KeyedLookup, LookUp, Outcome, UnreachableError, raise_unreachable
 from epochline.lookup.pool import Pool, PoolExhaustedError, PoolLimits
 
 K = TypeVar("K")
@@ -62,7 +63,8 @@ class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
         self._fetch, self._connect, self._close = fetch, connect, close
         self._opened: tuple[asyncio.AbstractEventLoop, C] | None = None
 
-    def _begin(self) -> tuple[asyncio.AbstractEventLoop, LookUp[K, V]]:
+    @contextmanager
+    def _round(self) -> Iterator[tuple[asyncio.AbstractEventLoop, LookUp[K]]]:
         if self._opened is None:
             try:
                 client = self._connect()
@@ -73,10 +75,20 @@ class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
             weakref.finalize(self, _close_client, loop, self._close, client)
             self._opened = loop, client
         opened_loop, opened_client = self._opened
-        return opened_loop, partial(self._fetch, opened_client)
+        yield opened_loop, partial(_fetched, self._fetch, opened_client, self.timeout.total_seconds())
 
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop stays with the client."""
+
+async def _fetched(fetch: Callable[[C, K], Awaitable[Any]], client: C, seconds: float, key: K) -> Ended:
+    """Look a key up. No method: the traceback of an error keeps what its frames refer to, such as ``self``."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return Outcome.ANSWERED, await fetch(client, key), None
+    except Exception as error:
+        return (Outcome.TIMED_OUT, None, None) if limit.expired() else (Outcome.FAILED, None, error)
+    finally:
+        # Else the traceback would refer to its own task.
+        del limit
 
 
 def _close_client(loop: asyncio.AbstractEventLoop, close: Callable[[C], Awaitable[object]], client: C) -> None:
@@ -146,112 +158,152 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
         # Spark ships the functions again with each task; connections of earlier copies must not accumulate.
         weakref.finalize(self, self._pool.close)
 
-    def _begin(self) -> tuple[asyncio.AbstractEventLoop, LookUp[K, V]]:
-        return asyncio.new_event_loop(), self._look_up
-
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.close()
-
-    async def _look_up(self, key: K) -> Any:
-        deadline = time.monotonic() + self.timeout.total_seconds()
-        wait_until = deadline if self._max_wait is None else time.monotonic() + self._max_wait.total_seconds()
-        thread: _InThread[K, V, C] = _InThread(self._fetch, self._pool, key)
-        # A daemon: a look-up that never ends must not keep the process from ending.
-        threading.Thread(target=thread.run, args=(wait_until, deadline), name="epochline-lookup", daemon=True).start()
+    @contextmanager
+    def _round(self) -> Iterator[tuple[asyncio.AbstractEventLoop, LookUp[K]]]:
+        loop, threads = asyncio.new_event_loop(), _Threads()
         try:
-            value, error = await thread.answered
-        except asyncio.CancelledError:
-            connection = thread.abandon()
-            if self._cancel is not None and connection is not None:
+            yield loop, partial(self._look_up, threads)
+        finally:
+            threads.end()
+            loop.close()
+
+    async def _look_up(self, threads: _Threads, key: K) -> Ended:
+        seconds = self.timeout.total_seconds()
+        deadline = time.monotonic() + seconds
+        wait_until = deadline if self._max_wait is None else time.monotonic() + self._max_wait.total_seconds()
+        request: _Request[K, V, C] = _Request(self._fetch, self._pool, key)
+        threads.run(partial(request.serve, wait_until, deadline))
+        try:
+            await asyncio.wait({request.served}, timeout=seconds)
+        finally:
+            # What the thread has answered counts, even if the caller took so long that the deadline has passed.
+            timed_out = request.settle((Outcome.TIMED_OUT, None, None))
+            threads.give_back(is_free=not timed_out)
+            if timed_out and self._cancel is not None and request.connection is not None:
                 # In its own thread, because a store that does not answer may not accept a cancellation either.
-                threading.Thread(target=_quietly, args=(self._cancel, connection), daemon=True).start()
-            raise
-        if error is not None:
-            raise error
-        return value
+                threading.Thread(target=_quietly, args=(self._cancel, request.connection), daemon=True).start()
+        return request.ended or (Outcome.TIMED_OUT, None, None)
 
 
-class _InThread(Generic[K, V, C]):
-    """One look-up in a thread. Either the thread or the deadline ends it, whichever comes first."""
+class _Threads:
+    """Daemon threads of some look-ups: one that never ends must not keep the process from ending."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
+        self._alive = self._free = 0
+
+    def run(self, serve: Callable[[], bool]) -> None:
+        """Call a function in a thread, which ends if the function returns False."""
+        if self._free:
+            self._free -= 1
+        else:
+            threading.Thread(target=self._work, name="epochline-lookup", daemon=True).start()
+            self._alive += 1
+        self._todo.put(serve)
+
+    def give_back(self, *, is_free: bool) -> None:
+        """Note that a thread may be used again, or that it will end when its look-up does."""
+        if is_free:
+            self._free += 1
+        else:
+            self._alive -= 1
+
+    def end(self) -> None:
+        for _ in range(self._alive):
+            self._todo.put(None)
+
+    def _work(self) -> None:
+        while (serve := self._todo.get()) is not None:
+            if not serve():
+                return
+
+
+class _Request(Generic[K, V, C]):
+    """One look-up in a thread. Either the thread or the deadline settles it, whichever comes first."""
 
     def __init__(self, fetch: Callable[[C, K], V], pool: Pool[C], key: K) -> None:
         self._fetch, self._pool, self._key = fetch, pool, key
         self._loop = asyncio.get_running_loop()
-        self.answered: asyncio.Future[tuple[Any, Exception | None]] = self._loop.create_future()
-        """The value, or why there is none."""
+        self.served: asyncio.Future[None] = self._loop.create_future()
+        self.ended: Ended | None = None
+        self.connection: C | None = None
+        """The connection that runs the look-up, or ran it when the request was settled."""
         self._lock = threading.Lock()
-        self._abandoned = False
-        self._connection: C | None = None
 
-    def abandon(self) -> C | None:
-        """Let the thread's answer count no more. Returns the connection that the thread uses, if it uses one."""
+    def settle(self, ended: Ended) -> bool:
+        """Set how the look-up ended. Returns False if it is settled already."""
         with self._lock:
-            self._abandoned = True
-            return self._connection
+            if self.ended is None:
+                self.ended = ended
+                return True
+            return False
 
-    def run(self, wait_until: float, deadline: float) -> None:
-        """Look the key up. Without a connection by ``deadline``, the look-up times out; by ``wait_until``, it fails."""
+    def serve(self, wait_until: float, deadline: float) -> bool:
+        """Look the key up. Without a connection by ``deadline``, the look-up times out; by ``wait_until``, it fails.
+
+        Returns False if the deadline settled it first.
+        """
         try:
             connection, used = self._pool.take(min(wait_until, deadline))
         except PoolExhaustedError as error:
-            if wait_until < deadline:
-                self._answer(error=error)
-            return
+            return self._fail(error) if wait_until < deadline else self._end((Outcome.TIMED_OUT, None, None))
         except Exception as error:
-            self._unreachable(error)
-            return
-        while self._begin(connection):
+            return self._fail(_unreachable(error))
+        while self._start_on(connection):
             try:
                 value = self._fetch(connection, self._key)
             except Exception as error:
-                if not used or self._abandoned:
-                    self._answer(error=error)
+                if not used or self.ended is not None:
+                    in_time = self._fail(error)
                     self._pool.drop(connection)
-                    return
+                    return in_time
             else:
-                kept = self._end() and self._pool.give(connection)
-                self._answer(value)
+                in_time = self.settle((Outcome.ANSWERED, value, None))
+                kept = in_time and self._pool.give(connection)
+                self._wake()
                 if not kept:
                     # Last, because closing may take long.
                     self._pool.drop(connection)
-                return
+                return in_time
             # An idle connection may have broken, or the store refuses the key. A new connection shows which.
             try:
                 connection, used = self._pool.replace(connection), False
             except Exception as error:
-                self._unreachable(error)
-                return
+                return self._fail(_unreachable(error))
         if not self._pool.give(connection):
             self._pool.drop(connection)
+        return False
 
-    def _begin(self, connection: C) -> bool:
-        """Note the connection that looks the key up. Returns False if the deadline has passed."""
+    def _start_on(self, connection: C) -> bool:
+        """Note the connection that will run the look-up. Returns False if the request is settled already."""
         with self._lock:
-            if not self._abandoned:
-                self._connection = connection
-            return not self._abandoned
+            if self.ended is None:
+                self.connection = connection
+            return self.ended is None
 
-    def _end(self) -> bool:
-        """From now on nothing may cancel the connection. Returns False if the deadline has passed."""
-        with self._lock:
-            self._connection = None
-            return not self._abandoned
+    def _fail(self, error: Exception) -> bool:
+        return self._end((Outcome.FAILED, None, error))
 
-    def _unreachable(self, cause: Exception) -> None:
-        error = UnreachableError()
-        error.__cause__ = cause
-        self._answer(error=error)
+    def _end(self, ended: Ended) -> bool:
+        in_time = self.settle(ended)
+        self._wake()
+        return in_time
 
-    def _answer(self, value: V | None = None, error: Exception | None = None) -> None:
-        self._end()
-
-        def settle() -> None:
-            if not self.answered.done():
-                self.answered.set_result((value, error))
-
+    def _wake(self) -> None:
         # The loop is closed if the deadline has passed and nobody listens any more.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(settle)
+            self._loop.call_soon_threadsafe(_set, self.served)
+
+
+def _set(served: asyncio.Future[None]) -> None:
+    if not served.done():
+        served.set_result(None)
+
+
+def _unreachable(cause: Exception) -> UnreachableError:
+    error = UnreachableError()
+    error.__cause__ = cause
+    return error
 
 
 def _quietly(function: Callable[[C], object], connection: C) -> None:
