@@ -225,7 +225,7 @@ def test_actions_of_the_pages_are_done_on_a_real_scheduler_and_the_ledger_has_th
     perform(scheduler, grace, "savepoint", name="before")
     forgive.touch()
     preview, _ = perform(scheduler, grace, "requeue", everything="true")
-    assert "One epoch of acted reads 2 records" in preview.text
+    assert "2 records of acted go through" in preview.text
     eventually("the requeue is committed", lambda: scheduler.epoch("acted", 2)[0] == "COMMITTED")
     assert scheduler.query("SELECT count(*) FROM acted") == [(4,)]
 
