@@ -16,10 +16,12 @@ from epochline.declare.topic import KafkaTopic
 from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from tests.chains import chain_breaks
 from tests.crash.line import Line
-from tests.crash.reliability import BAR_SECONDS
 from tests.crash.shown import files_left_over, rows_in_files, values_in_topic
 
 Query = Callable[..., list[tuple[Any, ...]]]
+
+STILL_SECONDS = 120.0
+"""For how long runs may move nothing: longer than any lease, server start or time-out of the tests."""
 
 
 class Checked(Protocol):
@@ -36,18 +38,26 @@ class Checked(Protocol):
 def recover(line: Line, *, since: float | None = None) -> None:
     """Let runs come, as a schedule would, until everything produced is committed; write down how long that took.
 
+    It ends too when runs have moved nothing for STILL_SECONDS: no head, no epoch, no receipt.
+
     Args:
         line: whose runs.
         since: when the last fault was, by `time.monotonic`; now if not given.
     """
     since = time.monotonic() if since is None else since
-    outcomes = [line.run()]
-    while not _caught_up(line) and time.monotonic() - since < BAR_SECONDS:
+    outcomes, seen, moved = [line.run()], _state(line), time.monotonic()
+    while not _caught_up(line) and time.monotonic() - moved < STILL_SECONDS:
         outcomes.append(line.run())
+        if (now := _state(line)) != seen:
+            seen, moved = now, time.monotonic()
     seconds = time.monotonic() - since
     assert _caught_up(line), f"not recovered after {seconds:.0f} s: runs ended {outcomes}, heads are {line.heads()}"
     assert_exact(line)
     line.recovery.took(seconds)
+
+
+def _state(line: Line) -> tuple[object, ...]:
+    return line.heads(), _unfinished(line), _left_to_show(line)
 
 
 def _caught_up(line: Line) -> bool:
@@ -58,7 +68,9 @@ def _caught_up(line: Line) -> bool:
 
 
 def _unfinished(line: Line) -> list[tuple[Any, ...]]:
-    return line.query("SELECT epoch_id, state FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')")
+    return line.query(
+        "SELECT epoch_id, state, attempt FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')"
+    )
 
 
 def _left_to_show(line: Line) -> list[tuple[Any, ...]]:
