@@ -17,10 +17,9 @@ from epochline.declare.specs import AvroSpec
 class Avro(DeclarationModel):
     """Each record's value as an Avro record whose schema a registry holds: a zero byte, the schema's id, the body.
 
-    A value is read with its writer's schema and its fields are taken by name. Other fields are ignored; missing fields
-    are NULL. An id that the registry does not know, bytes that are not of that schema, or a value that its column
-    cannot hold makes a bad record. A registry that does not answer fails the attempt; a repeat helps. A record without
-    a value (a tombstone) takes its columns from an Avro record in its key.
+    Fields are taken by name: other fields are ignored, missing fields are NULL. An id that the registry does not know,
+    bytes that are not of that schema, or a value that its column cannot hold makes a bad record. A registry that does
+    not answer fails the attempt; a repeat helps. A tombstone takes its columns from an Avro record in its key.
 
     Args:
         columns: fields and their PostgreSQL types.
@@ -30,12 +29,9 @@ class Avro(DeclarationModel):
             type without an Avro type, including ``numeric`` without a precision. Each field of a schema given here
             must hold every value of its column.
         registry: id of the registry's connection.
-        unavailable: for reading: what a connector sends in place of a value that it does not have, such as Debezium's
-            ``__debezium_unavailable_value``. It is recognized as text, as bytes, as uuid, and as an array or a map of
-            it. An upsert table with ``keep_unavailable`` keeps its value; otherwise the record is bad.
-        unit: for reading: what a plain integer counts that stands for a date or a time, by column or for all such
-            columns: ``days``, ``s``, ``ms``, ``us`` or ``ns`` since 1970-01-01 in UTC, or since midnight for a
-            ``time``. Debezium's times are such integers. Avro's logical types need none.
+        unavailable: for reading: as for `Json`, as text, bytes, uuid, or in an array or a map of it.
+        unit: for reading: what a plain integer counts that stands for a date or a time, such as Debezium's, with the
+            units of `Json`. Avro's logical types need none.
     """
 
     kind: Literal["avro"] = "avro"

@@ -58,6 +58,7 @@ class Json(DeclarationModel):
 
     A value that is not an object, or a member that its column cannot hold, makes a bad record.
     A record without a value (a tombstone) takes its columns from a JSON object in its key, by the same names and paths.
+    For a topic's records only ``columns`` may be set.
 
     Args:
         columns: members and their PostgreSQL types.
@@ -135,15 +136,13 @@ class Json(DeclarationModel):
 class Regex(DeclarationModel):
     r"""Each record's whole value, matched by a regular expression with named groups.
 
-    The syntax is RE2's (https://github.com/google/re2/wiki/Syntax): it has classes such as ``[[:alpha:]]`` and ``\pL``,
-    and the flags ``(?ims-U)``, but no look-ahead and no backreference. The time of a match grows with the length of the
-    value, whatever the pattern. A value that does not match makes a bad record. Every named group is a column of type
-    ``text`` unless ``columns`` gives another type. A group that took no part in the match is NULL; a group that matched
-    nothing is the empty text.
+    The syntax is RE2's (https://github.com/google/re2/wiki/Syntax), without look-ahead and backreference: the time of a
+    match grows with the length of the value alone. A value that does not match makes a bad record. A group that took no
+    part in the match is NULL; a group that matched nothing is the empty text.
 
     Args:
         pattern: the expression, with one named group ``(?P<name>…)`` for each column. Other groups give no column.
-        columns: PostgreSQL types of groups that are not ``text``.
+        columns: PostgreSQL types of groups that are not ``text``, which is the default.
     """
 
     kind: Literal["regex"] = "regex"

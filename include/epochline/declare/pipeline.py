@@ -80,15 +80,14 @@ class Pipeline(DeclarationModel):
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict of DataFrames by table.
             With several `Sources` it gets a dict of DataFrames by input.
         sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
-        state: tables of keyed state. The transform's second argument is a dict of DataFrames by table: the state of
-            the keys in the epoch's records. It returns a DataFrame of the changed rows for each table, or none; a row
-            with a true ``_deleted`` deletes its key.
+        state: tables of keyed state. The transform gets the state of the records' keys as a second argument, a dict of
+            DataFrames by table, and returns changed rows by table; a true ``_deleted`` deletes the key.
         windows: aggregates per window of event time, or a SQL query over windows, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
-        schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron expression, ``@continuous``, or
-            None for manual runs. If it is left out, a profile or the settings file may set an interval.
-        wake_on_data: also start a run when records wait, at the earliest this long after the last commit. The schedule
-            stays beside it; without one, only data starts runs. Airflow needs a triggerer.
+        schedule: Airflow's schedule: a ``timedelta``, a cron expression, ``@continuous``, or None for manual runs. If
+            it is left out, a profile or the settings file may set an interval.
+        wake_on_data: also start a run when records wait, at the earliest this long after the last commit. Airflow needs
+            a triggerer.
         postgres_connection, spark_connection: Airflow connection ids.
         writer_connection: id of the Spark job's connection. Its login is a member of ``epochline_writer`` and can only
             stage. By default the job uses ``postgres_connection``.

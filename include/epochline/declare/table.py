@@ -29,22 +29,21 @@ class PostgresTable(DeclarationModel):
             own, and every plan reads its columns from the database.
         key: columns of the key (``upsert``, ``add``). In mode ``append`` a unique key: the business key, or the place
             of the record, ``("_topic", "_partition", "_offset", "_row")``. `repeats` says what a second row does.
-        repeats: with a ``key`` in mode ``append``: ``refuse`` treats a repeat as a bad record, as ``bad_records`` says;
-            ``skip`` keeps the first row of the key and counts every other one in the receipt. Of one epoch, the first
-            row is the one with the lowest topic, partition and offset.
+        repeats: with a ``key`` in mode ``append``: ``refuse`` makes a repeat a bad record; ``skip`` keeps the first row
+            of the key, in one epoch that of the lowest topic, partition and offset, and counts the others.
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
         measures: columns to sum (``add``): integer or numeric.
         tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
             or ``transform`` with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
         aggregated: whether a ``transform`` makes rows that belong to no single record; they carry only ``_epoch``.
-        insert_time: name of a ``timestamptz`` column that each written row gets: the time at which its epoch was
-            planned, the same in every retry. It is not among ``columns``.
-        before_images: the number of newest epochs whose replaced rows are kept, so that ``epochline restore`` can put
-            them back (``upsert``, ``add``). Mode ``append`` replaces no rows.
-        keep_unavailable: whether a column keeps its value where a record does not give it: a value that `Json` or
-            `Avro` reads as ``unavailable``, or a name in the list ``_unavailable`` of a function ``parse`` (``upsert``
-            with lineage, no ``transform``). Without an older row of the key in the same partition the record is bad.
+        insert_time: name of a ``timestamptz`` column, not among ``columns``, for the time at which the row's epoch was
+            planned.
+        before_images: the number of newest epochs whose replaced rows are kept for ``epochline restore`` (``upsert``,
+            ``add``).
+        keep_unavailable: whether a column keeps its value where `Json` or `Avro` reads ``unavailable``, or a function
+            ``parse`` names it in the list ``_unavailable`` (``upsert`` with lineage, no ``transform``). Without an
+            older row of the key in the same partition the record is bad.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
             the columns are taken by name.
     """

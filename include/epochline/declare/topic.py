@@ -60,15 +60,14 @@ class KafkaTopic(DeclarationModel):
             makes a bad record.
         value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format. Or
             ``module:function`` from Arrow record batch (``columns`` and boolean ``_deleted``) to Arrow record batch,
-            one row per input row, in order: ``value`` and optionally ``key`` (bytes), ``headers`` (a list of structs of
-            ``key`` and ``value``) and ``_error`` (the reason why the row cannot be sent). A deleted row has no value.
+            one row per input row, in order: ``value``, and optionally ``key`` (bytes), ``headers`` (a list of structs
+            of ``key`` and ``value``) and ``_error`` (why the row cannot be sent). A deleted row has no value.
         key: columns of the key: one is sent as its text (``bytea`` unchanged), several as a JSON object. Empty: no key.
         headers: by header, the column of its value.
         partition: column with the partition's number; by default the key decides, as with Kafka's own producer.
         columns: names and types of further columns, for key, headers, partition, topic or order; with a function as
             ``value``, of all columns that it receives.
-        order_by: columns that order an epoch's records, including the records of one key; by default records are sent
-            in the order in which they were read.
+        order_by: columns that order an epoch's records; by default the order in which they were read.
         select: ``module:function`` from parsed batch to the batch with these columns; by default they are taken by
             name.
         aggregated: whether a ``transform`` makes rows that belong to no single record.
