@@ -17,7 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from epochline.local.class_archive import class_options
-from tests.representatives import chosen
+from tests.representatives import ON_SERVERS, chosen
 
 TESTS = Path(__file__).parent
 
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its time-out, ``server`` where it needs one, and ``ci`` where another stands for its promises.
+    """Mark each test with its time-out, ``server`` where it needs one, ``ci`` where another stands for its promises.
 
     Put the long groups first.
 
@@ -125,8 +125,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(seconds))
         if path.parts[0] in _BY_COMMANDS or _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
-            if item.nodeid not in representatives:
-                item.add_marker(pytest.mark.ci)
+        if item.nodeid not in representatives and (path.parts[0] in ON_SERVERS or item.get_closest_marker("server")):
+            item.add_marker(pytest.mark.ci)
     items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
 
 

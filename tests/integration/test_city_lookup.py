@@ -75,7 +75,7 @@ def test_a_look_up_that_takes_too_long_sets_one_record_aside_and_the_epoch_commi
             await client.blpop(["gate"], timeout=60)
         return await quick(client, key)
 
-    monkeypatch.setattr(city_lookup.LINES, "_fetch", slow)
+    monkeypatch.setitem(city_lookup.LINES._arguments, "fetch", slow)
     produce(topic.servers, topic.name, IDS)
 
     program.epoch()
@@ -94,7 +94,7 @@ def test_an_epoch_whose_cities_cannot_be_reached_fails_and_sets_nothing_aside(
     produce(topic.servers, topic.name, [b"1"])
     planned, run = program.planned()
     ticket = program.attempt(planned, run)
-    monkeypatch.setattr(city_lookup.LINES, "_client", None)
+    monkeypatch.setattr(city_lookup.LINES, "_opened", None)
     monkeypatch.setenv("REDIS_URL", address or "")
 
     with pytest.raises(LookupUnavailableError if address else ConfigurationError) as caught:

@@ -137,10 +137,12 @@ async def _answer(look_up: LookUp[K], position: int, key: K) -> Answer[K, Any]:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, running: set[asyncio.Task[Any]]) -> None:
-    for task in running:
-        task.cancel()
-    if running:
-        loop.run_until_complete(asyncio.wait(running))
+    left = running
+    while left:
+        for task in left:
+            task.cancel()
+        # Again after a while: a client that is just connecting may lose a cancellation, as that of Redis does.
+        _, left = loop.run_until_complete(asyncio.wait(left, timeout=0.1))
     # Their errors refer to the caller's frame, and so to this set: a circle.
     running.clear()
 
