@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from epochline import cli
-from epochline.cli.commands import COMMANDS
+from epochline.cli.commands import COMMANDS, load
 from epochline.errors import DeclarationError, StackError
 from tests.commands import Call, caller
 
@@ -47,6 +47,11 @@ def test_a_command_that_only_reads_says_so(command: str) -> None:
     said = " ".join(CliRunner().invoke(cli.app, [command, "--help"]).output.split())
 
     assert "Changes nothing." in said or "Writes nothing." in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_terminal_decides_where_the_lines_of_a_help_end(name: str) -> None:
+    assert [paragraph for paragraph in load(name).help.split("\n\n") if "\n" in paragraph] == []
 
 
 def test_the_list_of_commands_is_complete() -> None:

@@ -54,9 +54,8 @@ def _about(
 ) -> None:
     """Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that you can query.
 
-    Exit codes: 0 success; 1 refused or failed, the message says why; 2 wrong use or an invalid declaration; 3 not
-    healthy, further behind than --fail-above, or not fully checked by an audit; 70 an internal error of epochline; 130
-    interrupted.
+    Exit codes: 0 success; 1 refused or failed, see the message; 2 wrong use or an invalid declaration; 3 not healthy,
+    further behind than --fail-above, or not fully checked by an audit; 70 an internal error; 130 interrupted.
     """
 
 

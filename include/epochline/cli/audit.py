@@ -38,11 +38,11 @@ def audit(
 ) -> None:
     """Read committed ranges of PIPELINE again and compare counts, digests and rows. Changes nothing.
 
-    Names every difference by topic, partition and offset. Offsets that the source no longer holds are listed, but not
-    checked. Rows are compared by value if the target is of mode append with lineage and the pipeline has no transform.
+    Names the topic, partition and offset of every difference. Lists offsets that the source no longer holds, which it
+    cannot check. Compares rows by value if the target has mode append and lineage and the pipeline has no transform.
 
-    Exit code 0: all that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use; 3: no
-    difference, but not everything could be checked.
+    Exit code 0: everything that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use;
+    3: no difference, but not everything could be checked.
     """
     from epochline.audit import audit as run  # It loads Arrow.
 

@@ -66,7 +66,15 @@ def load(name: str) -> Any:
     else:
         settings = {"ignore_unknown_options": name in _TAKE_DASHES}
         app.command(name, context_settings=settings)(getattr(module, name.replace("-", "_")))
-    return get_group(app).commands[name]
+    command: Any = get_group(app).commands[name]
+    for shown in (command, *getattr(command, "commands", {}).values()):
+        shown.help = _without_line_breaks(shown.help)
+    return command
+
+
+def _without_line_breaks(text: str | None) -> str:
+    """Typer would keep the line breaks of a docstring, which do not fit a narrow terminal."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (text or "").split("\n\n"))
 
 
 def summaries() -> Mapping[str, str]:
@@ -90,6 +98,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self.help = _without_line_breaks(self.help)
         self.commands = {name: TyperCommand(name) for name in COMMANDS}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

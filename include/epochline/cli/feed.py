@@ -38,8 +38,8 @@ def feed(
             " CRC-32 as in librdkafka (consistent), or nothing (round-robin). Needs --from-jsonl."
         ),
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Records per second at most.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a topic that is created.")] = 4,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Most records per second.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions, if the topic is created.")] = 4,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(
@@ -53,8 +53,8 @@ def feed(
     A line is the value of a record without a key, and the lines go to the partitions in turn. With --from-jsonl a line
     is a JSON object: key (a text or null), value (a text, any JSON value, or null for a tombstone), headers (an object
     or a list of pairs), partition, timestamp (milliseconds, or ISO 8601 with a zone); key_base64 and value_base64 are
-    for bytes. Only a value is required. A wrong line is refused with its number: of a file before anything is sent, of
-    a stream when it comes.
+    for bytes. Only a value is required. The error for an invalid line names its number; a file is checked before
+    anything is sent, a stream line by line.
 
     A repeat sends the lines again. Exit code 0: Kafka has every line; 1: not all, the message says how many; 2: wrong
     use.

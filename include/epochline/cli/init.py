@@ -20,7 +20,7 @@ def init(
     name: Annotated[str, typer.Argument(help="The pipeline's name, which is the DAG's id.")],
     topic: Annotated[str | None, typer.Option(help="The topic to read; NAME if not given.")] = None,
     parser: Annotated[
-        Parser | None, typer.Option(help="The format of a value; json if not given. A function is a file to change.")
+        Parser | None, typer.Option(help="The format of a value; json if not given. A function is yours to write.")
     ] = None,
     columns: Annotated[
         str | None, typer.Option(help="Columns and types, as in SQL: 'id bigint, amount numeric(12,2)'.")
@@ -35,16 +35,16 @@ def init(
             " given."
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="Columns of the key, with commas; for upsert and add.")] = None,
+    key: Annotated[str | None, typer.Option(help="Columns of the key, comma-separated; for upsert and add.")] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Time between runs as PT1M, or cron, or @hourly; none if not given.")
+        str | None, typer.Option(help="Time between runs (PT1M), cron, or @hourly; none if not given.")
     ] = None,
 ) -> None:
     """Write a new pipeline NAME: its declaration, its test and a sample record. Overwrites nothing.
 
-    At a terminal, the command asks for each option that is missing. Elsewhere --columns is required, and the other
-    options have defaults. Exit code 0: written, and the next commands are named; 1: a file or a pipeline of that name
-    is there already; 2: wrong use, or the declaration would be invalid; nothing was written.
+    At a terminal, the command asks for each missing option. Elsewhere --columns is required, and the other options
+    have defaults. Exit code 0: written, and the next commands are printed; 1: a file or a pipeline with that name
+    exists; 2: wrong use, or the declaration would be invalid, and nothing was written.
     """
     ask = _ask if sys.stdin.isatty() else lambda _question, default, _choices=(): default
     topic = topic or ask("Topic", name)

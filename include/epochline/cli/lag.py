@@ -32,11 +32,10 @@ def lag(
 ) -> None:
     """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
 
-    Changes nothing. The end is the last stable offset: a run can read up to there now. The state is that of the pages
-    in Airflow, with what only Kafka shows: docs/operations.md explains each. Exit code 0: success; 1: a declaration is
-    broken, or Kafka or the ledger of a pipeline cannot be reached, and the other pipelines are shown; 2: there is no
-    such pipeline, or wrong use; 3: with --fail-above, a pipeline is further behind, or stands; 130: Ctrl-C ended
-    --follow.
+    Changes nothing. The end is the last stable offset, up to which a run can read now. docs/operations.md explains each
+    state. Exit code 0: success; 1: a declaration is broken, or Kafka or the ledger of a pipeline cannot be reached, and
+    the other pipelines are shown; 2: there is no such pipeline, or wrong use; 3: with --fail-above, a pipeline is
+    further behind, or stands; 130: Ctrl-C ended --follow.
     """
     if pipeline is None:
         declared = discovery.look()

@@ -34,16 +34,16 @@ def logs(
     pipeline: Name,
     epoch: Annotated[int | None, typer.Argument(min=1, help="Id of the epoch; the newest if not given.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the epoch and its runs have ended, or until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue until the epoch and its runs have ended, or until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Print the logs of the tasks that made an epoch of PIPELINE, with Spark's output; the newest epoch's.
+    """Print the logs of the tasks of an epoch of PIPELINE, with Spark's output; by default of the newest epoch.
 
-    If the newest run wrote no epoch, its log is printed, and why it wrote none. Changes nothing.
+    Changes nothing. If the newest run wrote no epoch, prints the run's log and the reason.
 
-    Asks the stack's Airflow for each try of each task, in the order of their starts. Spark's output is in the log of
-    pre_commit. Exit code 0: success; 1: there is no such pipeline or epoch, a command made it and not Airflow, or
-    Airflow cannot be asked; 2: wrong use; 130: interrupted.
+    Prints each try of each task, in the order of their starts. Spark's output is in the log of pre_commit. Exit code 0:
+    success; 1: there is no such pipeline or epoch, a command and not Airflow made it, or the stack's Airflow does not
+    answer; 2: wrong use; 130: interrupted.
     """
     with until_interrupted(), session(connections.adapters().postgres_dsn(connection_of(pipeline))) as ledger:
         if epoch is None and _wrote_no_epoch(ledger, pipeline):

@@ -29,16 +29,15 @@ def migrate(
 ) -> None:
     """Migrate the ledger to this version, and create declared target tables that are missing.
 
-    Safe to run at any time, also several times at once. Of a table that exists it checks owner and unique keys if the
-    declaration names its columns, and nothing else; `plan` compares the rest. It alters no column. Also creates the
-    roles of least privilege and their grants, and lets the login of the connection epochline_reader see quarantined
-    bytes on the pages in Airflow. If this login may not, the statements are printed for a DBA; only pipelines with a
-    writer_connection and those pages need them. With NAME, only the ledgers and tables of these pipelines.
+    Safe to run at any time, also several times at once. Alters no column of an existing table. If the declaration names
+    its columns, checks the table's owner and unique keys; `plan` compares the rest. Also creates the roles of least
+    privilege and their grants, and lets the login of the connection epochline_reader see quarantined bytes on the
+    pages in Airflow. If this login may not do that, prints the statements for a DBA; only those pages and pipelines
+    with a writer_connection need them. With NAME, only the ledgers and tables of these pipelines.
 
-    Exit code 0: ledger and targets exist; 1: refused, or the table of a pipeline is not one that Epochline made from
-    the declaration; the message says why, and everything is done for the others; 2: a declaration is broken, or there
-    is no such pipeline; it is named, and everything is done for the others. Also 2: two pipelines name one table;
-    without NAME nothing is done then.
+    Exit code 0: ledger and targets exist; 1: refused, or a table is not one that Epochline made from the declaration;
+    2: a declaration is broken, or there is no such pipeline. In both cases the message says why, and the other
+    pipelines are migrated. Also 2: two pipelines name one table; without NAME nothing is done then.
     """
     declared = discovery.look()
     shared = shared_tables(declared)

@@ -28,7 +28,7 @@ from epochline.protocol.changes import words
 from epochline.protocol.epoch import Run
 
 _EXIT_CODES = (
-    "Exit code 0: done and written to the ledger; 1: refused, the message says why, or not confirmed; 2: wrong use."
+    "Exit code 0: done and written to the ledger; 1: refused, see the message, or not confirmed; 2: wrong use."
 )
 
 
@@ -96,11 +96,11 @@ def janitor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
+    """Drop staging that no attempt needs, end abandoned epochs, and report staging tables without an attempt.
 
-    Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
-    was nothing to do; 1: a database cannot be reached, or a declaration is broken, and the databases of the others are
-    tidied; 2: wrong use.
+    Safe at any time: does not touch epochs with a live lease, or sealed epochs. Exit code 0: success, even if there was
+    nothing to do; 1: a database cannot be reached, or a declaration is broken, and the other databases are tidied;
+    2: wrong use.
     """
     declared = discovery.look() if connection is None else discovery.Declared(pipelines={}, broken=())
     named = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}

@@ -20,12 +20,11 @@ from epochline.local.airflow_api import AirflowApi
 
 
 def list(as_json: AsJson = False) -> None:
-    """List the declared pipelines: state, lag, last commit and what it quarantined, schedule and next run.
+    """List the declared pipelines: state, lag, last commit with its quarantined records, schedule and next run.
 
-    Changes nothing. The lag is that of `lag`, and unknown while Kafka cannot be reached. The next run is what the
-    stack's Airflow says; it is left out where no Airflow runs, and for a DAG that is paused or has no schedule. Exit
-    code 0: success, also without Kafka and Airflow; 1: a declaration is broken, or a ledger cannot be reached, and the
-    other pipelines are shown; 2: wrong use.
+    Changes nothing. The lag is unknown while Kafka cannot be reached. The next run is missing if the stack's Airflow
+    does not run, and for a DAG that is paused or has no schedule. Exit code 0: success, even without Kafka and Airflow;
+    1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are shown; 2: wrong use.
     """
     declared = discovery.look()
     rows, errors = [], {}

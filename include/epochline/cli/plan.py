@@ -29,14 +29,13 @@ def plan(
 ) -> None:
     """Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.
 
-    Refuses what the plan of a run refuses: a target that is missing, does not fit or lacks a right, a changed
-    declaration or state, a log that is not the one that was read, a sink that would take no epoch. Left to the run is
-    what only a write shows: whether a store of files keeps the first of two entries, and whether the control topic may
-    be created. No record is parsed; `preview` does that. With several names, a refused one hides no other, and --json
-    prints a list.
+    Makes the checks of a run's plan: targets exist, fit and have the needed rights; declaration and state are those of
+    the last epoch; the log is the one that was read; the sinks take an epoch. Two checks need a write, so only a run
+    makes them: whether a store of files keeps the first of two entries, and whether the control topic may be created.
+    `preview` parses records. With several names, every refused plan is reported, and --json prints a list.
 
-    Exit code 0: the next epochs can be planned, even if they read nothing; 1: a plan would be refused, the message says
-    why; 2: there is no such pipeline, or its declaration is invalid, or another pipeline names one of its tables.
+    Exit code 0: the next epochs can be planned, even if they read nothing; 1: a plan would be refused, see the message;
+    2: there is no such pipeline, or its declaration is invalid, or another pipeline names one of its tables.
     """
     shown: list[dict[str, Any]] = []
     try:

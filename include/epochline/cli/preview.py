@@ -40,12 +40,12 @@ def preview(
 ) -> None:
     """Parse the next records of PIPELINE here, and show rows and refusals; run its transform. Writes nothing.
 
-    Reads from the heads, as the next epoch would, also while the pipeline is paused or its tables are missing. No
-    ledger row, offset, topic or table changes. A row that deletes its key from an upsert target is marked. A transform
-    is run in a local Spark, with empty state tables: a column that it does not give and a value that does not fit are
-    found, also without a record. Rules that only the target knows, such as NOT NULL, are not checked. Exit code 0:
-    success, even if there is no record, or some are refused; 1: the source or the ledger cannot be read, or the parse
-    fails as a whole; 2: there is no such pipeline, or its declaration is invalid.
+    Reads from the heads, as the next epoch would, even while the pipeline is paused or its tables are missing. Marks a
+    row that deletes its key from an upsert target. Runs a transform in a local Spark with empty state tables, and finds
+    a column that it does not return and a value that does not fit, even without a record. Does not check rules that
+    only the target knows, such as NOT NULL. Exit code 0: success, even if there is no record, or some are refused;
+    1: the source or the ledger cannot be read, or the parse fails as a whole; 2: there is no such pipeline, or its
+    declaration is invalid.
     """
     from epochline.audit import preview_ranges  # It loads Arrow.
 

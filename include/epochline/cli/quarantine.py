@@ -26,9 +26,9 @@ _WHOLE = 2**30 - 1
 
 def quarantine(
     pipeline: Name,
-    epoch: Annotated[int | None, typer.Option(min=1, help="Only records that this epoch set aside.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=1, help="Only records that this epoch quarantined.")] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Only records whose reason is LIKE this, as in SQL: '%not JSON%'.")
+        str | None, typer.Option(help="Only records with a reason LIKE this, as in SQL: '%not JSON%'.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many records, the newest first.")] = 20,
     show: Annotated[
@@ -40,12 +40,11 @@ def quarantine(
         bool, typer.Option("--json", help="For programs: whole keys and values, as PostgreSQL writes bytea in hex.")
     ] = False,
 ) -> None:
-    """List the records that epochs of PIPELINE set aside, or with --show one record with its bytes and headers.
+    """List the quarantined records of PIPELINE, or with --show one record with its bytes and headers.
 
-    Changes nothing. Without a filter, also lists the rows that a target refused since the last commit and that belong
-    to no record. Ends with the command that reads the listed records again, once their parse is corrected. Exit code 0:
-    success, even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong
-    use.
+    Changes nothing. Without a filter, also lists rows without a record that a target refused since the last commit.
+    Ends with the command that reads the listed records again: run it once parse is corrected. Exit code 0: success,
+    even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
     """
     place = _place(show)
     wanted = {"pipeline": pipeline, "epoch": epoch, "reason": reason}

@@ -30,7 +30,7 @@ def replay(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Promote without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read the ranges of a committed epoch of PIPELINE again with today's code, and compare with what it committed.
+    """Read the ranges of a committed epoch of PIPELINE again with today's code, and compare the rows.
 
     The rows are staged and then discarded. With --promote, the replay's rows replace the epoch's rows in the target,
     and the ledger keeps both epochs. Only for targets of mode append, without state. Exit code 0: no difference, or

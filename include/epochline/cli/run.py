@@ -26,7 +26,7 @@ def run(
     ] = False,
     max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets that an epoch reads.")] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark master; that of the Spark connection if not given, else local[*].")
+        str | None, typer.Option(help="Spark master; if not given, from the Spark connection, or local[*].")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Kept with each epoch.")] = None,
     since: Annotated[
@@ -40,12 +40,12 @@ def run(
 ) -> None:
     """Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit.
 
-    First settles what earlier runs left unfinished. A killed run holds its epoch until its lease ends, a minute at
-    most; this run waits for that. If a target refuses records and the policy is 'quarantine', the epoch is staged again
-    without them. On an error or Ctrl-C the epoch is aborted, and the next run reads its range again. With --from and
-    --to the run is a backfill: the epoch ends with the last record before the interval's end, even beyond the declared
-    limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1: failed, the message
-    says what is left; 2: wrong use, an invalid declaration, or a table that another pipeline names; 130: interrupted.
+    First recovers unfinished epochs of earlier runs. The lease of a killed run lasts a minute at most; this run waits
+    until it ends. If a target refuses records and the policy is 'quarantine', the epoch is staged again without them.
+    On an error or Ctrl-C the epoch is aborted, and the next run reads its range again. With --from and --to the run is
+    a backfill: the epoch ends with the last record before the interval's end, even beyond the declared limit, and
+    committed offsets are not read again. Exit code 0: committed, or nothing to read; 1: failed, the message says what
+    is left; 2: wrong use, an invalid declaration, or a table that another pipeline names; 130: interrupted.
     """
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
@@ -111,9 +111,9 @@ def publish(
 ) -> None:
     """Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet.
 
-    Epochs are shown in order, including other runs' epochs. A repeat shows nothing twice. Epochs of a sink that is down
-    wait for the next call; other sinks go on. Exit code 0: every sink shows every committed epoch; 1: a sink is down or
-    refuses, the message says which and why; 2: wrong use.
+    Shows epochs in order, including other runs' epochs. A repeat shows nothing twice. A sink that is down does not
+    delay the others; the next call shows its epochs. Exit code 0: every sink shows every committed epoch; 1: a sink is
+    down or refuses an epoch, see the message; 2: wrong use.
     """
     declared = discovery.find(pipeline)
     ledger = connections.adapters().ledger(declared)

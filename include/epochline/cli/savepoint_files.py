@@ -51,7 +51,7 @@ def savepoint_import(
 ) -> None:
     """Import the savepoint in FILE. A new pipeline can begin from it: `restore NEW NAME --of PIPELINE --reason …`.
 
-    Exit code 0: imported; 1: the file is no savepoint or is damaged, or the savepoint exists already; 2: wrong use.
+    Exit code 0: imported; 1: the file is not a savepoint or is damaged, or the savepoint exists; 2: wrong use.
     """
     ledger = connections.adapters().ledger(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
@@ -64,13 +64,13 @@ def savepoint_import(
 
 def epoch_files(
     pipeline: Name,
-    show: Annotated[int | None, typer.Option(metavar="EPOCH", help="Print what the file of this epoch says.")] = None,
+    show: Annotated[int | None, typer.Option(metavar="EPOCH", help="Print the file of this epoch.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the files that the newest committed epochs of PIPELINE left, or with --show print one as JSON.
 
-    Changes nothing. An epoch without its file is listed as missing. `epochline savepoint-import FILE` takes a file as a
-    savepoint. Exit code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing
+    Changes nothing. An epoch without its file is listed as missing. `epochline savepoint-import FILE` makes a savepoint
+    of a file. Exit code 0: success, even if the list is empty; 1: the setting epoch_files is off, or a file is missing
     or damaged; 2: wrong use.
     """
     declared = discovery.find(pipeline)

@@ -26,7 +26,7 @@ def sql(
     write: Annotated[bool, typer.Option("--write", help="Allow changes; without it the session is read only.")] = False,
     connection: Annotated[str, typer.Option(help="Connection id of the database.")] = POSTGRES,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line and row.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a heading; NULL is an empty field.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header; NULL is an empty field.")] = False,
 ) -> None:
     """Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.
 

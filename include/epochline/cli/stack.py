@@ -30,11 +30,11 @@ def up(
         typer.Option("--spark-cluster", help="Run Spark's tasks on a master and two workers, until `epochline down`."),
     ] = False,
 ) -> None:
-    """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat repairs what crashed.
+    """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat restarts crashed parts.
 
-    Also creates the ledger, and the target tables of every declared pipeline, and names broken declarations. All data
-    is in $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: the parts are ready, also if a
-    declaration is broken; 1: one is not, the message says why; 2: wrong use.
+    Also creates the ledger and the target tables of every declared pipeline. Names broken declarations. All data is in
+    $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: the parts are ready, even if a declaration is
+    broken; 1: a part is not ready, see the message; 2: wrong use.
     """
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
@@ -67,7 +67,7 @@ def _name_broken() -> None:
 def down(
     wipe: Annotated[bool, typer.Option("--wipe", help="Also delete all data, logs and passwords.")] = False,
 ) -> None:
-    """Stop what `up` started, and nothing else. Data stays unless --wipe is given.
+    """Stop only the processes that `up` started. Data stays unless --wipe is given.
 
     Exit code 0: nothing of this stack runs; 1: a part could not be stopped.
     """
@@ -77,10 +77,10 @@ def down(
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="For programs; without passwords.")] = False,
 ) -> None:
-    """Show the parts of the stack: health, version, address, and the files that hold passwords.
+    """Show the parts of the stack: health, version, address, and the files with passwords.
 
-    Changes nothing. Names pipelines that stand, by the stack's ledger, and broken declarations too. Exit code 0: every
-    part runs and answers, whatever is named below the parts; 3: a part does not.
+    Changes nothing. Also names pipelines that need an operator, and broken declarations. Exit code 0: every part runs
+    and answers, even if pipelines or declarations are named; 3: a part does not.
     """
     answer = Stack().status()
     if as_json:
@@ -99,10 +99,10 @@ def airflow(
         list[str] | None, typer.Argument(help="The arguments of Airflow's program, such as `dags list`.")
     ] = None,
 ) -> None:
-    """Run Airflow's own command line on the stack's Airflow, with its settings and connections.
+    """Run Airflow's command line on the stack's Airflow, with its settings and connections.
 
-    `epochline airflow -- --help` shows Airflow's help. Exit code: Airflow's own; 1 also if the stack's PostgreSQL does
-    not run, which holds Airflow's tables.
+    `epochline airflow -- --help` shows Airflow's help. Exit code: that of Airflow; 1 also if the stack's PostgreSQL
+    does not run, which has Airflow's tables.
 
     For example:
 

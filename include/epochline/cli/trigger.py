@@ -38,10 +38,10 @@ def trigger(
 ) -> None:
     """Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print the outcome.
 
-    While Airflow or PostgreSQL is away, as during a restart, the command waits for up to two minutes. A run that makes
-    no progress says what it waits for. Exit code 0: its epoch is committed, or there was nothing to read (with
-    --no-follow: the run is started); 1: the run failed, or Airflow refuses or stays away; 2: wrong use; 130:
-    interrupted, the run goes on.
+    While Airflow or PostgreSQL is away, as during a restart, the command waits for up to two minutes. If the run makes
+    no progress, the command says what the run waits for. Exit code 0: the run's epoch is committed, or there was
+    nothing to read (with --no-follow: the run is started); 1: the run failed, or Airflow refuses or stays away;
+    2: wrong use; 130: interrupted, the run continues.
     """
     api = _patiently(stack_api)
     dag = _patiently(api.dag, pipeline)

@@ -28,15 +28,15 @@ def validate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check declarations and their functions, and compare tables where the database answers. Changes nothing.
+    """Check declarations and their functions, and existing tables if the database answers. Changes nothing.
 
-    Imports every DAG file and every function that a declaration names, and reports each problem with file and line:
-    an invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a
-    table that two pipelines share. What only a transform shows, `preview` finds. Where the target database
-    has a ledger and answers, tables that exist are compared as well; the last line says whether they were. Kafka and
-    other sinks are not asked: `plan` does that. With NAME, a broken declaration of another file is only a warning.
-    With several names, a problem of one hides no other. Exit code 0: every declaration, or those of the names, are
-    valid; 1: there are problems, or there is no such pipeline; 2: wrong use.
+    Imports every DAG file and every function that a declaration names, and reports each problem with file and line: an
+    invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a table
+    that two pipelines share. `preview` finds problems of a transform. If the target database has a ledger and answers,
+    existing tables are compared as well; the last line says whether they were. `plan` asks Kafka and other sinks. With
+    NAME, a broken declaration in another file is only a warning. Problems of every named pipeline are reported. Exit
+    code 0: every declaration, or every named one, is valid; 1: there are problems, or there is no such pipeline;
+    2: wrong use.
     """
     declared = discovery.look()
     asked = list(dict.fromkeys(names or sorted(declared.pipelines)))

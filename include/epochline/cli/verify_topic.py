@@ -31,7 +31,7 @@ class Levels(StrEnum):
 
 
 def verify_topic(
-    topic: Annotated[str, typer.Argument(help="The topic. It is only read.")],
+    topic: Annotated[str, typer.Argument(help="The topic to read.")],
     since_offset: Annotated[int, typer.Option(min=0, help="Begin every partition at this offset.")] = 0,
     isolation: Annotated[Levels, typer.Option(help="Isolation levels to read with.")] = Levels.BOTH,
     follow: Annotated[bool, typer.Option("--follow", help="Keep reading until Ctrl-C, then show the result.")] = False,
@@ -46,8 +46,8 @@ def verify_topic(
 ) -> None:
     """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
 
-    Changes nothing. Records that only the second sees belong to an aborted transaction, or are undecided: they belong
-    to an open transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
+    Changes nothing. Records that only read_uncommitted shows belong to an aborted transaction, or are undecided: they
+    belong to an open transaction or follow it. A repeat is a record with the key, value and headers of an earlier one.
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """

@@ -39,8 +39,8 @@ class Abort(DirectAction[AbortParameters, None]):
 
     name = "abort"
     help = (
-        "End EPOCH of PIPELINE: its staging is discarded, no offset moves, its range is read again by a later run."
-        " Also an epoch that is pre-committed. A committed epoch stays as it is."
+        "Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later"
+        " run reads its range again. A committed epoch cannot be aborted."
     )
     parameters = AbortParameters
 

@@ -39,8 +39,8 @@ class AcceptState(DirectAction[Parameters, None]):
 
     name = "accept-state"
     help = (
-        "Go on with the state and the targets of PIPELINE as they are now, although they are not what the last"
-        " committed epoch left. What they held then is not brought back."
+        "Accept the state and the targets of PIPELINE as they are now, although the last committed epoch left them"
+        " otherwise. Their earlier content is not restored."
     )
     parameters = Parameters
 
@@ -102,9 +102,9 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
 
     name = "accept-ledger"
     help = (
-        "Go on with the ledger of PIPELINE although it went back in time, as from a backup, and the newer one is lost."
-        " What topics and folders show is taken over: those offsets are read again into the tables alone, so that"
-        " nothing is shown twice and nothing is missing. Refused where the ledger knows everything that is shown."
+        "Accept the ledger of PIPELINE although it was restored from a backup and the newer one is lost. Epochs that"
+        " topics and folders show stay there: their offsets are read again into the tables alone, so that nothing is"
+        " shown twice and nothing is missing. Refused if the ledger knows every epoch that is shown."
     )
     parameters = Parameters
 

@@ -28,15 +28,15 @@ class AdoptTopicParameters(Parameters):
     )
     cluster: bool = Field(
         False,
-        description="Instead of one topic: a connection leads to another cluster, or Kafka went back in time; take all"
-        " topics.",
+        description="Adopt every topic, because a connection leads to another cluster, or Kafka was restored from a"
+        " backup.",
     )
     at: Literal["earliest", "latest", "truncation", "head"] = Field(
         "earliest",
-        description="Where each partition begins: at its log start, at its end, or (truncation) where it was cut off."
-        " truncation reads every record that replaced a lost one, and reads no record twice. After Kafka went back in"
-        " time, truncation begins where the consumer group stands, and head goes on at the heads, if the log is the"
-        " same.",
+        description="Where each partition begins: at its log start (earliest), at its end (latest), or where its log"
+        " was cut off (truncation). truncation reads every record that replaced a lost one, and reads no record twice."
+        " After a restore of Kafka, truncation begins at the consumer group's offsets; head continues at the heads, if"
+        " the log is the same.",
     )
 
 
@@ -71,8 +71,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
 
     name = "adopt-topic"
     help = (
-        "Continue with TOPIC although its log is another one now (deleted and made again, or truncated). A new"
-        " generation of PIPELINE begins: in TOPIC where --at says, in every other topic at its head. Committed rows"
+        "Continue with TOPIC although it was deleted and made again, or its log was truncated. A new generation of"
+        " PIPELINE begins: in TOPIC at the place that --at names, in every other topic at its head. Committed rows"
         " stay."
     )
     parameters = AdoptTopicParameters

@@ -30,7 +30,7 @@ class DeclareLossParameters(Parameters):
 
     holes: bool = Field(
         False,
-        description="Instead of offsets before the log: those in the next epoch's range at which the log is empty.",
+        description="Declare the empty offsets in the next epoch's range lost, not those before the start of the log.",
     )
 
 
@@ -47,9 +47,9 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
 
     name = "declare-loss"
     help = (
-        "Declare that offsets of PIPELINE which retention deleted before they were read are lost: each partition goes"
-        " on at its log start, and the ledger keeps the gap. With --holes: offsets inside a log at which Kafka holds"
-        " nothing, neither records nor transaction markers. Refused where nothing is lost."
+        "Declare records of PIPELINE lost that retention deleted before they were read. Each partition continues at its"
+        " log start, and the ledger keeps the gap. With --holes, declare offsets inside a log lost at which Kafka holds"
+        " neither records nor transaction markers. Refused if nothing is lost."
     )
     parameters = DeclareLossParameters
 

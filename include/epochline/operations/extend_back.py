@@ -62,8 +62,8 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
 
     name = "extend-back"
     help = (
-        "Commit what lies before the origin of PIPELINE, back to TO, in epochs that each end at the origin and move it"
-        " back. Heads do not move. Only for targets of mode append and add."
+        "Commit the records before the origin of PIPELINE, back to TO. Each epoch ends at the origin and moves it back;"
+        " heads do not move. Only for targets of mode append and add."
     )
     parameters = ExtendBackParameters
     repeats = True

@@ -17,15 +17,15 @@ from epochline.protocol.epoch import Epoch, EpochKind
 class RequeueParameters(Parameters):
     """Which records: those that match every given field."""
 
-    everything: bool = Field(False, description="All that are in the quarantine.")
-    epoch: int | None = Field(None, ge=1, description="Those that this epoch set aside.")
-    topic: str | None = Field(None, description="Those of this topic.")
-    partition: int | None = Field(None, ge=0, description="Those of this partition.")
-    offset: int | None = Field(None, ge=0, description="The one with this offset (name topic and partition too).")
-    like: str | None = Field(None, description="Those whose reason is LIKE this, as in SQL: '%not JSON%'.")
-    generation: int | None = Field(None, ge=1, description="Of an earlier generation; the present one if not given.")
+    everything: bool = Field(False, description="Read all quarantined records.")
+    epoch: int | None = Field(None, ge=1, description="Only records that this epoch quarantined.")
+    topic: str | None = Field(None, description="Only records of this topic.")
+    partition: int | None = Field(None, ge=0, description="Only records of this partition.")
+    offset: int | None = Field(None, ge=0, description="Only this offset (needs topic and partition).")
+    like: str | None = Field(None, description="Only records with a reason LIKE this, as in SQL: '%not JSON%'.")
+    generation: int | None = Field(None, ge=1, description="Records of this generation; the present one if not given.")
     out_of_order: bool = Field(
-        False, description="Let old records follow newer ones of their key in topics that are published to."
+        False, description="Allow topics to get old records after newer records with the same key."
     )
 
 
@@ -34,8 +34,8 @@ class Requeue(EpochAction[RequeueParameters, None]):
 
     name = "requeue"
     help = (
-        "Read chosen records of PIPELINE's quarantine again, with today's parse, as an epoch of their own. Each is"
-        " written once; one that fails again stays, with the new reason."
+        "Read chosen records of PIPELINE's quarantine again with today's parse, in a separate epoch. Each record is"
+        " written once; a record that fails again stays, with the new reason."
     )
     parameters = RequeueParameters
 

@@ -31,8 +31,8 @@ class Pause(DirectAction[Parameters, None]):
 
     name = "pause"
     help = (
-        "Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. What is planned already goes on, and"
-        " what is pre-committed may still be committed."
+        "Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. A planned epoch continues, and a"
+        " pre-committed epoch may still be committed."
     )
     parameters = Parameters
 
@@ -57,7 +57,7 @@ class Resume(DirectAction[Parameters, None]):
     """Undo `Pause`."""
 
     name = "resume"
-    help = "Let epochs of PIPELINE be planned again."
+    help = "Plan epochs of PIPELINE again."
     parameters = Parameters
 
     def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
@@ -82,8 +82,8 @@ class Drop(DirectAction[Parameters, None]):
 
     name = "drop"
     help = (
-        "Drop PIPELINE for good: its targets are released for other pipelines, left-over staging and the mirrored"
-        " consumer group are deleted. Its tables and its history stay, and its name is refused from then on."
+        "Drop PIPELINE for good: release its targets for other pipelines, and delete its staging and its consumer"
+        " group. Its tables and its history stay. Its name cannot be used again."
     )
     parameters = Parameters
 
@@ -138,7 +138,7 @@ class Retry(DirectAction[Parameters, None]):
 
     name = "retry"
     help = (
-        "Start a run of PIPELINE's own DAG now. The run commits what is pre-committed, or reads the range of an aborted"
+        "Start a run of PIPELINE's DAG now. The run commits a pre-committed epoch, or reads the range of an aborted"
         " epoch again. Refused while the pipeline is paused, and while a run stages an epoch."
     )
     parameters = Parameters

@@ -45,8 +45,8 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
 
     name = "savepoint"
     help = (
-        "Keep where PIPELINE stands now under NAME, with a copy of its state, until somebody deletes it. `restore` puts"
-        " everything back to it, and a new pipeline can begin from it."
+        "Keep the heads of PIPELINE and a copy of its state under NAME, until somebody deletes them. `restore` goes"
+        " back to this savepoint, and a new pipeline can begin from it."
     )
     parameters = NamedSavepoint
 
@@ -115,9 +115,9 @@ class Restore(DirectAction[RestoreParameters, Logs]):
 
     name = "restore"
     help = (
-        "Put PIPELINE back to its savepoint NAME: heads, state and targets in one transaction. The epochs since then"
-        " are undone and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from OTHER's"
-        " savepoint with empty targets."
+        "Restore heads, state and targets of PIPELINE from its savepoint NAME, in one transaction. Later epochs are"
+        " undone and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from OTHER's savepoint"
+        " with empty targets."
     )
     parameters = RestoreParameters
 

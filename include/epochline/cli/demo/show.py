@@ -48,9 +48,9 @@ def demo(
 ) -> None:
     """Feed an access log while Airflow runs epochs, kill a Spark driver, and compare the result with the log.
 
-    Starts the stack if it does not run, and leaves it running. May be repeated, also after an interruption: each demo
-    adds a log, and the verdict covers all logs. Exit code 0: the target holds exactly what was fed; 1: it does not, or
-    a step failed; 2: the logs could not be compared, or wrong use; 130: interrupted.
+    Starts the stack if it does not run, and leaves it running. May be repeated, even after an interruption: each demo
+    adds a log, and the result covers all logs. Exit code 0: the target has exactly the lines of the logs; 1: it does
+    not, or a step failed; 2: the logs could not be compared, or wrong use; 130: interrupted.
     """
     code = Show(log, lines).run()
     if code:
