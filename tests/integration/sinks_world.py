@@ -78,7 +78,8 @@ def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
         found: list[Seen] = []
         left = set(partitions)
         while left:
-            message = wait_for(f"the broker sends records of {topic}", lambda: consumer.poll(0.1))
+            # A message without a value is false.
+            (message,) = wait_for(f"the broker sends records of {topic}", lambda: consumer.consume(1, 0.1))
             error, partition, offset = message.error(), message.partition(), message.offset()
             assert error is None or error.code() == KafkaError._PARTITION_EOF, error
             assert partition is not None
