@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -127,11 +128,12 @@ class Driver:
         """The pipeline, as operations take it."""
         return Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
 
-    def act(self, name: str, request: Request, /, **asked: Any) -> Done:
-        """Do an operation that is no epoch."""
+    def act(self, name: str, request: Request, /, *, declared: Pipeline | None = None, **asked: Any) -> Done:
+        """Do an operation that is no epoch, on this pipeline or on another declaration in its place."""
         action = ACTIONS[name]
         assert isinstance(action, DirectAction)
-        return action.act(self.subject, action.parse(asked), request)
+        subject = self.subject if declared is None else replace(self.subject, name=declared.name, declared=declared)
+        return action.act(subject, action.parse(asked), request)
 
     def order(self, name: str, request: Request, who: Who, /, **asked: Any) -> Plan:
         """The plan of an epoch that an operator orders."""
