@@ -22,7 +22,7 @@ NARROW, WIDE = 360, 1280
 """Widths in CSS pixels: a small telephone's, and a picture's in the documents."""
 
 _PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-_PATIENCE_MS = 30_000.0
+_PATIENCE_MS = 300_000
 _NOTICED_FROM = ("serious", "critical")
 
 needs_browser = pytest.mark.skipif(_PROGRAM is None, reason="no Chromium on this machine (Debian: chromium)")
