@@ -111,9 +111,11 @@ def cover(
 
 def collected() -> dict[str, dict[str, int]]:
     """The tests on servers of the default tier, with the ids that each cites and how closely."""
-    found = _Collected()
-    with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", "-q", "-n0", "-m", "not slow and not long", "tests"], plugins=[found])
+    found, output = _Collected(), io.StringIO()
+    with contextlib.redirect_stdout(output):
+        ended = pytest.main(["--collect-only", "-q", "-n0", "-m", "not slow and not long", "tests"], plugins=[found])
+    if ended != pytest.ExitCode.OK:
+        sys.exit(f"the tests cannot be collected, so nothing was chosen:\n{output.getvalue()}")
     return found.cites
 
 

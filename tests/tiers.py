@@ -101,22 +101,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by the marks in a hook of the same name
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its time-out, ``server`` where it needs one, ``ci`` where another stands for its promises.
 
-    Put the long groups first.
-
-    Raises:
-        pytest.UsageError: representatives.txt names a test that a file, collected as a whole, does not have.
+    Put the long groups first. `tests.representatives` says whether its file names a test that is not there.
     """
     representatives = chosen()
-    if not any("::" in argument for argument in config.args):
-        files = {item.nodeid.partition("::")[0] for item in items}
-        gone = {test for test in representatives if test.partition("::")[0] in files} - {item.nodeid for item in items}
-        if gone:
-            raise pytest.UsageError(
-                f"tests/representatives.txt names {', '.join(sorted(gone))}, which is not there. Run `make representatives`."
-            )
     for item in items:
         path = item.path.relative_to(TESTS)
         slow = item.get_closest_marker("slow") is not None
