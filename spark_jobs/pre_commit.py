@@ -15,7 +15,7 @@ import time
 
 from epochline.errors import EpochlineError
 from epochline.spark.credentials import read_credentials
-from epochline.spark.failure import one_line
+from epochline.spark.failure import without_frames
 
 _ENDED = 143
 """Exit code of a driver that ended itself, the same as after SIGTERM."""
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _run(given.pipeline, given.epoch, given.attempt)
     except EpochlineError as error:
-        print(f"EPOCHLINE-ERROR {type(error).__name__}: {one_line(error)}", file=sys.stderr, flush=True)
+        print(f"EPOCHLINE-ERROR {type(error).__name__}: {without_frames(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
 

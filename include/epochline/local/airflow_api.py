@@ -278,7 +278,7 @@ def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
     for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
         for detail in message.get("error_detail") or ():
             # The first is what the task raised; its causes follow.
-            line = " ".join(str(detail["exc_value"]).split())
+            line = one_line(detail["exc_value"])
             name, _, error = line.partition(": ")
             return f"{failed[-1].task_id}: {error if rebuilt(name, error) else line}"
     return None

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from epochline.errors import EpochlineError
+from epochline.errors import EpochlineError, one_line
 
 _OURS = re.compile(
     r"^(?:\s|\S+Exception: )*(?P<module>epochline(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE
@@ -80,7 +80,7 @@ def driver_is_gone(spark: SparkSession) -> bool:
     return False
 
 
-def one_line(error: BaseException) -> str:
+def without_frames(error: BaseException) -> str:
     """An error's message as one line for a log or the ledger, without the stack frames of Python and the JVM."""
     lines = [line for line in str(error).splitlines() if not _FRAME.match(line)]
-    return " ".join(" ".join(lines).split())[:_LONGEST]
+    return one_line(" ".join(lines))[:_LONGEST]

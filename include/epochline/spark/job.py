@@ -29,7 +29,7 @@ from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
-from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, one_line
+from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, without_frames
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.session import SHUFFLES, adapt_plans, configure, cores, memory_settings, shuffles_are_configured
 from epochline.spark.source import BATCH_RECORDS, RecordSource, claim_reader, read_custom, read_ranges
@@ -154,7 +154,7 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
         if not is_live(cursor, ticket.attempt_id):
             return EpochFencedError(f"{ticket}: was fenced or sealed while its job ran; nothing it wrote counts")
     if ours is None and isinstance(error, psycopg2.OperationalError):
-        return LedgerUnavailableError(f"{ticket}: {one_line(error)}")
+        return LedgerUnavailableError(f"{ticket}: {without_frames(error)}")
     return ours
 
 
@@ -172,4 +172,4 @@ def _recorded(error: Exception) -> RecordedError:
         # A class of the user may have the name of one of ours, and not its meaning.
         name = raised[0] if rebuilt(raised[0], "") is None else type(error).__name__
         return RecordedError(error_class=name, said=raised[1])
-    return RecordedError.of(error, one_line(error))
+    return RecordedError.of(error, without_frames(error))
