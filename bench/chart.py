@@ -3,8 +3,6 @@
 ``python -m bench.chart --report docs/performance.md`` draws every chart of a page again.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

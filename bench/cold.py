@@ -8,8 +8,6 @@ Every contestant takes the same records, one after the other in each round, into
 bench compares the table's count and sum with what was produced.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Main program of a Spark job that does nothing: what `bench.small_epoch` submits as the floor of a submitted epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Whole epochs of a pipeline in a Spark session that already runs, with the seconds of every step."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -7,8 +7,6 @@ executor at once, so the table has the JVM, whose heap may have 1 GiB, beside th
 What was measured is kept in ``bench/footprint.json``, from which the page's table is made.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The memory of a process and everything that it started, for every measurement."""
 
-from __future__ import annotations
-
 import threading
 from types import TracebackType
 from typing import Self

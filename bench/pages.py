@@ -4,8 +4,6 @@ The time is that of the ledger's answers and of the HTML, which is sent when it 
 Airflow's own check of the user is left out. Every round makes every page at every length of the history.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence

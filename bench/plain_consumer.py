@@ -4,8 +4,6 @@ Offsets and rows are in one transaction, and nothing else: no quarantine, no cou
 bench.plain_consumer FILE`` runs it in a process of its own; FILE is what `PlainConsumer.stored` wrote.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

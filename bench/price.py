@@ -6,8 +6,6 @@ it commits the offsets to its consumer group. A crash repeats rows there. After 
 table with what was produced, and the topics by their ends.
 """
 
-from __future__ import annotations
-
 import io
 import statistics
 import sys

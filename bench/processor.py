@@ -1,7 +1,5 @@
 """The processor's time of processes, for every measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import psutil

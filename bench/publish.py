@@ -5,8 +5,6 @@ product's whole commit of the sink, from the fence to the answer of Kafka's comm
 at the marker.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 import uuid

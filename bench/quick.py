@@ -4,8 +4,6 @@ A ratio that became worse by 20 % is marked. The exit code is 0 all the same: a 
 person decides. ``--store`` writes the ratios of this run as the ones to compare with; do it on a quiet machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ inserts the rows and the batch id. Without it, ``foreachBatch`` appends by JDBC,
 ``python -m bench.recipe FILE`` runs it in a process of its own, as a user would; FILE is what `Recipe.stored` wrote.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -11,8 +11,6 @@ that already runs. After each timed run the bench compares the table's count and
 - *a plain consumer* is one Python process (`bench.plain_consumer`).
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

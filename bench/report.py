@@ -1,7 +1,5 @@
 """What every measurement writes down with its numbers: machine, date, commit, and where the page has its section."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

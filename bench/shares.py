@@ -6,8 +6,6 @@ one after the other while the large one runs. Each job is a client process of it
 round the bench compares both tables with what was produced.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

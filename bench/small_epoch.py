@@ -8,8 +8,6 @@ Afterwards nothing runs for a minute, and the processor's time of each part is w
 with a pipeline that data would wake.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import subprocess

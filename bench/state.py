@@ -4,8 +4,6 @@ Three pipelines hold 10,000, a million and ten million keys. In each round every
 touch the same number of keys, one pipeline after another, so that what slows the machine slows all of them.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys

@@ -6,8 +6,6 @@ Both read the same records. The stateful one sums them by key in a transform, ad
 result; the stateless one writes a row per record. After each round the bench compares both with what was produced.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The commit that is checked out is cloned into an empty folder, its environment i
 command is run there as a person would type it. A command that fails ends the measurement: no time is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

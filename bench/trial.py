@@ -4,8 +4,6 @@ In each round every table takes one epoch of the same rows, one table after anot
 slows all of them.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

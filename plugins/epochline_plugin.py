@@ -1,7 +1,5 @@
 """Epochline's pages in Airflow's user interface: all pipelines, one pipeline at its DAG, one epoch at its run."""
 
-from __future__ import annotations
-
 from airflow.plugins_manager import AirflowPlugin
 
 from epochline.airflow.pages.links import LINKS

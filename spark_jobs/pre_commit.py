@@ -3,8 +3,6 @@
 spark-submit starts it as a driver. Where the file names a Spark Connect server, it is a client of that server.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

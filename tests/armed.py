@@ -1,7 +1,5 @@
 """Failpoints that act in the process of a test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Whether committed ranges form a chain (INV-1)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """What must hold after every fault, in one function; and how long it took until it did, without a human."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands of `epochline`, called in the process of a test."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Real servers for the tests that name one: a stack per session, a database per test."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Databases with a migrated ledger, and their libpq URLs as SQLAlchemy and Airflow spell them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Mapping

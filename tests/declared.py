@@ -1,7 +1,5 @@
 """What DAG files declare."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from epochline.config import discovery

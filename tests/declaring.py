@@ -1,7 +1,5 @@
 """Declares pipelines in files of a folder, as a user's DAG folder has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DAG = """from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag

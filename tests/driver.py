@@ -3,8 +3,6 @@
 A subclass says where records come from and how they are staged.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

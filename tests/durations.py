@@ -4,8 +4,6 @@
 seconds; ``test`` (set-up, call and tear-down together) or ``fixture`` (its own set-up); the process; the name.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections import defaultdict

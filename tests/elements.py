@@ -1,7 +1,5 @@
 """The elements of a page of HTML, for tests that look at its markup without a browser."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 

@@ -1,7 +1,5 @@
 """What the Spark job writes, by the product's writer, in this process: no JVM."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a user's log shows of kafka-python's lines."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

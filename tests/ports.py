@@ -1,7 +1,5 @@
 """Ports for the servers of tests, which other processes of the same run do not choose."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

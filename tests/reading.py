@@ -1,7 +1,5 @@
 """What tests read: ranges of a topic, as the batches that a parse is given, and the rows that lie in a sink's folder."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Writes docs/reference.md from the code: ``python -m tests.reference``, or ``make reference``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import timedelta

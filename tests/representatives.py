@@ -6,8 +6,6 @@ to representatives.txt beside this file: a test on each line, and the ids that i
 from build/durations.tsv and durations-ci.tsv, which `make test` and `make test-ci` leave.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -4,8 +4,6 @@ A test cites the ids of what it shows: at the start of a line or in brackets, in
 or module, or by its mark ``fault``. docs/data/requirements.tsv, one line per requirement, is made of that.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -5,8 +5,6 @@ in the package. An arrow is a room that imports another one; lazy imports and im
 scripts are not importable and do not count.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 from collections import defaultdict

@@ -3,8 +3,6 @@
 `make test-ci` gives the option, so that a program that CI lacks cannot take tests out unseen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -4,8 +4,6 @@ The tiers themselves are `make test-fast`, `test`, `test-ci`, `test-all` and `te
 ``server``, ``ci``, ``slow`` and ``long`` (pyproject.toml says what each means).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Waiting until something that goes on elsewhere has come about, and processes that may end at any moment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

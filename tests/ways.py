@@ -1,7 +1,5 @@
 """The command that a message ends with, as a person reads it."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -11,8 +11,6 @@ are due, whatever triggered it::
 This module needs only psycopg2 and loads no pipeline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

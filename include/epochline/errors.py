@@ -4,8 +4,6 @@ Airflow's retry policy and the coordinator's callers decide by ``retryable`` alo
 What becomes of the pipeline after an epoch's last attempt follows from ``failure``.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """At least once: writes rows before the offset. NOT a mode of the product: a crash in between repeats rows."""
 
-from __future__ import annotations
-
 from epochline_examples.two_transactions import Step, run
 
 

@@ -1,7 +1,5 @@
 """At most once: writes the offset before rows. NOT a mode of the product: a crash in between loses rows."""
 
-from __future__ import annotations
-
 from epochline_examples.two_transactions import Step, run
 
 

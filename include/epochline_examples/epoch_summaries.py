@@ -1,7 +1,5 @@
 """A consumer of committed epochs: writes one row per epoch into a table with the epoch as primary key."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import psycopg2

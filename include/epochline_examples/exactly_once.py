@@ -1,7 +1,5 @@
 """Exactly once: writes rows and offset in one transaction, which is the principle of the product."""
 
-from __future__ import annotations
-
 from epochline_examples.two_transactions import Step, run
 
 

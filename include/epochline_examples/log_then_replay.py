@@ -9,8 +9,6 @@ begins. Up to here nothing is lost or doubled. The replay makes the difference:
   point repeats no row.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

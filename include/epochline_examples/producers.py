@@ -3,8 +3,6 @@
 ``PYTHONPATH=include python -m epochline_examples.producers orders | epochline feed - --topic order_windows``
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

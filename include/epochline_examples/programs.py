@@ -1,7 +1,5 @@
 """Example programs and their steps, as ``programs.toml`` has them. Each step can also be done by hand."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sends the messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """A Redis for the program ``city_lookup``: a server on a socket in a folder, without a port and without a disk."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

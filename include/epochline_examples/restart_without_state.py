@@ -3,8 +3,6 @@
 **Not a mode of the product**: it shows what a lost position repeats. `epochline examples run restart` repeats nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 RESTARTS = 3

@@ -1,7 +1,5 @@
 """Common code of the three programs: a topic with one partition, a table of rows, a table with the next offset."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Sequence

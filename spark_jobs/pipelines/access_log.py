@@ -7,8 +7,6 @@ The client is the first field as the server wrote it: an IPv4 or IPv6 address, a
 make bad records: which address is the client, the line does not say.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

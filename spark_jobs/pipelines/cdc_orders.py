@@ -4,8 +4,6 @@ PostgreSQL does not log a large value that an update leaves as it is. Debezium s
 names the column in ``_unavailable``, and the target keeps its value.
 """
 
-from __future__ import annotations
-
 import json
 from decimal import Decimal
 from typing import Any

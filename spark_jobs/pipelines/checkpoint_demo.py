@@ -1,7 +1,5 @@
 """A source that says "hello flink" once a second."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

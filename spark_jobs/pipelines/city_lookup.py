@@ -4,8 +4,6 @@ Executors find Redis by the URL in REDIS_URL, or in the file ``examples/redis.ur
 account should be able to read that file: the URL may hold a password.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from datetime import timedelta

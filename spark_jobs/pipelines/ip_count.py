@@ -1,7 +1,5 @@
 """Parses visits: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

@@ -1,7 +1,5 @@
 """Parses orders from JSON and from CSV, and sums them by user in SQL."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Joins orders with customers of another source. An order waits in state until its customer is known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame

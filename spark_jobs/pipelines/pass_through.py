@@ -1,7 +1,5 @@
 """Passes the key and value of each record through unchanged."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 

@@ -1,7 +1,5 @@
 """Parses one number per record, in three forms: ``15``, ``"15"`` or ``{"value":"15"}``."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Parses one number per record."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pyarrow.compute as pc
 

@@ -5,8 +5,6 @@ probability of 20 %. The draw depends on the seed 7, the application's name (whi
 word's place, so that the rows never depend on it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Parses tuples of three keys and a number, each with an id that a repeated read reproduces."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Sequence

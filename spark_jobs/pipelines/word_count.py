@@ -1,7 +1,5 @@
 """Word count: words of lines, each with the number of its occurrences so far."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame

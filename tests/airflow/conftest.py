@@ -1,7 +1,5 @@
 """A real Airflow next to the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs that a test stops half way: while Spark writes, or before the commit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.airflow.conftest import Scheduler, eventually

@@ -1,7 +1,5 @@
 """Python code that a fresh interpreter runs, and what the code answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

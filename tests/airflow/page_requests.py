@@ -1,7 +1,5 @@
 """Requests to the pages as a browser or a program sends them: a user's token, forms, and no redirect followed."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Requests to the REST API of a stack's Airflow."""
 
-from __future__ import annotations
-
 import json
 import urllib.error
 import urllib.request

@@ -1,7 +1,5 @@
 """Tables and topics of the shipped DAGs, and what several tests ask of their sinks."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

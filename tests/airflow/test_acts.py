@@ -1,7 +1,5 @@
 """Operators' actions from the pages: who may, what is refused, and each is done once (SEC-10)."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`epochline airflow`: Airflow's own program on the stack's Airflow, as the runbook shows it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

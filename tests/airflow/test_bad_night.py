@@ -1,7 +1,5 @@
 """An operator's bad night: after each fault, the ledger, the log and the command say the reason and the way on."""
 
-from __future__ import annotations
-
 import re
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """No process compiles a module: where Python may not write bytecode, each would do it again at every start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """DAG files as Airflow's DAG processor reads them, without a scheduler: what they are made of, and what parsing costs."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which files of a DAGs folder Airflow reads, and which declarations it refuses: as its DAG processor reads the folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

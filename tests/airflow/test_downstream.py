@@ -1,7 +1,5 @@
 """Publishing and announcing under a real scheduler: what is committed gets everywhere, although tasks are killed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

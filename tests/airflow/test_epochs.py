@@ -1,7 +1,5 @@
 """Epochs under a real scheduler: ten thousand lines of a log, each once; what one run leaves, the next goes on from."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

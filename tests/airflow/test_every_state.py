@@ -1,7 +1,5 @@
 """Every state of a pipeline, in every place that speaks of it: what each place says, and the step that ends the state."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real processes are killed and stopped under a real scheduler; then the target is compared with what was produced."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote
 

@@ -1,7 +1,5 @@
 """What Airflow's timetables give a backfill run, asked of the installed Airflow without a scheduler."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path

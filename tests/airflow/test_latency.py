@@ -1,7 +1,5 @@
 """The interval of a schedule and the latency of records under a real scheduler, from stored times alone (K8, G7)."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """`epochline list` beside a real Airflow."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Any

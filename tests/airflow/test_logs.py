@@ -1,7 +1,5 @@
 """`epochline logs` of epochs that a real Airflow made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The DAGs of operators' actions, as Airflow's DAG processor reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

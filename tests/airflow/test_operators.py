@@ -1,7 +1,5 @@
 """What operators do in the Airflow UI, on a real scheduler: each run's colour tells the truth, each target is exact."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

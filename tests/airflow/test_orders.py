@@ -1,7 +1,5 @@
 """Operators' actions by DAGs on a real scheduler: the form's run acts, and its epochs are runs of the pipeline's DAG."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path

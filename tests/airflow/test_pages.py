@@ -1,7 +1,5 @@
 """Who sees the pages in Airflow: every route of the real API server, as nobody, a viewer and an operator (SEC-3)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """What a trigger cannot smuggle in, and a whole epoch's secrets looked for wherever they could show."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

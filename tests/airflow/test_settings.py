@@ -1,7 +1,5 @@
 """Settings of epochs: what a DAG file makes of them, and under a real scheduler what restarts and time-outs do."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path

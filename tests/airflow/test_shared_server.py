@@ -1,7 +1,5 @@
 """One PostgreSQL holds Airflow's tables, ledger and targets; it crashes while Spark writes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Every shipped DAG runs one epoch under the scheduler, as its profile says, and its sinks hold what was produced."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The Flink examples under the scheduler, with the fault of each: Airflow restarts them as their profile says."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the project adds to Airflow's and Spark's surface: no open route, no Connect server, no old Airflow."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from collections.abc import Iterator

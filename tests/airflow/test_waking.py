@@ -1,7 +1,5 @@
 """Records that wait start runs, under a real scheduler and triggerer, without a clock and without a person."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lets time pass in a ledger, without waiting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """One suite over both ledgers: the fake in memory and PostgreSQL keep the same promises."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.contract.clocks import Clock, clock_of_fake, clock_of_postgres

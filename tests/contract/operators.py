@@ -1,7 +1,5 @@
 """What an operator sees and does in a world, and what is written of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from epochline.coordinator import Plan

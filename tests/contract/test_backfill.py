@@ -1,7 +1,5 @@
 """Backfill runs over both ledgers: any order of intervals, run any number of times, gives the same target."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import UTC, datetime, timedelta
 

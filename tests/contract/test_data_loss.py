@@ -1,7 +1,5 @@
 """Data-loss guards over both ledgers: each stops the pipeline, says what is gone, and moves no head."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Requeue and extend-back over both ledgers: epochs that an operator asks for, by the same states as any other."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The janitor over both ledgers: it drops unneeded staging, ends abandoned epochs and does nothing else."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

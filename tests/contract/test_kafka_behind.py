@@ -1,7 +1,5 @@
 """Kafka is put back to a backup and goes on growing: its logs do not show it, the consumer group does (INV-8, INV-9)."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Offsets that gave no record: what the log's batches explain, and what an operator declares lost (INV-9)."""
 
-from __future__ import annotations
-
 import pytest
 
 from epochline.coordinator import Plan

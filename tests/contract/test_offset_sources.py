@@ -1,7 +1,5 @@
 """One suite over both sources of offsets: the Kafka in memory and a real broker say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What operators do, over both ledgers: each action shows what it will do, does that, and writes it down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

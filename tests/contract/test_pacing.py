@@ -1,7 +1,5 @@
 """Pauses, failure rates and settings of epochs, over both ledgers and their own clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise

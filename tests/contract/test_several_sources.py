@@ -1,7 +1,5 @@
 """Several sources over both ledgers: each keeps its own chain and its own guards, and an epoch holds all of them (N7)."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

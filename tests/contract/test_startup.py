@@ -1,7 +1,5 @@
 """Startup modes over both ledgers: resolved once, kept as the origin, beaten by the ledger."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

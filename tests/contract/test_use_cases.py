@@ -1,7 +1,5 @@
 """One suite over both ledgers: the fake in memory and PostgreSQL keep the same promises."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """When records that wait start a run, over both ledgers and their own clocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta

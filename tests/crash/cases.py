@@ -1,7 +1,5 @@
 """A database and a topic for the tests that kill and stop plain processes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import pickle

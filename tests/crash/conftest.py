@@ -1,7 +1,5 @@
 """Servers of the suite's own, and pipelines on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which failpoints the suite made act, and the last word on it: every one must have, once the whole folder ran."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

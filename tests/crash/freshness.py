@@ -5,8 +5,6 @@ that decides it (`tests.crash.matrix.SPEAKS_OF`, `TABLES`) changed between the c
 checked out. Comments, docstrings and layout of Python files do not count.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

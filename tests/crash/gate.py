@@ -1,7 +1,5 @@
 """A gate inside COMMIT: a deferred constraint trigger that waits, so that a session can be met while it commits."""
 
-from __future__ import annotations
-
 from tests.crash.line import Line
 from tests.waiting import wait_for
 

@@ -1,7 +1,5 @@
 """The pipelines that cases of crashes are made with: declarations by which the use cases take another way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rows of the fault matrix, and what of them no test makes. Tests name their row: `@pytest.mark.fault("F13")`."""
 
-from __future__ import annotations
-
 FAULTS = {
     "F1": "kill -9 of a task between any two statements of plan, pre-commit, commit, abort",
     "F2": "kill -9 of the Spark driver",

@@ -1,7 +1,5 @@
 """The tasks of a run on a topic that cases share, each to be taken in a process of its own (`tests.processes`)."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

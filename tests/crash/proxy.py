@@ -1,7 +1,5 @@
 """A TCP proxy on loopback that breaks connections where a test says: at a COMMIT, after its answer, one way, slowly."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import enum

@@ -4,8 +4,6 @@ Together they pass every failpoint of plan, begin, write, manifest, seal, commit
 out which scenario passes which, so a task is also killed at a new call of a use case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """docs/semantics.md and its data: written by tests/crash/test_semantics.py, one semantics at a time, and read back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby

@@ -1,7 +1,5 @@
 """What the sinks that follow a commit show: topics and files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

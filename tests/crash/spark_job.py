@@ -1,7 +1,5 @@
 """The Spark job of an attempt, started as spark-submit does in client mode."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

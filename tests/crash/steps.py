@@ -1,7 +1,5 @@
 """The tests' side of `one_step`: start a task in a process of its own, and learn what became of it."""
 
-from __future__ import annotations
-
 import signal
 import tempfile
 from pathlib import Path

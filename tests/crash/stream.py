@@ -1,7 +1,5 @@
 """A pipeline that is published: records with keys from a topic to a table and to another topic, which is watched."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """X13: exactly once is judged at the sink, and the suite's checker finds what it is there to find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

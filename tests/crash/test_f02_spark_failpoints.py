@@ -1,7 +1,5 @@
 """The real Spark job killed at failpoints: its driver for good, its Python worker once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

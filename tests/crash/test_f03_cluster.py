@@ -3,8 +3,6 @@
 The job is a client of a server whose executors are on the cluster, or a driver that spark-submit starts there.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException

@@ -3,8 +3,6 @@
 Spark tries a task four times. The job is the one that spark-submit runs, or a client of a Spark server.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

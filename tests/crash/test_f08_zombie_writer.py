@@ -1,7 +1,5 @@
 """A writer that was stopped in the middle of COPY wakes after the next attempt began, sealed and committed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

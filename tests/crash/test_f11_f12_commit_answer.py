@@ -1,7 +1,5 @@
 """The connection breaks around any COMMIT of an epoch's life: before it arrives, or before its answer does."""
 
-from __future__ import annotations
-
 import pytest
 
 from epochline.protocol.epoch import CommitOutcome, EpochState

@@ -1,7 +1,5 @@
 """PostgreSQL stops at once, loses a backend or stands still, at the moments that matter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

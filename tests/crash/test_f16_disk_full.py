@@ -5,8 +5,6 @@ stops a table; a smaller one stops the log. PostgreSQL then says "File too large
 SQLSTATE 53100, which `test_f17_f18_locks_and_errors` has among the errors that are tried again.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import time

@@ -1,7 +1,5 @@
 """Locks that others hold, and errors that PostgreSQL gives in passing."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

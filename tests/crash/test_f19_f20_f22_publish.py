@@ -3,8 +3,6 @@
 In every test a consumer of committed records sees whole epochs, in their order, each record once and each key's in order.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The broker dies; transactions, compaction, retention, topics made again and partitions added, through whole epochs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A task is killed between any two I/O calls of plan, pre-commit, commit, publish and abort; its retry makes it good."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

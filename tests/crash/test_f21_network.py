@@ -1,7 +1,5 @@
 """The network between a run and PostgreSQL, or Kafka: cut, one way, reset, away for a while."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal

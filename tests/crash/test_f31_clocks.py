@@ -1,7 +1,5 @@
 """Clocks jump and disagree: of the machine that runs a task, and of those that stamp the records."""
 
-from __future__ import annotations
-
 import ast
 import time
 from datetime import timedelta

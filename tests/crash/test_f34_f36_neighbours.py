@@ -1,7 +1,5 @@
 """Other sessions change the target, and other pipelines run, while an epoch is in progress."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -4,8 +4,6 @@ Whatever the moment of the backup: nothing runs, an operator accepts the ledger,
 sinks hold every record once.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable

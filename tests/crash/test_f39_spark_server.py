@@ -1,7 +1,5 @@
 """A Spark server that stays: its jobs are exact, and what dies on either side of it costs an attempt and no row."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Another table takes the place of a target, or a publication covers all tables, while a pipeline is at work."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Kafka is put back to a backup and grows again; a broker forgets the producers of a log."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The same task twice at once, and zombies: processes that are stopped, overtaken, and woken."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """The last test of the folder (`tests.crash.fired`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.crash.fired import IN_SPARK, WITH_GAPS, failpoints_of_a_run

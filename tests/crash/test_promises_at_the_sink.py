@@ -1,7 +1,5 @@
 """What is promised of the sink, on real servers: looked at from outside, before, while and after."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is promised of an epoch whose processes, connections and servers are killed under it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/reliability.md and its data name an existing test for every row of the matrix."""
 
-from __future__ import annotations
-
 from tests.crash.matrix import FAULTS
 from tests.crash.reliability import BAR_SECONDS, ROOT, data_of, marked, parsed, rendered, written
 

@@ -1,7 +1,5 @@
 """Four semantics over every kind of sink, killed at each place of commit and publish (G1 to G4, P3)."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import Counter

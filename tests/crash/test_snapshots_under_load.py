@@ -1,7 +1,5 @@
 """I3: every snapshot sees all of an epoch or nothing, over two tables and the ledger, at commits it straddles."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from functools import partial

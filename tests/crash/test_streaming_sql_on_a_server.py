@@ -1,7 +1,5 @@
 """SQL on a Spark server that stays: the examples' pipelines, whose jobs are its clients (E10, E11)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 What each was given is kept in the order in which it came, so that what is judged at the end is what was seen all along.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The demo's verdict is no formality: one row too many or too few, and it says so and ends with 1."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

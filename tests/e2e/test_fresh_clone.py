@@ -1,7 +1,5 @@
 """The first commands in a fresh clone below a folder that no other account may enter, as `/root` is."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

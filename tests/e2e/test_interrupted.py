@@ -1,7 +1,5 @@
 """Ctrl-C at a terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A newcomer's first hour: a pipeline of their own, a wrong declaration, a poison record, a mended parse, a requeue."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

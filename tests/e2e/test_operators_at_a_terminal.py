@@ -1,7 +1,5 @@
 """What operators bring into a target from a terminal: `epochline extend-back` and `requeue`, with Spark, to the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

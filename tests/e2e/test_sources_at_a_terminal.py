@@ -1,7 +1,5 @@
 """A source of a user's own at a terminal: `epochline run` with its own Spark, killed, run again, audited. No Kafka."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The commands of docs/spark-cluster.md: the project's own DAG, unchanged, on a cluster of a master and two workers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

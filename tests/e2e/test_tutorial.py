@@ -1,7 +1,5 @@
 """Every file and command of the tutorial, in a project of its own, on real servers."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

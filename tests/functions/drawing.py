@@ -1,7 +1,5 @@
 """Draws a number for each new word, and breaks ties by whichever line comes first."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

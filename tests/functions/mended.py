@@ -1,7 +1,5 @@
 """A parse that takes fewer records until somebody mends it."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 MENDED = False

@@ -4,8 +4,6 @@
 ``wait NAME`` waits for a file of that name in the stack's home. A file ``forgive`` in the stack's home makes ``bad`` a value like any other.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

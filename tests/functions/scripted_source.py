@@ -4,8 +4,6 @@
 ``killed`` counts the processes that are still to be killed while they read, each after its fifth record (E8).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

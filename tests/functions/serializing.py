@@ -1,7 +1,5 @@
 """A function that makes a topic's records: little-endian numbers as values (N4)."""
 
-from __future__ import annotations
-
 import struct
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Puts the records of two sources into one table, without state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame

@@ -1,7 +1,5 @@
 """Parses of the crash suite's records: one gives each a time, the other a one to add."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

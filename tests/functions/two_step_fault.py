@@ -1,7 +1,5 @@
 """The sink that throws: rows as they are, until the run has written too many."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 

@@ -1,7 +1,5 @@
 """How many rows the run has written: a variable, so that a restart begins at nothing."""
 
-from __future__ import annotations
-
 rows = 0
 
 

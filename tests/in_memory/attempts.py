@@ -1,7 +1,5 @@
 """Attempts and their staging in memory, and what a Spark job writes."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Committed ranges in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from epochline.protocol.epoch import Epoch

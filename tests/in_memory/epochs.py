@@ -1,7 +1,5 @@
 """Epochs and pipelines in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Actions of operators in memory, and settings and failures of epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta

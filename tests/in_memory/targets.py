@@ -1,7 +1,5 @@
 """Targets in memory, which know mode ``append`` alone, with the quarantine, keyed state and event times."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

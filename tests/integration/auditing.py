@@ -1,7 +1,5 @@
 """An audit in this process: what it finds, and a source that holds nothing any more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """A pipeline with one table on real PostgreSQL, and rows staged as Spark would, applied by the use cases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any

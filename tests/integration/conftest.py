@@ -1,7 +1,5 @@
 """Servers that some integration tests need in addition to the session's, and fixtures that several tests use."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Epochs of a file sink, step by step, as a run's processes take them; `main` is what a process that is killed does."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import uuid

@@ -1,7 +1,5 @@
 """Collects what an audit says."""
 
-from __future__ import annotations
-
 from epochline.audit import Difference, EpochResult
 
 

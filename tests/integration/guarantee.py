@@ -1,7 +1,5 @@
 """The checks of docs/guarantee.md, as a reader of the page runs them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

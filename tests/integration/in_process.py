@@ -1,7 +1,5 @@
 """Epochs of a pipeline by the product's own plan, writer, seal and commit, in this process: a job without Spark's JVM."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Topics of tests on a real Kafka: made, filled, cut, deleted, and read back by another client than the product's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A Kafka in memory whose logs hold values, for histories in which it matters which record is at an offset."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

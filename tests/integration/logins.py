@@ -1,7 +1,5 @@
 """Logins for one test, and statements that a login or the superuser runs."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Savepoints, restores and other operations on the pipeline of a bench."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from epochline.operations import Done, Request

@@ -1,7 +1,5 @@
 """The pages in Airflow as a reader's login makes them: their values, and their HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A pipeline `people` on a real ledger and a real Kafka, and the commands that a test calls on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

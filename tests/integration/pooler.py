@@ -1,7 +1,5 @@
 """A real PgBouncer in transaction mode before a test's database."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The queries of docs/queries.sql, by name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

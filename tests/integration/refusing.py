@@ -1,7 +1,5 @@
 """A pipeline into tables that somebody else made, which refuse some of its records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

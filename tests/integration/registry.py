@@ -1,7 +1,5 @@
 """A real schema registry (Apicurio, by its Confluent API), fetched once per machine as the jars of the product are."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """A broker that speaks SASL_SSL alone, with certificates of its own: what a user's cluster looks like."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass

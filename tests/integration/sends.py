@@ -1,7 +1,5 @@
 """One epoch that a process of its own sends to a topic, so that a test can kill or stop it there."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from epochline.errors import EpochlineError

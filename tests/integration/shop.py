@@ -1,7 +1,5 @@
 """A shop whose changes of orders a connector sends: the source of the example `cdc_orders`."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import dataclass, field

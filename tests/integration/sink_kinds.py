@@ -3,8 +3,6 @@
 Also steps for processes, as `sinks_step` has them: whole runs, whose lease is over soon after they were killed.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import uuid

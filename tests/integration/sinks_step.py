@@ -1,7 +1,5 @@
 """One step of an epoch in a process of its own, so that a test can kill or stop it there; see `sinks_world`."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Epochs with sinks that follow the commit, on real servers: what is produced, and what consumers see of it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence

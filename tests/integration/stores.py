@@ -1,7 +1,5 @@
 """Stores of files as real servers: they keep their data on a disk, and tests kill them and start them again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The comparison against a real database: an exact target is exact, one row more or less is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

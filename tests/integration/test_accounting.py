@@ -4,8 +4,6 @@ A trigger, a rule or row-level security of the target keeps, moves, changes or a
 is exact, or it is refused and changes nothing; once the obstacle is gone, a repeat is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

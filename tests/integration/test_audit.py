@@ -1,7 +1,5 @@
 """`epochline audit` on real PostgreSQL and Kafka: it finds what was planted, names it, and judges nothing it cannot."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

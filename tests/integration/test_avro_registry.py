@@ -1,7 +1,5 @@
 """Avro with a real schema registry: what is written, what is read, and what becomes of records that cannot be read."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Several brokers in one connection (K20)."""
 
-from __future__ import annotations
-
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import PlanOutcome
 from tests.integration.kafka_topics import Topic

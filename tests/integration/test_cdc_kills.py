@@ -1,7 +1,5 @@
 """Change data capture under kill -9: at every committed epoch the target is the source table (E6's order, F1)."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Change data capture: at every committed epoch the target is the source table, whatever happens on the way."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

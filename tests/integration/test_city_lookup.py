@@ -1,7 +1,5 @@
 """Look-ups as a pipeline (E9): declared as shipped, with records of Kafka and cities in Redis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

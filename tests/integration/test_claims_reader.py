@@ -1,7 +1,5 @@
 """What a requeue epoch's job reads, without starting Spark: the reader on a real ledger."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The archive of Spark's classes: it is made once, a driver uses it, and one that does not fit harms nobody."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The commands against a real ledger and a real Kafka."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What was fed is known across demos, interruptions and records of other people."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands with `--follow` on real servers: each look is a new one, and Ctrl-C ends them without a word."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial

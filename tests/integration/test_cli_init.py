@@ -1,7 +1,5 @@
 """The commands that `epochline init` names work one after the other, on real servers."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`epochline list` on a real ledger, with Kafka and without."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

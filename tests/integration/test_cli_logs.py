@@ -1,7 +1,5 @@
 """What `epochline logs` says where there is no log to print."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`epochline preview` on a real Kafka and a real ledger."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`epochline quarantine` on records that a real epoch set aside."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

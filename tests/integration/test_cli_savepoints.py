@@ -1,7 +1,5 @@
 """Savepoints at a terminal: the commands of docs/state-and-time.md, and files, against a real ledger and Kafka."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

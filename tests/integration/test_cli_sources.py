@@ -1,7 +1,5 @@
 """The commands on a pipeline that reads a source of a user's own, with a real ledger and no Kafka at all."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """N12: a connection is not made again within a transaction. A cut leads to the whole transaction again, never to half."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

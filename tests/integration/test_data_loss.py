@@ -1,7 +1,5 @@
 """Data-loss guards against a real broker: each loss is made there, as far as one broker can lose anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 

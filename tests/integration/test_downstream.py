@@ -1,7 +1,5 @@
 """Downstream of committed epochs: announced until acknowledged, and taken once by each consumer in spite of kills."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Variables and folders that hinder a command: it goes on, or a sentence names them. None is reported as a defect."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that committed epochs leave for people (C11), with a real ledger and a source that counts."""
 
-from __future__ import annotations
-
 import json
 import logging
 import tracemalloc

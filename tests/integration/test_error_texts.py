@@ -1,7 +1,5 @@
 """What errors say, chain and all, as a task's log shows it: no password, no value of a row (SEC-4, SEC-5)."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

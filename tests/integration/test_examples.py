@@ -1,7 +1,5 @@
 """The example programs: what is lost, what repeats, and what happens exactly once (G1 to G4)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`feed`: each line once, byte for byte, in a partition that is known beforehand."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every type through every format of files, and back by those who read them: Arrow, COPY, the parser `Json`."""
 
-from __future__ import annotations
-
 import base64
 import json
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The file sink: whole epochs or nothing, each row once, wherever a process ends (P5, Q5)."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import json

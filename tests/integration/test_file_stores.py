@@ -1,7 +1,5 @@
 """Files in HDFS and in an S3 server that go away, come back, race and break a promise (P5, Q5)."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

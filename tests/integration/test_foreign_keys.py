@@ -1,7 +1,5 @@
 """Targets of one pipeline that refer to each other: the order of statements follows foreign keys, not the declaration."""
 
-from __future__ import annotations
-
 import pytest
 
 from epochline import PostgresTable

@@ -1,7 +1,5 @@
 """Histories that `tests.integration.operators_machine` found, or that are the like of them, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A value that a target cannot take is refused before a record is read; a column that goes nowhere is said aloud."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An adopted topic's offsets begin at 0 again: what an upsert's order means then, on real PostgreSQL."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

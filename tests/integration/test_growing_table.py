@@ -1,7 +1,5 @@
 """A growing table as a source: no row is lost whose lower id commits later, on a real PostgreSQL (N2)."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

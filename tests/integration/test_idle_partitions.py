@@ -1,7 +1,5 @@
 """Idle partitions over many epochs on a real ledger: how the records are divided into epochs makes none of them late."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

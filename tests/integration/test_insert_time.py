@@ -1,7 +1,5 @@
 """N11: the insert time of a row is the time at which its epoch was planned, and no retry changes it."""
 
-from __future__ import annotations
-
 import pytest
 
 from epochline.coordinator import abort, plan

@@ -1,7 +1,5 @@
 """Reading ranges of offsets from a real broker: what Spark's tasks and audits stand on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

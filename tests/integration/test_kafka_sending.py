@@ -1,7 +1,5 @@
 """Sending to a real Kafka: transactions with their markers, zombies, lost answers, and what is refused beforehand."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A topic as a sink: what a read_committed consumer sees of it, whatever is killed, lost or done twice (P9 to P13)."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Planning against a real broker: what it says of partitions, offsets, transactions and topics made again."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The database itself refuses a ledger that would lie: direct SQL, as the owner of the tables, against real PostgreSQL."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

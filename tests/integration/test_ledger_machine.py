@@ -5,8 +5,6 @@ whole and the target holds each committed record once; and in the end one more r
 ``EPOCHLINE_MACHINE_EXAMPLES`` sets the number of histories (`make test-all` asks for more).
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """Where logs ended when Kafka was last asked and how long it keeps them, as the ledger keeps it for people (issue 19)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A durable log in front of a sink: what its replay repeats without transactions, and with them (P3, X27)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A key that no index of PostgreSQL takes is a bad record like any other, up to the last byte that one takes."""
 
-from __future__ import annotations
-
 import random
 import string
 from collections.abc import Callable

@@ -4,8 +4,6 @@ What both kinds promise, threads and one asynchronous client, is tested of both:
 which the threads run to its end with a client that answers at once.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import pickle

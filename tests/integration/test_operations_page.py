@@ -1,7 +1,5 @@
 """Every command of the runbook's actions, on a real ledger and a real Kafka, and what it prints."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A few histories of `tests.integration.operators_machine`; ``EPOCHLINE_MACHINE_EXAMPLES`` says how many."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

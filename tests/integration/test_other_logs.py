@@ -1,7 +1,5 @@
 """What an operator does after a log became another one: no record leaves the targets for good, and none is left out."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Every number on a page leads to what made it, and every row of a table says on a telephone what it shows (issue 19)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser

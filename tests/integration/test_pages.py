@@ -1,7 +1,5 @@
 """The pages in Airflow, made from a real ledger by a reader's login (issue 19). Who may see them: tests/airflow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The seconds of an epoch's phases, as the ledger's view gives them (G7)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import pairwise

@@ -5,8 +5,6 @@ staged and left, and the second commits: a record is in the quarantine once, how
 the attempt ends with the record's place and the reason, and nothing of it can be seen.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence

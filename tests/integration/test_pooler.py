@@ -1,7 +1,5 @@
 """Behind a real PgBouncer in transaction mode: settings hold in every transaction, and a fence ends the right session."""
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

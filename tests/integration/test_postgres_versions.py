@@ -1,7 +1,5 @@
 """The oldest PostgreSQL that is supported, and what is said of one that is older; every other test runs on the newest."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import signal

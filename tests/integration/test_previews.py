@@ -1,7 +1,5 @@
 """What the pages say that an action would do, read by a reader's login, beside what the action itself previews."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The stateful example programs, run as a user runs them: each must say that its result is theirs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

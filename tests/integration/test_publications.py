@@ -1,7 +1,5 @@
 """A publication FOR ALL TABLES changes nothing for tables of the product, and stops other targets in the plan."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ So no foreign key of another table fires for it, and its identity stays. What mu
 is refused with the reason, and nothing is changed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

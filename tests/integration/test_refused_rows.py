@@ -4,8 +4,6 @@ Under `quarantine` the attempt fails and names the records; the next one sets th
 Under `fail` the record is named. A row of a transform or a sum has no one record: it is kept for the ledger's owner.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import string

@@ -1,7 +1,5 @@
 """Replay on real PostgreSQL: what is compared, what a promotion replaces, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Least privilege (SEC-6), on a real server: what each role may do, what it may not, and who makes the roles."""
 
-from __future__ import annotations
-
 import secrets
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """Savepoints on real PostgreSQL: what restore undoes, what it refuses, and that going on gives the same target."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """TLS and SASL from one connection, against a broker that takes nothing else."""
 
-from __future__ import annotations
-
 import json
 import logging
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Hostile names and texts (SEC-1): a name is made exactly as it is written, or refused where it is written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """In which order an epoch's rows leave an outbox: one that is written down, wherever the table keeps them."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import psycopg2

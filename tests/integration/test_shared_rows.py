@@ -1,7 +1,5 @@
 """A claim covers every table that shares rows with the target: parents, partitions, heirs, and a new name of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 The own sink is the one of docs/sinks.md, so that what the page shows is what is tested.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from dataclasses import dataclass, field

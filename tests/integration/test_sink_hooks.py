@@ -3,8 +3,6 @@
 The pipeline has a table, a topic, files and a sink that records its calls (C3, C6, E6, P4, P7).
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

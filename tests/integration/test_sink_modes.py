@@ -1,7 +1,5 @@
 """What a sink mode means (protocol), on real PostgreSQL: rows staged as Spark would, applied by the use cases."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

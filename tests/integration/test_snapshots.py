@@ -1,7 +1,5 @@
 """INV-2 on real PostgreSQL: every snapshot sees all of an epoch or nothing; of two that race, exactly one wins."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

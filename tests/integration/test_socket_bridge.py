@@ -1,7 +1,5 @@
 """The bridge from a socket to Kafka: what a transaction hides and shows, and what nobody can promise (E4, G6, X10)."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The embedded stack with real servers: durable, private, repaired by `up`, blind to what is not its own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

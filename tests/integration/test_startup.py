@@ -1,7 +1,5 @@
 """Startup modes against a real broker: a group that another job committed, timestamps of the log, given offsets."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """State that something writes past its triggers: found by the next plan, by the commit, and by `epochline audit`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import psycopg2

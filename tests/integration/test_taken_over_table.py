@@ -1,7 +1,5 @@
 """A table that a dropped pipeline wrote, and that another pipeline is to write from now on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A target that epochs wrote is that table: another one in its place stops the pipeline, and no command hides it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

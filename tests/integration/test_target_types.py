@@ -4,8 +4,6 @@ Of types that the product does not know, PostgreSQL itself judges the texts at t
 that it would round, cut or read as another value.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

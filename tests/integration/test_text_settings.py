@@ -1,7 +1,5 @@
 """A value is the same value whatever a database or a role sets for its text: every type, from table to table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The time that a declaration gives the statements of a commit holds for whatever does the same work."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

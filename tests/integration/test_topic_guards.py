@@ -1,7 +1,5 @@
 """The topic's guards on real servers: each promise holds, and fails once its guard is taken away (P11 to P13)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial

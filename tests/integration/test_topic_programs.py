@@ -1,7 +1,5 @@
 """The example programs between topics, as they are shipped, on real servers and without Spark's JVM."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

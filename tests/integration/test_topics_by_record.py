@@ -1,7 +1,5 @@
 """A topic sink that sends each record to the topic that the record names, in one transaction, as its own function says (N4)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A value that a record does not give: an upsert table keeps the column, or the record is bad. Never a placeholder."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Upsert targets with further unique columns: every legal history of rows is applied, however it is cut into epochs."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A unique key of an append target: a repeat is refused, or skipped and counted (P1, P14, Q10)."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from functools import partial
 from typing import Any

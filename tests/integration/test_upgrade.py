@@ -1,7 +1,5 @@
 """F35: this code upgrades a ledger of release 0.1.0, reads and finishes what that release wrote, and goes on."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every row staged for an upsert is inserted, updated, deleted, superseded or unchanged, and the receipt says how many."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

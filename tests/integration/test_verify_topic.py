@@ -1,7 +1,5 @@
 """`epochline verify-topic` on a real Kafka: what is committed, aborted, undecided and repeated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Values of every type of a column: those that are stored, as PostgreSQL shows them, and those that make a bad record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The soak of an hour: needs two cores for itself, and nothing that `make setup` does not install."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.soak.__main__ import main

@@ -5,8 +5,6 @@ Ubuntu: ``apt install docker.io docker-compose-v2``; elsewhere https://docs.dock
 be pulled, the test builds stand-ins: as root on Debian, with ``apt install docker.io docker-compose debootstrap``.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

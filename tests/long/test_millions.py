@@ -1,7 +1,5 @@
 """Millions of records: needs a few minutes, and nothing that `make setup` does not install."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Ten thousand steps of `tests.integration.operators_machine`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A Spark cluster as `epochline up --spark-cluster` starts it: millions of records in one epoch, in bounded memory."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """A thousand epochs on one Spark server: it holds no more memory at the end than after its first hundred."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from pathlib import Path

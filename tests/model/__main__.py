@@ -4,8 +4,6 @@ The page has the totals and the guards. docs/data/model.json has each world, and
 without each guard.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What must hold in every state and over every step (INV-1 to INV-8; I1, I2, I6, I7)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise

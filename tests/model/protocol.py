@@ -26,8 +26,6 @@ A world with a topic publishes after each commit (`tests.model.topic`). A proces
 is one that was killed, so that crashes need no fault.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field

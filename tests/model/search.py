@@ -1,7 +1,5 @@
 """Breadth-first search through every state of a world: what it reached, and the shortest way to what must not be."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

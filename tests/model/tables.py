@@ -4,8 +4,6 @@
 of the product guards is asked from the statement's text, so that a mutant of the statement is a mutant of the model.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """The same guards on a real PostgreSQL: each promise holds with the product's statements and fails without the guard."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Every state of the protocol within the bounds of each world, and the way to a lost or doubled record without a guard."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

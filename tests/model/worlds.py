@@ -1,7 +1,5 @@
 """The searches: what each bounds, and what it must have met for its silence to mean anything."""
 
-from __future__ import annotations
-
 from tests.model.protocol import ANY, Bounds
 
 _RECOVERED = {"plan notes: committed epoch", "plan notes: aborted epoch"}

@@ -5,8 +5,6 @@ processes. The server imports the module of a task when the task is first asked 
 The server has one thread and no socket, so a forked process inherits neither threads nor connections.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

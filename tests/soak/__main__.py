@@ -4,8 +4,6 @@ Prints the seed; the same seed and arguments make the same schedule of faults. E
 record is in the target once, and enough epochs and faults were seen for that to mean something.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

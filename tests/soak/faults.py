@@ -1,7 +1,5 @@
 """Which faults a soak makes, and when: decided by the seed alone, before anything starts. Pure."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Does what the schedule of faults says to a running stack, and remembers what each fault hit."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

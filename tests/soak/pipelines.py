@@ -1,7 +1,5 @@
 """The pipelines of a soak: some whose tasks are plain processes, one under Airflow and Spark."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pyarrow as pa

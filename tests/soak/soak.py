@@ -1,7 +1,5 @@
 """One soak: a stack, workers, a producer, a watcher and a nemesis; then the proof."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 import time

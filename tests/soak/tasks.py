@@ -4,8 +4,6 @@ Spark's place is taken by a Kafka consumer: it costs seconds per epoch, and a so
 the product: use cases, ledger, staging writer, parse and encoding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta

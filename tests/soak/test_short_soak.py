@@ -1,7 +1,5 @@
 """The soak, short: the schedule of faults is the seed's, and a minute of them loses and doubles nothing."""
 
-from __future__ import annotations
-
 from tests.soak.__main__ import main
 from tests.soak.faults import BY_OPERATORS, ON_TASKS, SERVERS, UNDER_AIRFLOW, schedule
 from tests.soak.topics import verdict

@@ -1,7 +1,5 @@
 """Who reads a soak's topics while everything breaks: a read_committed and a read_uncommitted consumer, from the start."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter, defaultdict

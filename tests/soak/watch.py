@@ -1,7 +1,5 @@
 """What must hold: in every snapshot while the soak runs, and record for record at its end."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Fixtures that several unit tests use."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A flow of batches as its pipeline is declared, and records to process."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Partitions as Kafka and the ledger report them, for tests of pure functions."""
 
-from __future__ import annotations
-
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import PartitionView
 

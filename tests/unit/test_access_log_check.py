@@ -1,7 +1,5 @@
 """The independent reading of a line, and the comparison, fed by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The generated log: the same for a seed, sound where it says so, malformed where it says so."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The access log's parse: every line a server may write, and nothing altered."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `epochline trigger` makes of Airflow's answers, from a server that gives them over HTTP."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

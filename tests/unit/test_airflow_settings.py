@@ -1,7 +1,5 @@
 """What the embedded Airflow is configured with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/architecture.md has a line for every part of the library, in the layers that import-linter checks."""
 
-from __future__ import annotations
-
 import configparser
 import re
 from itertools import groupby

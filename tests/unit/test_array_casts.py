@@ -1,7 +1,5 @@
 """Arrays from Arrow lists, JSON and Avro: read exactly or refused, and what is written is read back the same."""
 
-from __future__ import annotations
-
 from io import BytesIO
 from typing import Any, cast
 

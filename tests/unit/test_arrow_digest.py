@@ -1,7 +1,5 @@
 """The source digest: equal for the same records in any order and any batches, different for others."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """From a topic's rows to records: what a consumer will find in key, value, headers and partition."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import UTC, date, datetime, time

@@ -1,7 +1,5 @@
 """A record that fails its epoch is named by its place; no value of it reaches a log (SEC-5)."""
 
-from __future__ import annotations
-
 import json
 import traceback
 from itertools import product

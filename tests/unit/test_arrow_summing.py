@@ -1,7 +1,5 @@
 """Partial sums: nothing is lost, and what comes out follows from the rows alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from decimal import Decimal
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Where an interval lies in a partition, by properties: what is committed, what is early, what is before the origin."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The record limit follows what an epoch takes (B1), and an interval that was missed is named (K8)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 

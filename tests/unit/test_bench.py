@@ -1,7 +1,5 @@
 """What benches write: charts that say what their tables say, and ratios beside the stored ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

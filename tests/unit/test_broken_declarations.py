@@ -1,7 +1,5 @@
 """A broken declaration hides no other, and is named with its file and line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

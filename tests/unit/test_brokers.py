@@ -1,7 +1,5 @@
 """The properties of a Kafka connection: what is taken, what is refused by name, what each client is given (SEC-2)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

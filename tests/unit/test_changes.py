@@ -1,7 +1,5 @@
 """What a changed declaration means for the next epoch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta

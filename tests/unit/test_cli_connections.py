@@ -1,7 +1,5 @@
 """Connections from the environment, in both forms that Airflow knows, read without Airflow."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from urllib.parse import quote

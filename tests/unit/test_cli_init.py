@@ -1,7 +1,5 @@
 """`epochline init`: a pipeline that is valid, and a test that passes until somebody breaks the parse."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The lines of a task's log, as Airflow's API gives its messages."""
 
-from __future__ import annotations
-
 from epochline.cli.logs import lines_of
 
 MOMENT = "2026-03-01T12:00:01.5Z"

@@ -1,7 +1,5 @@
 """The command line's manners: help everywhere, one paragraph for an error, an exit code that is documented."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Tables: whole lines for a file, lines that fit for a terminal."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

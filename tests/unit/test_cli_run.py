@@ -1,7 +1,5 @@
 """The times of `epochline run --from --to`, before any server is asked."""
 
-from __future__ import annotations
-
 import pytest
 from typer.testing import CliRunner
 

@@ -1,7 +1,5 @@
 """Spark's log of an epoch that the command line runs, where there is no stack to keep it."""
 
-from __future__ import annotations
-
 import stat
 import tempfile
 from pathlib import Path

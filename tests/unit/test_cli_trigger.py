@@ -1,7 +1,5 @@
 """What `epochline trigger` says of the epoch that took the records, without a stack."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`epochline validate` reports each problem with file and line, without any server."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

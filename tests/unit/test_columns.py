@@ -1,7 +1,5 @@
 """Column types by PostgreSQL's names: aliases, modifiers, refusals."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

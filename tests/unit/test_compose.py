@@ -1,7 +1,5 @@
 """docker-compose.yaml, checked without Docker: its form, and that what it names exists and agrees with the code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Connections of a host, whichever way it looks them up, and what is made of them."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

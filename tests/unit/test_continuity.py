@@ -1,7 +1,5 @@
 """Whether a log is still the one that was read: what is said of each way to lose records (I11)."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

@@ -1,7 +1,5 @@
 """Sources of a user's own: what a declaration refuses, and what a read proves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A declaration is checked where it is written: the error names the field and the fix, and nothing heavy is imported."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import traceback

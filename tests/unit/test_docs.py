@@ -1,7 +1,5 @@
 """Every link, path and module that a page names exists, and every requirement that a test cites is defined."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

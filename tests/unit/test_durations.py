@@ -1,7 +1,5 @@
 """The file of durations: every test and every fixture, whichever process they were in."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

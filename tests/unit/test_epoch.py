@@ -1,7 +1,5 @@
 """The state machine is one table; every pair of states is allowed by it or refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

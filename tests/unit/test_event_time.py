@@ -1,7 +1,5 @@
 """Watermarks and windows: what is late, what closes, and that neither goes back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """The example programs as `epochline examples` runs them, against the declarations that they name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

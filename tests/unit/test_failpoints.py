@@ -1,7 +1,5 @@
 """Failpoints: off at no cost, refused where forbidden, doing what they are named for, and between any two I/O calls."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

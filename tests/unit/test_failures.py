@@ -1,7 +1,5 @@
 """What made an attempt fail is read from the error that the ledger keeps (N1, K11)."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

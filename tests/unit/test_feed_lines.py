@@ -1,7 +1,5 @@
 """`feed --from-jsonl`: what a line means as a record, and which lines are refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

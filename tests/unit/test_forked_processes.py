@@ -1,7 +1,5 @@
 """A forked process of the tests is as independent as a fresh one: its own environment, paths, outputs and end."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

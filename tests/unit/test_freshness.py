@@ -1,7 +1,5 @@
 """A measured result counts as long as the code that it speaks of is that of its run."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

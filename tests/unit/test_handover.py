@@ -1,7 +1,5 @@
 """Connection details on their way to a Spark driver: never readable by others, never left lying about (SEC-4)."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

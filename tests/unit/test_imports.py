@@ -1,7 +1,5 @@
 """What is imported when: a command and a task pay for what they use, and for nothing else. Each in a fresh process."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """JSON records that need more than a reader: defaults, placeholders of a connector, a schema registry's framing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

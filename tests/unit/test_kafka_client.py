@@ -1,7 +1,5 @@
 """What becomes of librdkafka's errors."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 

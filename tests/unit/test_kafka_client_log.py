@@ -1,7 +1,5 @@
 """kafka-python's log: each line once, then once a minute with the number of repeats."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Brokers of every age, by what they say that they speak."""
 
-from __future__ import annotations
-
 import pytest
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS

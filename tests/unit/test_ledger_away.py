@@ -1,7 +1,5 @@
 """What a commit asks of a ledger that is away."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import closing

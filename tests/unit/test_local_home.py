@@ -1,7 +1,5 @@
 """What the home of a stack promises: private files, one command at a time, never a foreign folder deleted."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

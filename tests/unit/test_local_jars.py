@@ -1,7 +1,5 @@
 """Jars: what is given out is what the lock file lists, whatever happened before."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Java: 17 or 21 is taken, anything else is refused with what to install."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

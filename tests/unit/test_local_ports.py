@@ -1,7 +1,5 @@
 """Ports: defaults where free, others where not, kept, and never taken from a running part."""
 
-from __future__ import annotations
-
 import socket
 import stat
 from collections.abc import Iterator

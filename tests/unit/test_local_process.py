@@ -1,7 +1,5 @@
 """Servers of the stack: known by more than their pid, ended with what they started, nobody else touched."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """docs/memory.md says what the code sets."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

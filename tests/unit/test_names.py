@@ -1,7 +1,5 @@
 """Derived names: made and parsed in one place, unique, and never longer than PostgreSQL takes (SEC-1)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

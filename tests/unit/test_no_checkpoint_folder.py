@@ -1,7 +1,5 @@
 """What the product never asks of Spark, which is to remember anything, nor of Kafka."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Offset arithmetic: half-open ranges, whole chains, balances (INV-1, INV-9). Properties, found by hypothesis."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import UTC

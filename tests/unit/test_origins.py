@@ -1,7 +1,5 @@
 """Where a pipeline begins in a partition that it has never seen (S2, S9, S10, X32)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Literal
 

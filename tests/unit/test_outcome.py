@@ -1,7 +1,5 @@
 """What came of an epoch in one line, as XCom and the pages show it (issues 18, 19)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

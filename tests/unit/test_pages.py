@@ -1,7 +1,5 @@
 """The rules of the pages in Airflow: states and advice, numbers, times and bars (issue 19)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """What a pipeline makes of values, as `epochline preview` and the tests of a pipeline's author ask it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any

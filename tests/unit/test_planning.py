@@ -1,7 +1,5 @@
 """Which ranges come next, by properties: limits, order, bounds."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

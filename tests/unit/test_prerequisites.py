@@ -1,7 +1,5 @@
 """What is needed beforehand is looked for first, and what is missing is named together with how to get it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

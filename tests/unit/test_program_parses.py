@@ -1,7 +1,5 @@
 """What the parses of the example programs take, and what is an error of its own record (E10, E11, F28)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """One form for numbers, durations and partitions, on every screen."""
 
-from __future__ import annotations
-
 import pytest
 
 from epochline.protocol.offsets import TopicPartition, places

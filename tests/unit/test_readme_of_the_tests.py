@@ -1,7 +1,5 @@
 """The README of the tests names every module, and every module says what it is for."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/reference.md is what the code generates, and its examples are valid."""
 
-from __future__ import annotations
-
 import pytest
 
 import epochline

@@ -1,7 +1,5 @@
 """Records that a target refused are bad for that reason, and what is said of refused rows shows no value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Schema registries: the connection, the answers that are no schema, and declarations of Avro."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import threading

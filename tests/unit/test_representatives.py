@@ -1,7 +1,5 @@
 """Each promise that has tests on servers has one that `make test` runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every requirement has a test that CI runs, and docs/data/requirements.tsv names it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, defined, problems, written

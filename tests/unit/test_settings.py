@@ -1,7 +1,5 @@
 """Settings of epochs: what each refuses, which place decides, and what the profiles hold."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

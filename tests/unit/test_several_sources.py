@@ -1,7 +1,5 @@
 """Several sources: what a declaration refuses, what it keeps, and how the ledger names clusters (N7)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

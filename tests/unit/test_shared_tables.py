@@ -1,7 +1,5 @@
 """Two declarations that name one table are reported with both pipelines and files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

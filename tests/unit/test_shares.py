@@ -1,7 +1,5 @@
 """How the ranges of an epoch are shared among the tasks that read them."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

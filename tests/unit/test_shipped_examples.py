@@ -1,7 +1,5 @@
 """Shipped examples are off until somebody enables them, and share no table with a user's pipeline."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

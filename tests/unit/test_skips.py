@@ -1,7 +1,5 @@
 """A run with ``--strict-skips`` fails where a test is skipped for a reason that nobody listed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The credentials file of a job, and what is made of a failed job's message."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

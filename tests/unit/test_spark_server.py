@@ -1,7 +1,5 @@
 """The URL of a session on a Spark Connect server."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """What the driver ships to Spark's workers is read there without the libraries of declarations and of Avro."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A stream that breaks off between two batches looks whole to Arrow; only what Spark writes after it shows the end."""
 
-from __future__ import annotations
-
 import io
 import struct
 

@@ -1,7 +1,5 @@
 """The order of one attempt: begin, lease, job, seal; and what becomes of the job when something fails."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from importlib import import_module

@@ -1,7 +1,5 @@
 """One rule gives a pipeline's state, the reason and the next step to the command line and to the pages (issue 35)."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from pathlib import Path

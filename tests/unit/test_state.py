@@ -1,7 +1,5 @@
 """Keyed state as it is declared, and when it is what the last epoch left (C1, C9, S14)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every named SQL statement is described, and some code runs it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the log of a failing task begins with: one readable line, and a traceback only if it says more (issue 19)."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests share lies in a conftest or a plain module: a test module stands alone and may be changed alone."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which tests run in one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of times that a script writes into CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

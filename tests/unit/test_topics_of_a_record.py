@@ -1,7 +1,5 @@
 """A topic sink that takes the topic from a column, or the whole record from a function: declaration and encoding (N4)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

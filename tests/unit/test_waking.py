@@ -1,7 +1,5 @@
 """How often a pipeline may be woken."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Every message about a pipeline that stands ends with the one command that goes on, and the command line knows it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What a declaration of windows must be, and what may change in it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a query over windows may hold, and why it may not hold the rest."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

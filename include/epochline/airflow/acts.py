@@ -3,8 +3,6 @@
 The DAG of an action makes the preview again, so that a run that would do something else does nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What the use cases need, made from Airflow's connections and context: a ledger, a Kafka, a run, an interval."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Iterator, Mapping

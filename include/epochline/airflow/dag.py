@@ -1,7 +1,5 @@
 """A declaration's DAG: ``plan_epoch >> pre_commit >> commit_epoch [>> publish]``, ``abort_epoch`` as teardown."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The driver deletes the file as soon as it has read it. A killed task may leave a
 that hands one over deletes it. Each task locks its folder, and the kernel frees the lock however the task dies.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ takes one moment of the ledger, a pipeline with its row of the statement ``act_p
 action as JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Read the ledger with a reader's login: one snapshot per page, read only, with a time limit for each statement."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Resolved settings: of a DAG when its file is read, of a run when its task starts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any

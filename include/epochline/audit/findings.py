@@ -1,7 +1,5 @@
 """Findings of an audit, and their receiver. No finding shows a value of a record."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 

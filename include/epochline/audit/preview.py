@@ -1,7 +1,5 @@
 """Parses records that no epoch has read yet in this process, and finds functions that break their contract."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Reads one committed range again: what the source still has of it, its counts, and the rows that it should give."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

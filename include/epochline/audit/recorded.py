@@ -1,7 +1,5 @@
 """Reads committed epochs from the ledger for an audit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

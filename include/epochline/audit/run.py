@@ -1,7 +1,5 @@
 """The audit of one pipeline: epoch by epoch, partition by partition, in offset order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The table of commands. A command's module is imported to run or explain the command, not to list it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

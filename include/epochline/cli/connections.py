@@ -3,8 +3,6 @@
 ``AIRFLOW_CONN_<ID>`` is read without Airflow, in both of its forms: JSON and URI.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Queries of the command line to the ledger and the target: read only, and without SQLAlchemy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

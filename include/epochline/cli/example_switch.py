@@ -1,7 +1,5 @@
 """`epochline examples enable`, `disable` and `list`: which shipped examples Airflow and the other commands see."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`epochline examples`: enable the shipped examples, or run one on the embedded stack and check the result."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

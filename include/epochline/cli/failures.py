@@ -1,7 +1,5 @@
 """How a command says that it failed: an error of ours, one of the environment, and one of several names."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Why a pipeline stands although nobody stopped it: what the next plan would refuse, each with a word of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

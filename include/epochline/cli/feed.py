@@ -1,7 +1,5 @@
 """`epochline feed`: send the lines of a file to a topic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`epochline init`: write the files of a new pipeline."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args

@@ -1,7 +1,5 @@
 """`epochline lag`: the lag of each partition."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass

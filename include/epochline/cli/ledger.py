@@ -1,7 +1,5 @@
 """`epochline ledger`: the last epochs, or one epoch in full."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Set
 from difflib import get_close_matches
 from functools import partial

@@ -1,7 +1,5 @@
 """`epochline logs`: the task logs of the runs that made an epoch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`epochline migrate`: create or upgrade the ledger, and create declared target tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated

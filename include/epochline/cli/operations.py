@@ -3,8 +3,6 @@
 Each command prints the preview, asks, acts, and prints the outcome. The use cases decide; this module does not.
 """
 
-from __future__ import annotations
-
 import getpass
 import inspect
 import os

@@ -1,7 +1,5 @@
 """`epochline list`: every declared pipeline, its state, its lag and its schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta

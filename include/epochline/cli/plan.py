@@ -1,7 +1,5 @@
 """`epochline plan`: show what the next epoch would read, without planning it."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Printing: tables for people, JSON and CSV for programs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`epochline quarantine`: the records that epochs set aside, and the command that reads them again."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

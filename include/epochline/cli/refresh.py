@@ -1,7 +1,5 @@
 """What `--follow` means: show again every few seconds, until Ctrl-C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """`epochline replay`: read a committed epoch again with today's code, and compare."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`epochline run` and `epochline publish`: the use cases of Airflow's tasks, in this process."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any

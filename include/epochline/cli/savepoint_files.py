@@ -1,7 +1,5 @@
 """`epochline savepoint-export`, `savepoint-import` and `epoch-files`: savepoints as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

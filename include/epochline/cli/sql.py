@@ -1,7 +1,5 @@
 """`epochline sql`: open psql on the target database, or run one query."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """`epochline up`, `down` and `status`: the embedded stack."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

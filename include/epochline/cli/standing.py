@@ -1,7 +1,5 @@
 """Where pipelines stand: their partitions by Kafka and the ledger, and whether they go on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass

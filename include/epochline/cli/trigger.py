@@ -1,7 +1,5 @@
 """`epochline trigger`: start a run in the stack's Airflow and follow it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar

@@ -1,7 +1,5 @@
 """`epochline validate`: check declarations, without any server; and with targets where the database is at hand."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

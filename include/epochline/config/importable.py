@@ -1,7 +1,5 @@
 """Imports the functions and classes that a declaration names, which the declaration itself only looks up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import import_module
 

@@ -4,8 +4,6 @@ The names are librdkafka's, as in connections of Airflow's Kafka provider. Any o
 property can change what is read or where data goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The epoch's row records each setting with its value and the place that decided it.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Finds tables that two declarations name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Abort: discard staging, move no offset (INV-7)."""
 
-from __future__ import annotations
-
 import logging
 
 from epochline.config.resolve import recorded_value

@@ -4,8 +4,6 @@ A task that dies after the ledger's commit announces nothing. So later tasks ann
 its event: the event may come twice but is never missing. A consumer's cursor removes the duplicates.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

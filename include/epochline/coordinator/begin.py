@@ -1,7 +1,5 @@
 """Begin an attempt with its own token and staging, and renew the epoch's lease while the attempt works."""
 
-from __future__ import annotations
-
 import logging
 from datetime import timedelta
 

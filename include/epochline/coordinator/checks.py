@@ -1,7 +1,5 @@
 """Checks before a plan is written. Each error says what to do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

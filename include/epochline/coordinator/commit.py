@@ -1,7 +1,5 @@
 """Commit: apply staging to the targets and move the heads, in one transaction (INV-2). Repeatable (INV-5)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

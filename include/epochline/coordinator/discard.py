@@ -1,7 +1,5 @@
 """Discard an attempt: end its sessions, wait until its transactions are closed, drop its staging."""
 
-from __future__ import annotations
-
 import logging
 
 from epochline.errors import LockTimeoutError, SinkError

@@ -1,7 +1,5 @@
 """Leave a file for each committed epoch, for people. The ledger is the truth: losing a file loses nothing."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ and the sinks keep the token of each attempt that they show. Tokens are unique, 
 Its epoch numbers prove nothing: a ledger that went back uses them again.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Give a run its epoch: what a plan, an operator's action and a replay share (INV-3)."""
 
-from __future__ import annotations
-
 import enum
 import logging
 from abc import ABC, abstractmethod

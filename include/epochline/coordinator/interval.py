@@ -1,7 +1,5 @@
 """What becomes of a backfill run's interval: what is read, is committed already, or is out of reach."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Mirror: write the heads to the consumer group, for monitors and as evidence (INV-8)."""
 
-from __future__ import annotations
-
 import logging
 
 from epochline.coordinator.evidence import Evidence, check_known

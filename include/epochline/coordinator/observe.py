@@ -1,7 +1,5 @@
 """What a plan asks Kafka. No transaction may be open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

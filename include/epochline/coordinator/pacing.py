@@ -1,7 +1,5 @@
 """Delay or refuse plans and attempts: minimum pauses, failures in a row, failure rates."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Plan: recover, observe Kafka, write origins and the next ranges to the ledger (INV-3)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Preview: what the next epoch would read. Nothing is changed to find out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

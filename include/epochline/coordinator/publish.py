@@ -4,8 +4,6 @@ Any later run continues publishing, including other runs' epochs. Each sink gets
 down delays only itself.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import defaultdict

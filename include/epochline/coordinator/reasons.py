@@ -1,7 +1,5 @@
 """Why an attempt or a plan failed, kept in the ledger. Best effort: the caller raises the error in any case."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 

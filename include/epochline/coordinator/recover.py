@@ -1,7 +1,5 @@
 """Recover: settle what earlier executions left, before a run plans its own epoch."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

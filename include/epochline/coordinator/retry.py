@@ -1,7 +1,5 @@
 """How long to wait before the next attempt: an error of code that comes back is tried at growing pauses."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from epochline.config.resolve import recorded_restart

@@ -1,7 +1,5 @@
 """Seal: close staging, prove that it is complete, PLANNED → PRE_COMMITTED."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Stage: one attempt of an epoch, from its beginning to its seal, in the only order that is safe."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ An operator accepts a ledger from a backup, with the offsets that its sinks show
 the heads have reached those offsets, each epoch ends at a sink's end and commits nothing to that sink.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from epochline.errors import HeadMovedError

@@ -1,7 +1,5 @@
 """Look for records that wait, to start a run. A look changes nothing, and a plan decides what is read (INV-8)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

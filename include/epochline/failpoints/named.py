@@ -12,8 +12,6 @@ the name, and in no later one; so the retry of a task succeeds. Actions:
 Before each action, its ``NAME`` is written as a line into the file that ``EPOCHLINE_FAILPOINT_RECORD`` names.
 """
 
-from __future__ import annotations
-
 import difflib
 import fcntl
 import os

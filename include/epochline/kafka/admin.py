@@ -1,7 +1,5 @@
 """kafka-python's admin client, with requests that it does not offer, and a check of the broker's version."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """librdkafka's clients: their configuration, and the translation of their errors."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping

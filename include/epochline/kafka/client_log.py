@@ -5,8 +5,6 @@ error, even a wrong password, and only logs the reason. A retry cannot help then
 several.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

@@ -1,7 +1,5 @@
 """Put the lines of a file into a topic: each once, in a known partition, acknowledged by all replicas."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Turn a line of a file into a record to send: the line itself, or a JSON object with key, value and headers. Pure."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import enum

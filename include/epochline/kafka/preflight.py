@@ -1,7 +1,5 @@
 """Check, before a plan and before a seal, that a cluster takes what a Kafka sink will send."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

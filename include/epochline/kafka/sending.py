@@ -1,7 +1,5 @@
 """Send records to a topic: in one Kafka transaction with their marker, or without transactions, at least once."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

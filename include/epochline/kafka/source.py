@@ -1,7 +1,5 @@
 """The Kafka adapter of `epochline.ports.OffsetSource`: offsets, topic ids, leader epochs and the group mirror."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Topics as audits and previews read them: what Kafka holds now, and its records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Each function takes ``call``, which calls a method of the admin client by its name.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

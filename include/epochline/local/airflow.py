@@ -1,7 +1,5 @@
 """Airflow 3.3.2 with the LocalExecutor: one process each for API server, scheduler, DAG processor and triggerer."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -1,7 +1,5 @@
 """A client for the part of Airflow's REST API that the stack and the command line use, and what it tells of a run."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import urllib.error

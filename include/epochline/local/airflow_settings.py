@@ -1,7 +1,5 @@
 """Airflow's settings, connections and its tasks' environment, as environment variables."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

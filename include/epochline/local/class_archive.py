@@ -4,8 +4,6 @@ Java writes the archive at the end of a training run (dynamic class-data sharing
 start. It checks version and class path itself, and goes on without an archive that does not fit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Passwords and keys of one stack: generated once, kept in a file that only its owner can read."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

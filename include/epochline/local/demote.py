@@ -1,7 +1,5 @@
 """Run PostgreSQL as an ordinary account if root starts the stack, because it refuses to run as root."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """The folder of a stack, and the lock that lets one command at a time change it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -7,8 +7,6 @@ an interruption.
 ``python -m epochline.local.prepare`` fills the cache in advance.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.util

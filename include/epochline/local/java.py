@@ -1,7 +1,5 @@
 """Find the Java 17 or 21 of the machine, which Kafka, Ivy and Spark run on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Choose free ports on loopback, and keep them across restarts."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

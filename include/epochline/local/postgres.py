@@ -1,7 +1,5 @@
 """PostgreSQL 18 from the binaries of a wheel: durable settings, a password for every login, loopback only."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Fills the cache of this machine: Kafka's jars and Spark's class archive. Run by ``make setup``."""
 
-from __future__ import annotations
-
 import sys
 
 from epochline.errors import StackError

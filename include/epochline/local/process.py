@@ -1,7 +1,5 @@
 """Servers that outlive the command that starts them, with pid files that survive the reuse of a pid."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 It runs its tasks in threads of its own or, where the home has a cluster, in executors of that cluster.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

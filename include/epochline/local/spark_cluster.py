@@ -1,7 +1,5 @@
 """A standalone Spark master and two workers on loopback, for `epochline up --spark-cluster`."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -1,7 +1,5 @@
 """The folder for ``SPARK_HOME``: the Spark that is installed with pyspark."""
 
-from __future__ import annotations
-
 import hashlib
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers to keys, each by its deadline: what both kinds of look-up share."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator

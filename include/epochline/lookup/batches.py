@@ -1,7 +1,5 @@
 """Add a looked-up column to the Arrow batches of a ``parse``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar

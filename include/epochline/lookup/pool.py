@@ -1,7 +1,5 @@
 """A bounded pool of connections. It opens connections on demand and takes the most recently used one first (LIFO)."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Abort an epoch by hand, even a pre-committed one, which otherwise ends only with its commit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Accept what is not as epochs left it: state and targets, or a ledger that went back in time (INV-8)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

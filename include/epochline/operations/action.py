@@ -1,7 +1,5 @@
 """Base of operator actions: a preview of the effect, then the effect itself with a row in the ledger."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Adopt a topic that was made again or truncated: a new generation begins, and earlier commits stay."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Declare offsets lost that Kafka no longer has, so that the pipeline continues after them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Actions that are an epoch of their own: planned here, then staged, sealed and committed like any other."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Extend back: commit what lies before a pipeline's origin, in contiguous steps towards the past."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a schedule does for all pipelines: clean up after lost runs, and ask Kafka where logs end. Repeatable."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

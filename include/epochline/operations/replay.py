@@ -4,8 +4,6 @@ Committed rows stay until a promotion, which is one transaction: it replaces the
 The ledger keeps both epochs. A replay moves no head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

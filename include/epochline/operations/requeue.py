@@ -1,7 +1,5 @@
 """Requeue: read chosen quarantined records again, in an epoch of their own, exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pydantic import Field

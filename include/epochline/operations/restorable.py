@@ -1,7 +1,5 @@
 """Why a pipeline cannot go back to a savepoint, or a new one cannot begin from it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

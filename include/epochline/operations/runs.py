@@ -3,8 +3,6 @@
 `epochline trigger` and `epochline publish` do the work of the last two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from epochline.coordinator.discard import sweep

@@ -1,7 +1,5 @@
 """Keep a pipeline's position and state as a named savepoint, delete one, and go back to one."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Epochs and pipelines, the attempts that stage them, and the chain of committed ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The ledger, and a transaction with its sides."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """What operators decided and did, settings and failures of epochs, and savepoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Receipts: which sinks show which epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

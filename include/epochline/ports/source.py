@@ -1,7 +1,5 @@
 """The source, as far as planning needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol

@@ -5,8 +5,6 @@
 before ``o(t0)``. It cannot commit offsets before the origin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

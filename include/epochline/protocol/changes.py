@@ -1,7 +1,5 @@
 """Differences between two declarations of a pipeline, and the effect of each. Pure."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Every message says what happened, how many offsets are lost, and what the operator may do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

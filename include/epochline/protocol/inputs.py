@@ -5,8 +5,6 @@ name, two sources of the user's own may have equal identities, and each has its 
 in one text: the id of a single source's cluster, or ``input=id`` of each input, sorted and joined by ``, ``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Where logs end and how long Kafka keeps them, for people. No plan decides by it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

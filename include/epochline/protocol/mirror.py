@@ -1,7 +1,5 @@
 """The mirror: what a consumer group holds of a pipeline, for monitors and as evidence."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

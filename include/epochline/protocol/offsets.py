@@ -1,7 +1,5 @@
 """Partitions, offset ranges, heads and origins. Pure arithmetic on half-open ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Computes where a pipeline begins in a partition that it has never read. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from epochline.declare.source import FromGroup, FromOffsets, FromTimestamp, Startup

@@ -1,7 +1,5 @@
 """Computes the ranges of the next epoch from heads and Kafka's offsets, and shares them among tasks. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """How numbers, durations and ranges are written for people: one form on every screen. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))

@@ -1,7 +1,5 @@
 """The bytes of a record as text for people: every character is printable, and none ends a line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 _HEX_BYTES = 16

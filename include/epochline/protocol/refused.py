@@ -1,7 +1,5 @@
 """Rows that a target refuses although every value fits its column, and their records."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

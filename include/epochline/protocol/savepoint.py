@@ -1,7 +1,5 @@
 """Savepoints: the named position and state of a pipeline after an epoch, kept until deleted. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

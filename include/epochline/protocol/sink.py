@@ -15,8 +15,6 @@ PostgreSQL tables take these steps inside the epoch's transaction, Kafka and fil
 that transaction, the next run shows the epoch (INV-6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

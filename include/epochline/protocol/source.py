@@ -4,8 +4,6 @@ A source keeps no position. The ledger does: a plan takes ``[head, end)`` of eac
 that range, and only the commit moves the head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Staging tables of an attempt, and the ticket with which writers fill them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Derives staging tables from a declaration. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from epochline.declare.columns import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, STAGED_PLACE, UNAVAILABLE

@@ -1,7 +1,5 @@
 """The order in which rows are written that pass values on which only one row may hold."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """When records that wait may start a run. Pure. A wrong answer costs an idle run or a wait, never a record (INV-8)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

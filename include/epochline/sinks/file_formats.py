@@ -1,7 +1,5 @@
 """File formats: Parquet, CSV for PostgreSQL's COPY, and JSON lines that `Json` can read."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Writes the file of one Spark partition, batch by batch, on an executor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any

@@ -3,8 +3,6 @@
 `epochline.sinks.stores` opens the storage of a URL.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import uuid

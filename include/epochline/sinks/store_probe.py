@@ -1,7 +1,5 @@
 """Finds out whether the store of a file sink could show an epoch twice, before anything is planned (ADR 0036)."""
 
-from __future__ import annotations
-
 import errno
 import uuid
 

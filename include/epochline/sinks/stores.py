@@ -1,7 +1,5 @@
 """Opens the storage of a file sink: a disk, an object store, or HDFS."""
 
-from __future__ import annotations
-
 import uuid
 from functools import partial
 from typing import Any

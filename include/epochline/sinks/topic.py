@@ -4,8 +4,6 @@ The marker goes to the control topic. The stable transactional id fences the pre
 open transaction. After that the last marker, read as ``read_committed``, is the newest epoch in the topic.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import defaultdict

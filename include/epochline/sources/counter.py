@@ -1,7 +1,5 @@
 """A source that counts: one number per tick of the clock. An example, and a generator of load."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """A PostgreSQL table that only grows, as a source: its positions are the table's identity column."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """What PostgreSQL says of a growing table: whether its ids only grow, how far they went, who still writes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

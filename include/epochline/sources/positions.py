@@ -1,7 +1,5 @@
 """Positions of a source of the user's own, as planning needs them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 

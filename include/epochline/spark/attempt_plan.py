@@ -1,7 +1,5 @@
 """Reads an attempt's plan from the ledger: ranges, declaration and staging tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Main program of the job whose driver's classes are archived: what every small epoch does, without its servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pyarrow as pa

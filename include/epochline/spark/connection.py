@@ -1,7 +1,5 @@
 """Opens a job's sessions on PostgreSQL, and lists the errors that mean a lost session."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

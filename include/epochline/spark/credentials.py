@@ -3,8 +3,6 @@
 Arguments, Spark settings and options would show them in ``ps``, the UI and the event log.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Finds the Epochline error behind a failed Spark job in Spark's message."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """Ships a pipeline's own functions to the executors, where only epochline needs to be installed."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ Spark computes a frame again for each write. If a transform is not deterministic
 no count would show it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The Spark job of one attempt: reads the planned ranges, stages every sink, writes the end mark."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 

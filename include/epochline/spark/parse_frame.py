@@ -9,8 +9,6 @@ id, number of the task) admits the first task; a later one fails if its counts o
 count repeated tasks twice, so the first write reads the counts from the frame itself.
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Iterator, Mapping

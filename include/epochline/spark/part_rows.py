@@ -1,7 +1,5 @@
 """Turns a Spark partition's records, or a transform's rows, into rows of staging tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial

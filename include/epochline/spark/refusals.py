@@ -3,8 +3,6 @@
 From then on the partition keeps nothing: what is copied only shows whether it is refused.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -5,8 +5,6 @@ its Python workers per session. So all epochs of a pipeline share a session as l
 pipelines, or two versions of one, never share a worker's modules.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -4,8 +4,6 @@ The tasks read Kafka themselves, by librdkafka, straight into Arrow batches. Spa
 record from its JVM to the task.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """Stages the rows that a transform or windows make from all of an epoch's records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The tasks' messages and the ledger's parts decide which rows count. A driver may
 the seal refuses an attempt without manifests and end mark (INV-9).
 """
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads the state and the open windows of the keys in an epoch's records. The cost depends on these keys alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

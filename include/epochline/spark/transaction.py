@@ -1,7 +1,5 @@
 """The one PostgreSQL transaction in which a Spark partition stages its rows."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

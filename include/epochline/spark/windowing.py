@@ -4,8 +4,6 @@ The outputs are results to write, windows to keep or to drop, and records that c
 (`epochline.declare.event_time`): ``before`` decides which records are late, ``after`` which windows close.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

@@ -11,8 +11,6 @@ Exit code 0: exact. 1: not exact. 2: the comparison failed. Give the password in
 ~/.pgpass) or in PGPASSWORD. A password on the command line is refused, because every user can read it there.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -7,8 +7,6 @@ long log has every kind of line, and 10,000 lines have 25 malformed ones.
     python -m epochline_examples.access_log.maker --lines 10000 --seed 7 --out access.log
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Real Spark, PostgreSQL and Kafka for the Spark side; attempts are put into the ledger as `begin` would."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ Spark costs seconds per epoch, however little it reads; so one example is many c
 records and its own cuts, and none is made smaller: hypothesis names the seed that fails, and keeps it for the next run.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import uuid

@@ -1,7 +1,5 @@
 """Windows of event time over epochs, from Kafka into PostgreSQL: closed, corrected, too late, idle, and crashed at."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

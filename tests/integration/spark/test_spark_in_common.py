@@ -1,7 +1,5 @@
 """A transform that is not deterministic gives target and state of one epoch the same rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyspark.sql import SparkSession

@@ -1,7 +1,5 @@
 """What limits an epoch's memory, and that Spark was given it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One pass: records to staging, parts, manifests and end mark, by real Spark, PostgreSQL and Kafka."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The transaction of one Spark partition against a real ledger: repeats, seals, fences."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

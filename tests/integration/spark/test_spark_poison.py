@@ -1,7 +1,5 @@
 """F28 to F30 through a real Spark job: hostile and huge records, read by Spark and again by the audit."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

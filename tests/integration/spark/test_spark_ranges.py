@@ -1,7 +1,5 @@
 """Which records a Spark job reads, and in which order."""
 
-from __future__ import annotations
-
 import itertools
 from operator import itemgetter
 

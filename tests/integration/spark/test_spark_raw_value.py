@@ -1,7 +1,5 @@
 """The raw-value program (E2): a fault after the write rolls back what was written with it, and the head stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Requeue with real Spark, PostgreSQL and Kafka: quarantined records through a parse that was mended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

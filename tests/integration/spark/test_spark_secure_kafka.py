@@ -1,7 +1,5 @@
 """A Spark read over TLS and SASL: the records come, and nothing that opens Kafka is shown (SEC-4)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text

@@ -1,7 +1,5 @@
 """Several sources in one epoch: two Kafka clusters, two topics of different shape, one join (N7, S7)."""
 
-from __future__ import annotations
-
 import json
 import random
 import uuid

@@ -1,7 +1,5 @@
 """Topics and files from Spark itself: in one pass, after a transform, and when its tasks run again (E6, P5, P12)."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Real Spark reads a source of a user's own, whose class only the driver has, and whose processes are killed (X15)."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keyed state through real Spark jobs: what a transform is given, what an epoch leaves, and what stops a pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

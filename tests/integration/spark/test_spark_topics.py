@@ -1,7 +1,5 @@
 """The example programs from topic to topic, through real Spark: running counts under faults, windows into a topic."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import defaultdict

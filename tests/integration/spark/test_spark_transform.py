@@ -1,7 +1,5 @@
 """With a transform: parsed once, quarantine and counts by the first write, then a write per sink."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Streaming SQL: over any division into epochs a query gives what one Spark batch gives with the same text."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator

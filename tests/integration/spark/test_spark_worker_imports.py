@@ -1,7 +1,5 @@
 """What fresh Python workers of Spark import: neither the declarations' library nor what reads Avro or serves drivers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Builds the stand-ins with debootstrap, this process's Python, and the Kafka and PostgreSQL of the embedded stack."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

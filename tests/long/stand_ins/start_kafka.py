@@ -1,7 +1,5 @@
 """Entry point of the stand-in for the image apache/kafka: as there, KAFKA_LOG_DIRS is the property log.dirs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

@@ -3,8 +3,6 @@
 A pipeline is seen by everybody who may read its DAG's runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Routes of actions: a form with a preview, and the start of the action's DAG. Nothing here writes to the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The pages as a FastAPI application, which the plugin mounts in Airflow's API server."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Bars and lines for inline SVG: places and lengths, without markup."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

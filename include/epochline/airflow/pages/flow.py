@@ -1,7 +1,5 @@
 """How fast records come and go, and how long unread ones are safe: rules without I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

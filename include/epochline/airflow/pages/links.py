@@ -4,8 +4,6 @@ The API server makes a link when a user looks at a task, so no task writes one. 
 relative to the base address of Airflow's user interface, to which a proxy may add a prefix.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote
 

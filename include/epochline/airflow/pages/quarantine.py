@@ -1,7 +1,5 @@
 """What the pages of the quarantine hold. Bytes are shown as text without control characters, and in hex."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Templates, and how they write numbers, times and durations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

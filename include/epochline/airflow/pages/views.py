@@ -1,7 +1,5 @@
 """What each page holds. HTML and JSON are made from the same values."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Lists of Arrow and JSON arrays may be nested: a list of lists is an array of two
 ``jsonb`` is a document, so that such an array has one dimension.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

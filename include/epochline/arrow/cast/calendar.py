@@ -6,8 +6,6 @@ the two is taken modulo this size, so each of PostgreSQL's values has a number i
 them for such years, so only tables and topics get them (`only_postgres`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

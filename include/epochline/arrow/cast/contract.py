@@ -1,7 +1,5 @@
 """Check what a user's function returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 
 import pyarrow as pa

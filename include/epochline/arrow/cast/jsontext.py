@@ -1,7 +1,5 @@
 """Read and write JSON texts without losing a digit, and check that PostgreSQL accepts them."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Cast to booleans, integers, floating point and numeric, without rounding or overflow."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from typing import Any

@@ -4,8 +4,6 @@ The quarantine shows a reason with its values, next to the record's bytes. An er
 which must not contain values of records: there the marked parts are left out.
 """
 
-from __future__ import annotations
-
 import re
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Bring records from Kafka or the quarantine to the one schema that a parse receives, and back into the quarantine."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

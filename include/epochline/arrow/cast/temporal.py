@@ -5,8 +5,6 @@ Arrow refuses some texts, which are read here: those that PostgreSQL itself writ
 second whose further digits are 0.
 """
 
-from __future__ import annotations
-
 import re
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Cast to text, and to types that PostgreSQL reads from text. Each value is checked as COPY would check it."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The Arrow types that carry PostgreSQL's types between parse and COPY, and the bytes of their arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple

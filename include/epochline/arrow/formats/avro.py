@@ -1,7 +1,5 @@
 """Read Avro records of any schema that a registry holds."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Mapping

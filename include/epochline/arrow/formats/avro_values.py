@@ -5,8 +5,6 @@ plain value with its type, and only a column that takes one converts it. Nothing
 digits than its schema says, and a time may be of any year that PostgreSQL has.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any, NamedTuple
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Write rows as Avro records of one schema, which a registry holds."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from io import BytesIO

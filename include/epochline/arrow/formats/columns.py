@@ -3,8 +3,6 @@
 Framing is a zero byte and a schema's id before the body.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Read one member of a JSON object: check its value, and choose the Arrow type that carries it to the cast."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

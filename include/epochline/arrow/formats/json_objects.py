@@ -1,7 +1,5 @@
 """Write each row as a compact JSON object: the counterpart of `epochline.arrow.formats.json_values`."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Mapping

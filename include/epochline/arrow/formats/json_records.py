@@ -3,8 +3,6 @@
 A record that needs it is written again as another document, which `JsonReader` then reads like any other.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ The reader of single records defines the result. Arrow's reader is used only for
 record gives the same values whatever other records are in its batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

@@ -1,7 +1,5 @@
 """Encode a topic's rows as outbox rows: key, value, headers and partition of Kafka records."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Build the function that parses a pipeline's record batches: a ready-made one or the user's."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a connector sends in place of a value that it does not have, in each form that a type takes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

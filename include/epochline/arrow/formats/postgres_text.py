@@ -1,7 +1,5 @@
 """Write columns as PostgreSQL shows them in UTC, but booleans as ``true`` and ``false``."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Callable

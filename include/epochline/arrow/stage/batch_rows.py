@@ -1,7 +1,5 @@
 """Process source batches: parse and cast records, make each sink's rows, quarantine bad records, count."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Encode record batches for COPY, in its binary or its text format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pyarrow as pa

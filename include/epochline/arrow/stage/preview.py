@@ -1,7 +1,5 @@
 """What a pipeline makes of records, without a ledger or a target: rows, refusals and the number of skipped records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Rows that a sink, a function or a window cannot take, and why: a value is missing, or only PostgreSQL has it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 

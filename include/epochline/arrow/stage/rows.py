@@ -1,7 +1,5 @@
 """Make the rows of one sink's staging table from parsed rows or from a transform's rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Sum the rows of an ``add`` sink before staging, so that a frequent key gives one row per part."""
 
-from __future__ import annotations
-
 from decimal import Context, Decimal, Overflow
 from typing import Any
 

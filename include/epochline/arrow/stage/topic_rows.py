@@ -1,7 +1,5 @@
 """Make outbox rows from parsed rows or from a transform's rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pyarrow as pa

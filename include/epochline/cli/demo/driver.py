@@ -5,8 +5,6 @@ attempt is committed, and as long as its driver has written no manifest, the dri
 tasks still stage afterwards is refused or discarded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Sequence

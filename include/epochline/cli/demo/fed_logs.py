@@ -5,8 +5,6 @@ goes to partition i modulo the number of partitions, in order. So after an inter
 Kafka. Records that were fed by hand between demos are read from Kafka into a log of their own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace

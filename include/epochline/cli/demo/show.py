@@ -1,7 +1,5 @@
 """The command `epochline demo`, and the steps of the demo."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

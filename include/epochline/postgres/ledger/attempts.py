@@ -1,7 +1,5 @@
 """Attempts and their staging tables: the adapter behind `epochline.ports.Attempts`."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Committed ranges: the adapter behind `epochline.ports.Chain`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

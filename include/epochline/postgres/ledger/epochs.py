@@ -1,7 +1,5 @@
 """Epoch rows: the adapter behind `epochline.ports.EpochRows`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What every migration is: the SQL script of the same name, which is run and never undone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What operators did, and settings and failures of epochs: the adapters behind `Operators` and `History`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

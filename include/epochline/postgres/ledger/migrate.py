@@ -4,8 +4,6 @@ Tables change by versioned migrations (``migrations/versions``). Views, function
 ``migrations/definitions``: whenever such a file changes, the whole file is applied again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

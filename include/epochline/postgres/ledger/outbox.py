@@ -1,7 +1,5 @@
 """What the publisher of a topic reads from the ledger: the rows to send, and the epochs that a sink shows."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

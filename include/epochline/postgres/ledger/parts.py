@@ -3,8 +3,6 @@
 The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which `epochline.spark.connection` sets.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

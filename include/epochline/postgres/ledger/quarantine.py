@@ -1,7 +1,5 @@
 """Quarantined records and claims on them: the adapter behind `epochline.ports.Quarantine`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from psycopg2 import sql

@@ -1,7 +1,5 @@
 """Receipts, which tell which sink shows which epoch: the adapter behind `epochline.ports.Receipts`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Rows of the ledger as values of the protocol, and such values as a statement takes them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
 from typing import Any
 

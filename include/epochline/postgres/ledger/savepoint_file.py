@@ -4,8 +4,6 @@ COPY writes the rows as text, under the settings that each transaction makes, so
 compared with the saved digest. Epochs leave such files in a folder, each under the epoch's number.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

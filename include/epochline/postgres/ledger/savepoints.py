@@ -1,7 +1,5 @@
 """Savepoints and restores: the adapter behind `epochline.ports.Savepoints`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

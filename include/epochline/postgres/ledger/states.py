@@ -1,7 +1,5 @@
 """State tables and event times, as epochs left them: the adapter behind `epochline.ports.States`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace

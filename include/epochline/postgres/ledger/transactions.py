@@ -1,7 +1,5 @@
 """The ledger on PostgreSQL: its transactions and sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

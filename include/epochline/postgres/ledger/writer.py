@@ -1,7 +1,5 @@
 """Check, before Spark starts, that the login of the Spark job has the rights that it needs."""
 
-from __future__ import annotations
-
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError

@@ -1,7 +1,5 @@
 """Run statements with table and column names that ``psycopg2.sql`` composed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import Any, cast

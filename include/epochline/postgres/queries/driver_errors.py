@@ -1,7 +1,5 @@
 """Translate errors of PostgreSQL's driver. No SQLAlchemy is imported: commands that only read do not need it."""
 
-from __future__ import annotations
-
 import psycopg2
 from psycopg2 import errorcodes
 

@@ -1,7 +1,5 @@
 """The named statements of the ``.sql`` files in this folder. It imports no driver, so that every process can use it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables that a use case creates: their replica identity, and the role that owns them."""
 
-from __future__ import annotations
-
 from psycopg2 import sql
 from sqlalchemy import Connection
 

@@ -5,8 +5,6 @@ each transaction another session, so that a setting of the session may be lost o
 LOCAL`` avoids both. It takes no snapshot, so an isolation level can still be chosen after it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from psycopg2.extensions import connection

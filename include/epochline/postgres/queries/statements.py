@@ -1,7 +1,5 @@
 """Run named statements on a connection of SQLAlchemy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import Connection, CursorResult

@@ -5,8 +5,6 @@ So tables that something else than our statements may change are looked at again
 count of the rows that the transaction changed shows whether rows were added; if it differs, the table is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What is needed to apply one sink's staging to its target: both tables, and the order of rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Only the newest row of each key is a suspect: the others change nothing. A recor
 every target, because it is left out as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

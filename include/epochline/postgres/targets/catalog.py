@@ -1,7 +1,5 @@
 """Read a target from PostgreSQL's catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -5,8 +5,6 @@ records of its rows. If another table takes its place, no run reads them again, 
 table that lacks them, and nothing would show it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

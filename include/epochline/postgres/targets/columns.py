@@ -1,7 +1,5 @@
 """The columns of a target, what their types are made of, and how staging holds their values (ADR 0046)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The seal lets PostgreSQL judge values that only it can judge, and brings staging to the target's types (ADR 0046)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from psycopg2 import sql

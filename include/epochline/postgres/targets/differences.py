@@ -1,7 +1,5 @@
 """Compare a replay's staging with the rows of the replayed epoch: counts, and the first rows that differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from psycopg2 import sql

@@ -4,8 +4,6 @@ The fates of an epoch's rows are kept in a temporary table, and the rows that th
 with those that it finds there, by the target's own expressions and operators (ADR 0041).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

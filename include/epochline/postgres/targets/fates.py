@@ -4,8 +4,6 @@
 ``kept_order`` is the part of them that the target has. Both are empty for aggregated rows without ``order_by``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

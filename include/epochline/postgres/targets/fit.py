@@ -1,7 +1,5 @@
 """Compare a target with its declaration: what the plan refuses, and for its author, what goes nowhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ Rows are written parents first and taken away children first. What a constraint 
 the end, so it asks for no order (ADR 0041).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from psycopg2 import errors, sql

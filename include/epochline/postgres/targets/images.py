@@ -1,7 +1,5 @@
 """Before-images: the rows that an epoch replaced in an upsert or add target, one table for each epoch."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections import defaultdict

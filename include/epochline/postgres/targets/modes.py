@@ -3,8 +3,6 @@
 Keys are written in sorted order, so that concurrent writers do not deadlock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from psycopg2 import sql

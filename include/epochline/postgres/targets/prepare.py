@@ -1,7 +1,5 @@
 """The seal of a table: index and analyze staging, and find rows that the commit could not apply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 

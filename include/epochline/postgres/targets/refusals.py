@@ -1,7 +1,5 @@
 """What a target refuses: errors of PostgreSQL that rows cause, in words, and the rows that they are about."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

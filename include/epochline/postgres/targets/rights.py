@@ -5,8 +5,6 @@ none, or a row filter or a list of columns does not fit it. EXPLAIN makes the sa
 server itself is asked, in the plan already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import psycopg2

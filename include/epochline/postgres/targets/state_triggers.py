@@ -4,8 +4,6 @@ A write that no trigger sees leaves a trace in the catalog, or needs triggers th
 both cases the whole table is read, so that what is compared with the last epoch is what the table holds (ADR 0043).
 """
 
-from __future__ import annotations
-
 from psycopg2 import sql
 from sqlalchemy import Connection, Row
 

@@ -1,7 +1,5 @@
 """PostgreSQL tables as targets: the adapter behind `epochline.ports.Targets`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial

@@ -3,8 +3,6 @@
 The commit and the trial at the seal both go this way, so that what is tried is what will be done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 A sealed epoch can commit: what the catalog does not tell is tried here.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

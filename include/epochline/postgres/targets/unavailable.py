@@ -4,8 +4,6 @@ The value is that of the newest older row of the key, in staging or in the targe
 complete rows, and the division of records into epochs decides nothing.
 """
 
-from __future__ import annotations
-
 from psycopg2 import sql
 
 from epochline.declare.columns import UNAVAILABLE

@@ -4,8 +4,6 @@ A key that is there before and after is never deleted, so that no foreign key of
 identity stays. What must be deleted is refused if a foreign key would delete or change rows that refer to it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ words, so that they do not share a mistake (ADR 0017).
 Rows are written first and deleted later: between the two, other targets of the epoch write rows that refer to them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -6,8 +6,6 @@ values up by NULL. Where a column does not take NULL they are deleted and insert
 columns, if nothing else sees the difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 
