@@ -121,7 +121,7 @@ class CreatedTargets:
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
     """Create or upgrade the ledger of each database that a pipeline names; return them by connection id."""
-    from epochline.postgres.ledger.migrate import arrange_roles, upgrade  # It loads Alembic.
+    from epochline.postgres.ledger.migrate import arrange_roles, upgrade
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
