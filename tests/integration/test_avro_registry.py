@@ -385,9 +385,12 @@ def test_an_upsert_table_keeps_what_an_avro_record_does_not_give(dsn: str, clien
     sink = {"mode": "upsert", "key": "id", "keep_unavailable": True}
     one = world(dsn, "quarantine", *records, unavailable=P, sink=sink)
 
+    planned, run = one.planned()
+
     with pytest.raises(RecordsRefusedError, match="name is unavailable"):
-        one.epoch()
-    one.epoch()
+        one.staged_and_sealed(planned, run)
+    one.staged_and_sealed(planned, run)
+    one.commit(planned)
 
     assert one.sql(f"SELECT id, name FROM {one.pipeline.name}_t") == [(1, "one")]
 
