@@ -58,7 +58,6 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
     scheduler.assert_exact("scheduled", values)
 
 
-@pytest.mark.slow
 def test_a_backfill_next_to_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
     """U2, U3: Airflow runs it next to the schedule's runs; the ledger takes one after the other."""
     first, more = one_each("first"), one_each("second")
@@ -125,7 +124,6 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     scheduler.assert_exact("backfilled", added(inside, after))
 
 
-@pytest.mark.slow
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
     """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
     values, run = half_written(scheduler, "marked")
@@ -277,7 +275,6 @@ def test_a_scheduler_killed_together_with_its_tasks_finishes_their_runs_after_it
     recovery.took()
 
 
-@pytest.mark.slow
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
     scheduler: Scheduler,
 ) -> None:
