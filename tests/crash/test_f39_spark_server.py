@@ -98,15 +98,6 @@ def writing(line: Line, ticket: StagingTicket) -> bool:
     return bool(line.query(asked, ticket.application_name))
 
 
-def test_epochs_on_a_server_are_exact_one_after_the_other(line: Line, spark_server: str, tmp_path: Path) -> None:
-    staged(line, ONE, tmp_path, spark_server)
-    line.some(7, "later")
-    staged(line, TWO, tmp_path, spark_server)
-
-    recover(line)
-    assert line.query("SELECT count(*) FROM epochline.epochs WHERE state = 'COMMITTED'") == [(2,)]
-
-
 @pytest.mark.fault("F39")
 def test_the_query_of_a_killed_client_stops_on_the_server_and_never_counts(
     sleeping: Line, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
