@@ -25,7 +25,7 @@ from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import BadRecordError, ConfigurationError, RecordsRefusedError, SinkError, SourceUnavailableError
+from epochline.errors import ConfigurationError, RecordsRefusedError, SinkError, SourceUnavailableError
 from epochline.protocol.offsets import TopicPartition
 from tests.databases import holding
 from tests.integration.in_process import InProcess, over_records
@@ -508,19 +508,6 @@ def world(
     parse = Avro(columns=PERSON, **declared)
     pipeline = Pipeline(name=name, source=KafkaSource(topics=name), parse=parse, bad_records=policy, sinks=sinks)
     return over_records(dsn, pipeline, values)
-
-
-def test_an_unknown_schema_is_bad_record_policy_and_no_crash(dsn: str, client: SchemaRegistryClient) -> None:
-    good = written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"})
-    set_aside = world(dsn, "quarantine", good, with_header(999_999, good[5:]), good[:7])
-    refused = world(dsn, "fail", good, with_header(999_999, good[5:]))
-
-    counts = set_aside.epoch().epoch.counts
-    with pytest.raises(BadRecordError, match="offset 1: the registry has no schema 999999"):
-        refused.epoch()
-
-    assert (counts.read, counts.passed, counts.quarantined) == (3, 1, 2)
-    assert set_aside.sql(f"SELECT id, name FROM {set_aside.pipeline.name}_t") == [(1, "x")]
 
 
 def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_record(

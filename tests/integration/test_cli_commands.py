@@ -196,32 +196,6 @@ def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_
     assert validated[1].endswith("compared with PostgreSQL: the tables of people, others\n")
 
 
-def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipelines(
-    call: Call, fed: str, tmp_path: Path
-) -> None:
-    (tmp_path / "absent.py").write_text(
-        "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
-        "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
-        "    sinks=[PostgresTable(table='absent', columns={'value': 'text'})]))\n"
-    )
-
-    code, out, _ = call("lag", "--fail-above", 1000)
-
-    assert code == 3
-    assert "people: 150 records behind" in out
-    assert "absent: stands. Kafka has no topic no_such_topic." in out
-    assert "To go on, run `epochline run absent`\n" in out
-
-
-def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
-    assert call("pause", "people", "--reason", "the disk is full", "--yes")[0] == 0
-
-    code, out, _ = call("lag", "--fail-above", 1000)
-
-    assert code == 3
-    assert "the disk is full. It plans no epoch until somebody resumes it. To go on, run `epochline resume" in out
-
-
 def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
@@ -270,34 +244,6 @@ def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
     assert query(postgres_dsn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
     free = json.loads(call("plan", "people", "--json")[1])
     assert [(p["start"], p["until"]) for p in free["partitions"]] == [(0, 50), (0, 50)]
-
-
-def test_a_committed_epoch_is_not_aborted(call: Call, planned: Epoch, postgres_dsn: str) -> None:
-    query(
-        postgres_dsn,
-        "UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = now(), rows_written = 100, records_read = 100,"
-        " records_passed = 100, records_skipped = 0, records_quarantined = 0",
-    )
-
-    code, _, err = call("abort", "people", 1, "--reason", "too late", "--yes")
-
-    assert code == 1
-    assert "was committed at" in err
-    assert "with 100 rows" in err
-
-
-def test_sql_answers_as_table_json_and_csv(call: Call) -> None:
-    query_text = "SELECT 1 AS one, NULL AS nothing, 'a,\"b' AS text, sum(2::bigint) AS two, '[/x]' AS odd"
-
-    table = call("sql", query_text)
-    lines = call("sql", query_text, "--json")
-    values = call("sql", query_text, "--csv")
-
-    assert table[0] == 0
-    assert "[/x]" in table[1]
-    assert "(1 row)" in table[1]
-    assert json.loads(lines[1]) == {"one": 1, "nothing": None, "text": 'a,"b', "two": 2, "odd": "[/x]"}
-    assert list(csv.reader(io.StringIO(values[1])))[1] == ["1", "", 'a,"b', "2", "[/x]"]
 
 
 SHOWN = {

@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from epochline.cli.standing import UNKNOWN, decided
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
-from tests.ways import way_on
 
 
 def test_a_pipeline_is_listed_with_state_and_lag(call: Call, fed: str) -> None:
@@ -26,15 +24,6 @@ def test_an_unfinished_epoch_and_a_pause_are_states(call: Call, planned: Epoch) 
 
     assert row["state"] == "paused"
     assert "the disk is full" in row["reason"]
-
-
-def test_an_epoch_that_awaits_approval_says_so() -> None:
-    sealed = {"pipeline": "people", "approval": "awaited", "epoch_id": 7, "state": "PRE_COMMITTED"}
-
-    standing = decided({**UNKNOWN, **sealed})
-
-    assert standing.state == "awaiting approval"
-    assert way_on(standing.reason or "") == "abort people 7 --reason …"
 
 
 def test_the_lag_is_unknown_while_kafka_is_away(call: Call, fed: str, monkeypatch: pytest.MonkeyPatch) -> None:

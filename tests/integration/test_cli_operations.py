@@ -13,7 +13,6 @@ from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import query
-from tests.integration.kafka_topics import Topic, delete_records
 
 
 def test_every_action_is_a_command() -> None:
@@ -53,51 +52,6 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Ca
     assert code == 0
     assert "the target is being moved" in out
     assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
-
-
-def test_what_retention_took_is_declared_lost_and_nothing_else(
-    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, postgres_dsn: str
-) -> None:
-    """I11, on a log that a real broker cut."""
-    call("abort", "people", 1, "--reason", "to see what is lost", "--yes")
-    refused = call("declare-loss", "people", "--reason", "is it?", "--yes")
-    delete_records(kafka_bootstrap, fed, {0: 20})
-    stopped = call("plan", "people")
-
-    code, out, _ = call("declare-loss", "people", "--reason", "retention was too short", "--yes")
-
-    assert refused[0] == 1
-    assert "nothing is lost" in refused[2]
-    assert stopped[0] == 1
-    assert "epochline declare-loss people" in stopped[2]
-    assert code == 0
-    assert f"{fed}-0: offsets [0, 20), 20 of them, are declared lost" in out
-    shown = json.loads(call("plan", "people", "--json")[1])
-    assert [one["head"] for one in shown["partitions"]] == [20, 0]
-    assert query(
-        postgres_dsn,
-        "SELECT start_offset, until_offset FROM epochline.committed_ranges WHERE chosen_by = 'declared loss'",
-    ) == [(0, 20)]
-
-
-def test_a_topic_that_was_made_again_is_adopted(
-    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, tmp_path: Path
-) -> None:
-    """I11, with a topic that a real broker deleted and made again."""
-    call("abort", "people", 1, "--reason", "its topic is to be deleted", "--yes")
-    Topic(kafka_bootstrap, fed).make_again(2)
-    source = tmp_path / "again.jsonl"
-    source.write_text('{"id": 7}\n{"id": 8}\n')
-    assert call("feed", source, "--topic", fed)[0] == 0
-    stopped = call("plan", "people")
-
-    code, out, _ = call("adopt-topic", "people", fed, "--reason", "it was made again with fewer days", "--yes")
-
-    assert stopped[0] == 1
-    assert f"epochline adopt-topic people {fed}" in stopped[2]
-    assert code == 0
-    assert "generation 2 of people begins" in out
-    assert "would read 2 offsets and leave 0" in call("plan", "people")[1]
 
 
 def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(

@@ -46,18 +46,6 @@ def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProce
     assert "has no savepoint" in call("savepoints", "people")[1]
 
 
-def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: InProcess) -> None:
-    """C13."""
-    statement = "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline"
-    before = committed.sql(statement)
-
-    code, _, err = call("restore", "people", "nothing", "--reason", "why not", "--yes")
-
-    assert code == 1
-    assert "people has no savepoint nothing; there are: none" in err
-    assert committed.sql(statement) == before
-
-
 def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committed: InProcess, tmp_path: Path) -> None:
     """C11: only the owner can read the file, no export overwrites it, and its savepoint cannot be imported twice."""
     file = tmp_path / "one.zip"

@@ -275,13 +275,6 @@ def test_the_command_finds_the_running_stack_and_reports_each_partition(cli: Cli
     assert "exists with 2 partitions, not 4" in cli("feed", file, "--topic", topic_name).output
 
 
-def test_the_command_reads_standard_input(cli: Cli, servers: str, topic_name: str) -> None:
-    result = cli("feed", "-", "--topic", topic_name, "--partitions", 1, input=b"a\nb\n")
-
-    assert result.exit_code == 0
-    assert _read(servers, topic_name) == {0: [b"a", b"b"]}
-
-
 def test_without_a_stack_feed_says_how_to_start_one_and_down_is_no_error(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,12 +287,3 @@ def test_without_a_stack_feed_says_how_to_start_one_and_down_is_no_error(
     assert down.exit_code == 0
     assert "no stack" in down.output
     assert not (tmp_path / "nothing").exists()
-
-
-def test_status_is_for_people_and_for_programs_and_ends_with_3_if_a_part_is_down(cli: Cli, servers: str) -> None:
-    people, programs = cli("status"), cli("status", "--json")
-
-    assert (people.exit_code, programs.exit_code) == (3, 3)
-    assert servers in people.output
-    assert json.loads(programs.output)["kafka"]["bootstrap_servers"] == servers
-    assert json.loads(programs.output)["postgres"]["state"] == "stopped"

@@ -70,17 +70,6 @@ def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
             producer.commit_transaction() if committed else producer.abort_transaction()
 
 
-def test_a_range_is_read_whole_and_nothing_beyond_it(topic: Topic) -> None:
-    """INV-3."""
-    send(topic, [b"%d" % number for number in range(30)], key=b"k")
-
-    batches = read(topic, 7, 23)
-
-    assert column("offset", batches) == list(range(7, 23))
-    assert column("value", batches) == [b"%d" % number for number in range(7, 23)]
-    assert set(column("key", batches)) == {b"k"}
-
-
 @pytest.mark.parametrize(
     ("ends", "until"),
     [((True, False), 12), ((False,), 6), ((True, False, True), 12), ((True,), 6)],
@@ -137,7 +126,8 @@ def test_a_caller_that_takes_its_time_with_a_batch_is_no_kafka_that_does_not_ans
     assert found == list(range(20))
 
 
-def test_one_session_reads_many_ranges_and_mixes_none(topic: Topic) -> None:
+def test_one_session_reads_many_ranges_whole_and_mixes_none(topic: Topic) -> None:
+    """INV-3."""
     for partition in (0, 1):
         with closing(KafkaProducer(bootstrap_servers=topic.servers)) as producer:
             for number in range(2_000):

@@ -8,7 +8,6 @@ import gc
 import itertools
 import pickle
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -408,19 +407,6 @@ def test_the_pool_opens_no_more_connections_than_it_may_and_uses_the_last_one_fi
     assert len(set(one_by_one)) == 1
 
 
-def test_connections_are_taken_last_in_first_out(postgres: Postgres) -> None:
-    """E9: the document's pool is LIFO."""
-    pool = pool_of(postgres, PoolLimits())
-    first, second, third = (pool.take(far())[0] for _ in range(3))
-
-    for one in (second, first, third):
-        pool.give(one)
-
-    assert [pool.take(far()) for _ in range(3)] == [(third, True), (first, True), (second, True)]
-    for one in (first, second, third):
-        pool.drop(one)
-
-
 def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
     """E9: more idle ones than may be, idle ones of half an hour, and all at the end."""
     clock = [0.0]
@@ -576,16 +562,6 @@ def test_what_waits_at_the_server_is_given_up_by_who_stops_listening(store: Redi
     store.wait_until_in_flight(0)
 
 
-@each_kind
-def test_a_slow_row_holds_no_other_of_its_batch_up(store: Redis, kind: Kind) -> None:
-    """E9b: two at once; the first row is answered when all others have been, although order is declared."""
-    asking = kind(store, city_after_all_others, concurrency=2)
-
-    found = over_batches(asking, key="id", column="city", kind=pa.string())(batch_of(IDS))
-
-    assert found.column("city").to_pylist() == CITIES
-
-
 @each_order
 @each_kind
 def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(
@@ -642,10 +618,6 @@ def test_a_lookup_that_could_never_answer_is_refused(kind: Kind, option: str, va
 def test_a_pool_that_could_never_serve_is_refused(option: str, value: Any) -> None:
     with pytest.raises(DeclarationError, match=f"PoolLimits.{option}"):
         PoolLimits(**{option: value})
-
-
-def far() -> float:
-    return time.monotonic() + PATIENCE
 
 
 def pool_of(postgres: Postgres, limits: PoolLimits, **options: Any) -> Pool[Session]:

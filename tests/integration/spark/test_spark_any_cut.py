@@ -244,7 +244,6 @@ def aggregated(records, state):
 NAMES = ("records", "total", "least", "most")
 """
 SUMS = dict.fromkeys(AGGREGATES, "bigint")
-WINDOW = {START: "timestamptz", END: "timestamptz"}
 FAILURES = ("none", "before the seal", "after the seal", "between seal and commit")
 
 
@@ -314,25 +313,3 @@ def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epoc
     expected.add((f"{KEYS} end", 3, 0, 0, 0))
     for table in ("cut", "cut_state"):
         assert set(database.query(f"SELECT key, records, total, least, most FROM {table}")) == expected
-
-
-@pytest.mark.slow
-@settings(SLOW, max_examples=2)
-@given(seed=SEEDS, kind=st.sampled_from(sorted(WINDOWS)))
-def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_fail(
-    database: Database, cut: Cut, seed: int, kind: str
-) -> None:
-    """E5, E11, INV-2: the same windows through PostgreSQL, Kafka and failed attempts; the last records close them all."""
-    declared = _windows(WINDOWS[kind], ("key",))
-    columns = {"key": "text", **WINDOW, **SUMS}
-
-    cases = cut(
-        seed,
-        windows=declared,
-        sinks=[PostgresTable(table="cut", mode="upsert", key=("key", START), columns=columns, aggregated=True)],
-    )
-
-    windows = by_hand(rows_of(cases), declared)
-    expected = {(f"{case} {key}", start, end, *sums) for (case, key, start, end), sums in windows.items()}
-    assert len(expected) > KEYS
-    assert set(database.query(f"SELECT key, {START}, {END}, records, total, least, most FROM cut")) == expected

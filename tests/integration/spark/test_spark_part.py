@@ -11,7 +11,7 @@ import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.declare.parsers import Json
-from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
+from epochline.errors import EpochFencedError, NonDeterministicPartError
 from epochline.postgres.ledger.parts import Part
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.transaction import PartTransaction
@@ -126,17 +126,6 @@ def test_a_writer_whose_table_was_dropped_by_a_fence_records_the_refused_write(a
         attempt.write([1])
 
     assert len(attempt.refused()) == 1
-
-
-def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(attempt: Attempt) -> None:
-    part = attempt.part()
-    attempt.end_sessions()
-
-    with pytest.raises(LedgerUnavailableError) as raised:
-        attempt.copy(part, [1])
-
-    assert raised.value.retryable
-    assert attempt.refused() == []
 
 
 @pytest.mark.fault("F5")
