@@ -118,16 +118,6 @@ def test_a_plan_asks_nothing_of_the_retention_and_keeps_what_is_known(postgres_d
     assert query(postgres_dsn, "SELECT retention_ms FROM epochline.log_ends") == [(60_000,), (60_000,)]
 
 
-def test_each_range_keeps_where_its_log_ended_at_the_plan(postgres_dsn: str) -> None:
-    world = postgres_world(postgres_dsn)
-    world.to_committed("run-1", record_limit=4)
-    world.kafka.produce("orders", 1, 3)
-    world.to_committed("run-2")
-
-    left = "SELECT epoch_id, sum(last_stable - until_offset)::integer FROM epochline.offsets GROUP BY 1 ORDER BY 1"
-    assert query(postgres_dsn, left) == [(1, 11), (2, 0)]
-
-
 def test_a_head_is_the_end_of_its_chain_however_many_epochs_made_it(postgres_dsn: str) -> None:
     """The view finds the head by an index; the newest range of each chain says the same."""
     world = postgres_world(postgres_dsn)
