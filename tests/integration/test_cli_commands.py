@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import shutil
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE
+from tests.integration.kafka_topics import produce
 from tests.integration.logins import Login, user
 from tests.integration.people import DECLARED, RUN, Patch, declare
 
@@ -321,3 +324,82 @@ def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: St
 
     assert code == 1
     assert "epochline migrate" in err
+
+
+def test_a_pipeline_is_listed_with_state_and_lag_an_unfinished_epoch_and_a_pause_are_states(
+    call: Call, planned: Epoch
+) -> None:
+    (row,) = json.loads(call("list", "--json")[1])
+    assert (row["pipeline"], row["state"], row["lag"], row["last_commit"]) == ("people", "staging", 150, None)
+
+    call("pause", "people", "--reason", "the disk is full", "--yes")
+    (row,) = json.loads(call("list", "--json")[1])
+
+    assert row["state"] == "paused"
+    assert "the disk is full" in row["reason"]
+
+
+def test_the_lag_is_unknown_while_kafka_is_away(call: Call, fed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}'
+    )
+
+    code, out, err = call("list")
+    planned = call("plan", "people")
+
+    assert (code, err) == (0, "")
+    assert "unknown" in out
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
+    assert planned[0] == 1
+    assert len(planned[2].splitlines()) == 1, "a client library logged to the terminal, or a cause was said twice"
+
+
+Between = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def between(monkeypatch: Patch) -> Iterator[Between]:
+    """Something happens between the first look and the second, and Ctrl-C is pressed after the second.
+
+    A shell starts its background processes with SIGINT ignored, and Python then leaves it ignored.
+    """
+
+    def happens(change: Callable[[], object]) -> None:
+        steps: Iterator[Callable[[], object]] = iter([change, partial(signal.raise_signal, signal.SIGINT)])
+        monkeypatch.setattr("epochline.cli.refresh.sleep", lambda _: next(steps)())
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield happens
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_ledger_is_shown_again_until_ctrl_c(
+    call: Call, planned: Epoch, postgres_dsn: str, between: Between
+) -> None:
+    between(lambda: query(postgres_dsn, "UPDATE epochline.epoch SET error = 'the disk is full'"))
+
+    code, out, err = call("ledger", "people", "--follow")
+
+    assert (code, err) == (130, "")
+    assert out.count("PLANNED") == 2
+    assert out.count("epoch 1 of people: the disk is full") == 1
+    assert out.count(" UTC\n") == 2
+
+
+def test_the_lag_is_shown_again_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
+    between(lambda: produce(kafka_bootstrap, fed, [b'{"id": 1}'], partition=0))
+
+    code, out, err = call("lag", "people", "--follow")
+
+    assert (code, err) == (130, "")
+    assert [line for line in out.splitlines() if line.startswith("people: ")] == [
+        "people: 150 records behind", "people: 151 records behind"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["ledger --json", "lag --json", "lag --fail-above 3"])
+def test_an_option_that_needs_one_answer_is_refused(call: Call, command: str) -> None:
+    code, out, err = call(*command.split(), "--follow")
+
+    assert (code, out) == (2, "")
+    assert "--follow shows answers until Ctrl-C" in " ".join(err.replace("│", " ").split())

@@ -1,19 +1,31 @@
-"""One pass: records to staging, parts, manifests and end mark, by real Spark, PostgreSQL and Kafka."""
+"""One pass: records to staging, parts, manifests and end mark, by real Spark, PostgreSQL and Kafka; ranges, secrets, memory."""
 
+import itertools
 import json
+import logging
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
+from pathlib import Path
 
 import pytest
 from psycopg2 import sql
+from psycopg2.extensions import parse_dsn
 
-from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.config.kafka import broker_settings
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
 from epochline.errors import EpochFencedError, EpochNotFoundError, RecordsGoneError
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.balances import add_up
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.staging import StagingTicket
-from tests.integration.kafka_topics import admin_of, span_of_timestamps
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.source import read_ranges
+from tests.commands import in_processes
+from tests.databases import query
+from tests.integration.kafka_topics import admin_of, make_topic, produce, span_of_timestamps
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.spark.conftest import Records, Servers
 
 COLUMNS = {"id": "bigint", "what": "text"}
@@ -122,3 +134,125 @@ def test_a_range_that_kafka_does_not_hold_fails_the_attempt(servers: Servers, mo
     assert not servers.database.ended(ticket)
     assert servers.database.manifests(ticket) == {}
     assert servers.database.parts(ticket) == {}, "a part was made of an input that had broken off"
+
+
+PLANNED = {0: (0, 700), 1: (150, 900), 3: (899, 900)}
+"""By partition, what the ledger has of each topic; partition 2 has records and is not planned."""
+
+
+def test_a_job_reads_exactly_the_ranges_of_the_ledger_in_the_order_of_topics_and_partitions(servers: Servers) -> None:
+    """S7: two topics, declared and planned in another order. Each task reads the ranges from where the last task ends."""
+    topics = [servers.topic({partition: [b"x"] * 900 for partition in range(4)}) for _ in range(2)]
+    topics.sort(reverse=True)
+    pipeline = Pipeline(
+        name=servers.name, source=KafkaSource(topics=tuple(topics)), parse=Text(column="line"),
+        sinks=PostgresTable(table="public.read", columns={"line": "text"}),
+    )  # fmt: skip
+    ranges = {(topic, partition): PLANNED[partition] for topic in topics for partition in (3, 1, 0)}
+    ticket = servers.database.attempt(pipeline, ranges)
+
+    servers.run_job()
+
+    # A task is a transaction, which appends its rows in the order in which it has read them.
+    found = servers.database.query(
+        sql.SQL("SELECT xmin::text, _topic, _partition, _offset FROM {} ORDER BY ctid").format(
+            sql.Identifier("epochline_staging", ticket.table("public.read").table)
+        )
+    )
+    by_task = [
+        [place for _, *place in rows] for _, rows in itertools.groupby(sorted(found, key=itemgetter(0)), itemgetter(0))
+    ]
+    ledger = [
+        [topic, partition, offset] for topic, partition in sorted(ranges) for offset in range(*ranges[topic, partition])
+    ]
+    assert len(by_task) == 2
+    assert [place for task in sorted(by_task) for place in task] == ledger
+
+
+def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
+    servers: Servers, secure_kafka: SecureKafka, topic_name: str, event_log: Path
+) -> None:
+    settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
+    make_topic(settings, topic_name)
+    produce(settings, topic_name, [b"row %d" % number for number in range(20)], partition=0)
+    sinks = [PostgresTable(table="hits", columns={"value": "text"})]
+    pipeline = Pipeline(name=servers.name, source=KafkaSource(topics=topic_name), parse=Text(), sinks=sinks)
+    ticket = servers.database.attempt(pipeline, {(topic_name, 0): (5, 20)})
+
+    servers.run_job(JobCredentials(dsn=servers.database.dsn, kafka=settings))
+
+    assert servers.database.ids(ticket, "hits", "_offset") == list(range(5, 20))
+    logged = "".join(path.read_text(errors="replace") for path in event_log.rglob("*") if path.is_file())
+    tp = TopicPartition(topic=topic_name, partition=0, topic_id="id")
+    one = PlannedRange(tp=tp, range=OffsetRange(start=0, until=1))
+    frame = read_ranges(servers.spark, [one], settings).mapInArrow(iter, "topic string")
+    password = parse_dsn(servers.database.dsn)["password"]
+    for text in (logged, frame._jdf.queryExecution().toString()):
+        assert "MapInArrow" in text
+        assert [secret for secret in (password, "Zq9d1fxW", "BEGIN PRIVATE KEY", "LoginModule") if secret in text] == []
+
+
+HEAP, WORKER_MIB, RECORDS = "640m", 1024, 50_000
+
+
+DECLARED = """
+from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+COLUMNS = {{"heap": "text", "most": "bigint"}}
+dag = epoch_dag(Pipeline(
+    name="limited", source=KafkaSource(topics="{topic}"), parse="limits:parse", record=COLUMNS,
+    sinks=[PostgresTable(table="limits", columns=COLUMNS)],
+    spark_conf={{"spark.driver.memory": "{heap}", "spark.executor.pyspark.memory": "{worker}m"}},
+))
+"""
+
+
+LIMITS = """
+import resource
+
+import psutil
+import pyarrow as pa
+
+
+def parse(batch):
+    java = next(one.cmdline() for one in psutil.Process().parents() if "java" in one.name())
+    heap = next(word for word in java if word.startswith("-Xmx"))
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return pa.RecordBatch.from_pydict({"heap": [heap] * len(batch), "most": [most] * len(batch)})
+"""
+
+
+def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_an_epoch_fits_into_it(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """B2."""
+    topic = servers.topic({partition: [b"x" * 100] * (RECORDS // 2) for partition in range(2)})
+    (tmp_path / "limited.py").write_text(DECLARED.format(topic=topic, heap=HEAP, worker=WORKER_MIB))
+    (tmp_path / "limits.py").write_text(LIMITS)
+    dsn = servers.database.dsn
+    epochline = in_processes(tmp_path, postgres=dsn, kafka=servers.bootstrap, PYTHONPATH=str(tmp_path))
+
+    epochline("migrate")
+    epochline("run", "limited", "--once", "--master", "local[2]")
+
+    found = query(dsn, "SELECT heap, most, count(*) FROM limits GROUP BY 1, 2")
+    assert found == [(f"-Xmx{HEAP}", WORKER_MIB * 2**20, RECORDS)]
+
+
+def test_a_job_logs_the_memory_that_spark_reports(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    """B2: also the batch that the pipeline declares, and what nobody has set."""
+    topic = servers.topic({0: [b"a"]})
+    pipeline = Pipeline(
+        name=servers.name, source=KafkaSource(topics=topic), parse=Text(column="line"),
+        sinks=PostgresTable(table="public.lines", columns={"line": "text"}),
+        spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "77"},
+    )  # fmt: skip
+    servers.database.attempt(pipeline, {(topic, 0): (0, 1)})
+
+    with caplog.at_level(logging.INFO, "epochline.spark.job"):
+        servers.run_job()
+
+    (said,) = [text for text in caplog.messages if text.startswith("job.memory")]
+    assert f"pipeline={servers.name} epoch=1 " in said
+    assert "spark.sql.execution.arrow.maxRecordsPerBatch='77'" in said
+    assert "spark.executor.pyspark.memory='not set'" in said

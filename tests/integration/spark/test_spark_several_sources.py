@@ -17,7 +17,6 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.operations import Request
 from epochline.operations.requeue import Requeue
-from epochline.ports import OffsetSource
 from epochline.protocol.epoch import Counts, Run
 from epochline.sources.several import SeveralOffsets
 from epochline.spark.credentials import JobCredentials
@@ -73,55 +72,35 @@ class JoiningRuns(Runs):
     """Runs of the shipped join, or of another transform, with each source on its own cluster."""
 
     def __init__(
-        self,
-        servers: Servers,
-        shop: Shop,
-        brokers: dict[str, str],
-        columns: Mapping[str, dict[str, str]] = COLUMNS,
-        **changes: Any,
+        self, servers: Servers, shop: Shop, columns: Mapping[str, dict[str, str]] = COLUMNS, **changes: Any
     ) -> None:
         self._topic = shop.topic
+        joined = {"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"}
+        known = {"customer_id": "bigint", "name": "text", "waiting": "text"}
         fields: dict[str, Any] = {
-            "name": servers.name,
-            "source": self._sources(columns),
+            "name": servers.name, "source": self._sources(columns), "bad_records": "quarantine",
             "transform": "pipelines.orders_with_customers:join",
-            "sinks": PostgresTable(
-                table="examples.orders_with_customers",
-                aggregated=True,
-                columns={"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"},
-            ),
-            "state": StateTable(
-                table="examples.customers",
-                key="customer_id",
-                columns={"customer_id": "bigint", "name": "text", "waiting": "text"},
-            ),
-            "bad_records": "quarantine",
-        }
+            "sinks": PostgresTable(table="examples.orders_with_customers", aggregated=True, columns=joined),
+            "state": StateTable(table="examples.customers", key="customer_id", columns=known),
+        }  # fmt: skip
         super().__init__(servers, Pipeline(**{**fields, **changes}))
-        self.source = self.asked(brokers)
-        self.credentials = JobCredentials(
-            dsn=servers.database.dsn,
-            kafka={},
-            kafkas={name: {"bootstrap.servers": one} for name, one in brokers.items()},
-        )
+        kafkas = {name: {"bootstrap.servers": one} for name, one in shop.brokers.items()}
+        sources = self.pipeline.source
+        assert isinstance(sources, Sources)
+        offsets = {name: KafkaOffsets(kafkas[one.source.where]) for name, one in sources.inputs.items()}
+        self.source = SeveralOffsets(sources, offsets)
+        self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={}, kafkas=kafkas)
 
     def _sources(self, columns: Mapping[str, dict[str, str]]) -> Sources:
-        return Sources(
-            inputs={
-                name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
-                for name, one in (("orders", "shop"), ("customers", "crm"))
-            }
-        )
+        inputs = {
+            name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
+            for name, one in (("orders", "shop"), ("customers", "crm"))
+        }
+        return Sources(inputs=inputs)
 
     def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
         """Parse other columns from now on."""
         self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
-
-    def asked(self, brokers: dict[str, str]) -> OffsetSource:
-        offsets = {name: KafkaOffsets({"bootstrap.servers": one}) for name, one in brokers.items()}
-        sources = self.pipeline.source
-        assert isinstance(sources, Sources)
-        return SeveralOffsets(sources, {name: offsets[one.source.where] for name, one in sources.inputs.items()})
 
     @property
     def joined(self) -> list[tuple[Any, ...]]:
@@ -145,8 +124,8 @@ def shop(brokers: dict[str, str]) -> Shop:
 
 
 @pytest.fixture
-def runs(servers: Servers, shop: Shop, brokers: dict[str, str]) -> JoiningRuns:
-    return JoiningRuns(servers, shop, brokers)
+def runs(servers: Servers, shop: Shop) -> JoiningRuns:
+    return JoiningRuns(servers, shop)
 
 
 def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driver_is_killed(
@@ -186,20 +165,14 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
 
 
 def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
-    servers: Servers,
-    shop: Shop,
-    brokers: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    servers: Servers, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """INV-9: the topics have one name, and the bad records stand at one offset."""
     strict, mended = ({"customer_id": kind} for kind in ("smallint", "bigint"))
     runs = JoiningRuns(
-        servers, shop, brokers, columns={"orders": strict, "customers": strict},
-        transform="side_by_side:rows", state=(),
+        servers, shop, columns={"orders": strict, "customers": strict}, transform="side_by_side:rows", state=(),
         sinks=PostgresTable(
-            table="side_by_side", aggregated=True,
-            columns={"what": "text", "customer_id": "bigint", "topic": "text"},
+            table="side_by_side", aggregated=True, columns={"what": "text", "customer_id": "bigint", "topic": "text"}
         ),
     )  # fmt: skip
     shop.named([(2_000_000, "no smallint"), (2, "ada")])

@@ -17,7 +17,6 @@ from epochline.declare.parsers import Json
 from epochline.sinks.file_manifest import committed_files
 from tests.integration.sinks_world import new_topics, seen
 from tests.integration.spark.conftest import Runs, Servers
-from tests.integration.stores import Store
 from tests.reading import rows_in_folder
 
 RECORD = {"who": "text", "n": "bigint"}
@@ -76,20 +75,6 @@ def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
     found = rows_in_folder(path)
     assert sorted(row["n"] for row in found) == list(range(80))
     assert {(row["_partition"], row["_offset"]) for row in found} == set(itertools.product((0, 1), range(40)))
-
-
-@pytest.mark.long
-def test_spark_fills_folders_in_hdfs_and_s3_with_the_same_rows(hdfs: Store, s3: Store, servers: Servers) -> None:
-    """P5, Q5: the tasks of a job write to both stores, and one epoch is shown in both."""
-    urls = [hdfs.new_url(), s3.new_url()]
-    topic = servers.topic({0: lines(0, 40), 1: lines(40, 70)})
-    runs = declared(servers, topic, [Files(path=url, columns=RECORD) for url in urls])
-
-    runs.epoch()
-    assert [rows_in_folder(url) for url in urls] == [[], []]
-    assert {one.sink for one in runs.publish()} == {f"files:{url}" for url in urls}
-
-    assert [sorted(row["n"] for row in rows_in_folder(url)) for url in urls] == [list(range(70))] * 2
 
 
 def test_after_a_transform_each_sink_gets_its_own_frame(
