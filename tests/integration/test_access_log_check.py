@@ -1,4 +1,4 @@
-"""The comparison against a real database: an exact target is exact, one row more or less is found."""
+"""The comparison of a log with a real database: of one topic, for programs, and without the tables."""
 
 import json
 import os
@@ -32,14 +32,6 @@ def dsn(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(make_dsn(**parts))
 
 
-@pytest.fixture
-def counts(postgres_dsn: str, log: Path) -> str:
-    """One committed epoch of the log; its numbers of rows and of malformed lines."""
-    one = over_records(postgres_dsn, find("access_log", ROOT / "dags"), log.read_bytes().splitlines())
-    counts = one.epoch().epoch.counts
-    return f"{counts.passed} rows, {counts.quarantined} quarantined"
-
-
 def run(dsn: str, log: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "epochline_examples.access_log.check", "--log", str(log), "--dsn", dsn, *arguments],
@@ -47,31 +39,8 @@ def run(dsn: str, log: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
-def test_one_row_more_or_less_is_found(postgres_dsn: str, counts: str, dsn: str, log: Path) -> None:
-    exact = run(dsn, log)
-
-    assert exact.returncode == 0, exact.stdout + exact.stderr
-    assert exact.stdout.splitlines()[-1] == f"EXACT: each of 2000 lines took effect exactly once ({counts})"
-
-    doubling = "INSERT INTO access_log SELECT * FROM access_log WHERE _offset = 7 RETURNING path"
-    ((path,),) = query(postgres_dsn, doubling)
-    doubled = run(dsn, log)
-
-    assert doubled.returncode == 1
-    assert doubled.stdout.splitlines()[-1] == "NOT EXACT: duplicates 1"
-    assert "duplicate:" in doubled.stdout
-    assert path in doubled.stdout
-
-    query(postgres_dsn, "DELETE FROM access_log WHERE _offset = 7")
-    deleted = run(dsn, log)
-
-    assert deleted.returncode == 1
-    assert deleted.stdout.splitlines()[-1] == "NOT EXACT: missing 1"
-    assert f"missing: {log.read_text().splitlines()[7]}" in deleted.stdout
-
-
-@pytest.mark.usefixtures("counts")
 def test_rows_of_another_topic_can_be_left_out_and_programs_get_json(postgres_dsn: str, dsn: str, log: Path) -> None:
+    over_records(postgres_dsn, find("access_log", ROOT / "dags"), log.read_bytes().splitlines()).epoch()
     query(
         postgres_dsn,
         "CREATE TEMP TABLE other AS SELECT * FROM access_log; UPDATE other SET _topic = 'other';"

@@ -140,23 +140,22 @@ def test_one_session_reads_many_ranges_whole_and_mixes_none(topic: Topic) -> Non
             assert column("value", found) == [b"%d-%d" % (partition, number) for number in range(start, until)]
 
 
-def test_offsets_that_retention_removed_are_data_loss(topic: Topic) -> None:
-    """F25, INV-9."""
+@pytest.mark.parametrize(
+    ("start", "until", "said"),
+    [
+        pytest.param(5, 20, r"-0\[5, 20\): Kafka no longer has these offsets", id="removed by retention"),
+        pytest.param(15, 25, "the log ends at offset 20", id="the log ends within"),
+        pytest.param(20, 25, "the log ends at offset 20", id="the log ends at its begin"),
+    ],
+)
+def test_a_range_that_kafka_does_not_hold_is_data_loss_and_no_shorter_range(
+    topic: Topic, start: int, until: int, said: str
+) -> None:
+    """F25, F26, INV-9."""
     send(topic, [b"x"] * 20)
     delete_records(topic.servers, topic.name, {0: 10})
 
-    with pytest.raises(RecordsGoneError, match=rf"{topic}-0\[5, 20\): Kafka no longer has these offsets"):
-        read(topic, 5, 20)
-
-
-@pytest.mark.parametrize(("start", "until"), [(5, 25), (20, 25)], ids=["ends within", "begins at the end"])
-def test_a_log_that_ends_before_the_range_is_data_loss_and_no_shorter_range(
-    topic: Topic, start: int, until: int
-) -> None:
-    """F26, INV-9."""
-    send(topic, [b"x"] * 20)
-
-    with pytest.raises(RecordsGoneError, match="the log ends at offset 20"):
+    with pytest.raises(RecordsGoneError, match=said):
         read(topic, start, until, patience=10)
 
 

@@ -171,7 +171,7 @@ def test_the_measured_rate_is_that_of_sending_alone(world: SinksPipeline) -> Non
 
 
 def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(new: NewWorld) -> None:
-    """K17: the declaration of now says how long a transaction may take, also for what is committed already."""
+    """X3, K17: the declaration of now says how long a transaction may take, also for what is committed already."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
     commit(world, "a", "b")
     with (
