@@ -173,10 +173,7 @@ def one_source(source: DeclaredSource) -> OneSource:
 
 
 def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
-    """Return the only source of the pipeline of this name.
-
-    Raises `ConfigurationError` if there are several; ``what`` needs one.
-    """
+    """The only source of a pipeline; raises `ConfigurationError` if ``what``, which needs one, has several."""
     if not isinstance(source, Sources):
         return source
     raise _refused(pipeline, f"{what} needs a single source", f"{len(source.inputs)} ({', '.join(source.inputs)})")

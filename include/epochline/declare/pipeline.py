@@ -18,6 +18,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, mo
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import (
     DeclarationModel,
+    Duration,
     check_columns,
     check_function,
     check_plain_name,
@@ -30,7 +31,6 @@ from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.inputs import AnySource, Input, Sources
 from epochline.declare.names import OUTBOX, consumer_group, split_table
 from epochline.declare.parsers import ReadyMadeParser
-from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
 from epochline.declare.settings import profile as find_profile
 from epochline.declare.source import CustomSource, FromGroup, KafkaSource

@@ -1,14 +1,18 @@
 """The part of a declaration that a Spark worker needs, as plain values (``spec`` of each declaration class).
 
-The driver checks a declaration. A worker reads only these values, so that it does not import pydantic.
+The driver checks a declaration. A worker reads only these values, so that it does not import pydantic. It imports the
+functions that a declaration names as ``module:function``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from epochline.errors import DeclarationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +210,15 @@ class Output:
     """Name of its rows in manifests and parts: that of a table, or of the sink if Spark writes it."""
     shown_at_commit: bool
     """Whether the commit shows the rows; a publish shows those of the other sinks later."""
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import the function; raises `DeclarationError` if the module cannot be imported or has no such function."""
+    module, _, name = reference.partition(":")
+    try:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DeclarationError(
+            f"{reference}: cannot be imported here ({error}). Is spark_jobs/ on PYTHONPATH of this process?"
+        ) from error
+    return loaded

@@ -70,7 +70,7 @@ Word = tuple[str, str]
 
 
 def check_words(words: Sequence[Word]) -> None:
-    """Raise ``ValueError`` for a function that no query may call, or a literal that sqlglot reads otherwise than Spark.
+    """Raise ``ValueError`` for a function that no query may call, or a literal that sqlglot misreads.
 
     The words are checked as they were written, because a tree knows synonyms by one name.
     """

@@ -14,9 +14,9 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from epochline.declare.columns import END, INTEGERS, START, ColumnType, parse_type
+from epochline.declare.event_time import Session
 from epochline.declare.sql_dialect import expression, sql_of
 from epochline.declare.sql_query import TOUCH, GroupedQuery, columns_of
-from epochline.declare.windows import Session
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -71,10 +71,9 @@ class Split:
 
 
 def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
-    """Split a query over records with these columns and types; no partial aggregate gets a reserved name.
+    """Split a query over records with these columns; no partial aggregate gets a reserved name.
 
-    Raises ``ValueError`` with the reason if the query names a column that the record lacks, or the type of an aggregate
-    is unknown or has no exact partial results.
+    Raises ``ValueError`` for an unknown column, or an aggregate without exact partial results.
     """
     parts = Split()
     where, having = query.tree.args.get("where"), query.tree.args.get("having")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from epochline.declare.base import repeated
 from epochline.declare.columns import END, START
+from epochline.declare.event_time import Session, Sliding, Tumbling, Windows
 from epochline.declare.sql_dialect import WINDOWS, check_words, dialect, sql_of
-from epochline.declare.windows import Session, Sliding, Tumbling, Windows
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -61,10 +61,7 @@ class GroupedQuery:
 
 
 def read_query(text: str, parameters: Mapping[str, str]) -> GroupedQuery:
-    """Read a query, ``… FROM {records} …``, with the values of markers such as ``:size``.
-
-    Raises ``ValueError`` with the reason if the text is no SQL, or the query holds what epochs cannot compute.
-    """
+    """Read a query with its parameters; raises ``ValueError`` with the reason if epochs cannot compute it."""
     return _read(text, tuple(sorted(parameters.items())))
 
 

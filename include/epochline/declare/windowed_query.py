@@ -9,10 +9,9 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from epochline.declare.aggregation import Sink, Windowed, check_result, check_upsert
-from epochline.declare.base import DeclarationModel, check_unreserved, refuse_names
+from epochline.declare.base import DeclarationModel, Pause, check_unreserved, refuse_names
 from epochline.declare.columns import DELETED, END, START, parse_type
 from epochline.declare.event_time import EventTime
-from epochline.declare.restart import Pause
 from epochline.declare.sql_partials import Split, split
 from epochline.declare.sql_query import GroupedQuery, read_query
 from epochline.declare.topic import KafkaTopic

@@ -96,20 +96,14 @@ def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
 
 
 def way_out_of_pause(pipeline: str, command: str | None) -> str:
-    """The command, without ``epochline``, that lets a paused pipeline go on.
-
-    ``command`` is what the ledger keeps with the pause: where ledger or Kafka went back, a resumed pipeline would stop
-    again, and another command resumes it.
-    """
+    """The command that lets a paused pipeline go on, by default ``resume``; ``command`` is kept with the pause."""
     return command or f"resume {pipeline} --reason …"
 
 
 def standing_of_pipeline(row: Row) -> Standing:
-    """The state of a pipeline, the most urgent fact first.
+    """The state of a pipeline, the most urgent fact first, from a row of ``epochline.standings``.
 
-    Args:
-        row: of the view ``epochline.standings``, with ``lag``; and ``data_lost`` of the statement ``page_pipelines``,
-            if the caller does not ask Kafka itself.
+    The row also has ``lag``, and ``data_lost`` if the caller does not ask Kafka itself.
     """
     return (
         _decided(row)
@@ -259,13 +253,7 @@ def _at_rest(row: Row) -> Standing:
 
 
 def standing_of_epoch(row: Row) -> Standing:
-    """What becomes of an epoch.
-
-    Args:
-        row: with ``pipeline``, ``epoch_id``, ``state``, ``attempt``, ``approval``, ``lease_expired``, ``planned_at``,
-            ``error``, ``undone_by`` and ``committed_later``, the pause of its pipeline, and its newest attempt's
-            failure if it is unfinished.
-    """
+    """What becomes of an epoch, from its row with the pause of its pipeline and, if unfinished, its failure."""
     name, tries = row["pipeline"], row["attempt"]
     if row["state"] == "COMMITTED" and row["undone_by"] is not None:
         return _standing(StandingWord.UNDONE, f"Epoch {row['undone_by']} took its rows out of the target.")

@@ -23,8 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
-from epochline.declare.event_time import EventTime, PartitionTime, watermark
-from epochline.declare.windows import Session, Sliding, Tumbling, Windows
+from epochline.declare.event_time import EventTime, PartitionTime, Session, Sliding, Tumbling, Windows, watermark
 from epochline.spark.windowing import windowed
 from tests.integration.spark.conftest import Database, Runs, Servers
 
