@@ -68,7 +68,6 @@ class FakeKafka:
     retention: dict[str, Retention] = field(default_factory=dict)
     """By topic; no retention is known of the others."""
     compacted: set[str] = field(default_factory=set)
-    """Topics that are compacted."""
     without_record: dict[Key, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
     groups_kept: timedelta | None = timedelta(days=7)

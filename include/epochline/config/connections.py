@@ -36,7 +36,6 @@ class Connection:
 
 
 SPARK_CONNECT = "spark_connect"
-"""Type of a connection to a Spark Connect server, as Airflow's provider names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,6 @@ class JobCredentials:
     kafkas: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """The brokers of a pipeline with several sources, by connection id."""
     source_connections: Mapping[str, Connection] = field(default_factory=dict, repr=False)
-    """What the classes of custom sources get, by connection id."""
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
     server: str | None = field(default=None, repr=False)

@@ -77,7 +77,6 @@ class Declared:
     """What the files of a folder declare."""
 
     pipelines: Mapping[str, Pipeline]
-    """The valid ones by name."""
     broken: Sequence[DeclarationError]
     """An error for each file that cannot be read to its end; the message begins with file and line."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -209,7 +208,6 @@ def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationErr
 
 
 def _place(path: Path, error: Exception) -> str:
-    """The file, with the line at which it fails."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)

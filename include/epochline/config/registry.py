@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
-"""Prefix of every value: a zero byte and the schema's id."""
 
 _TIMEOUT, _RETRIES = 30, 2
 _UNKNOWN_SCHEMA = 40403
@@ -146,7 +145,6 @@ class Registry:
             raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
 
     def _add_references(self, schema: Schema, named: dict[str, Any]) -> None:
-        """Parse the schemas that a schema refers to, so that their names are known."""
         from fastavro.schema import parse_schema
 
         for reference in schema.references or ():
@@ -256,7 +254,6 @@ def exact_schema(schema: Any) -> Any:
 
 
 def _is_valid(schema: Mapping[str, Any]) -> bool:
-    """Whether the specification lets the logical type count."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str) or logical not in LOGICAL.get(str(schema.get("type")), ()):
         return False

@@ -52,16 +52,12 @@ class ResolvedSettings:
     restart: RestartStrategy
     parallelism: int | None
     target_duration: timedelta | None
-    """None: the record limit does not adapt."""
     epoch_files: str | None
-    """None: epochs leave no file."""
     epoch_files_kept: int
     quarantining_above: float
-    """The share of an epoch's records above which its pipeline counts as quarantining."""
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
-    """Notes on settings that have no effect or less than their name suggests."""
 
     def recorded(self) -> dict[str, dict[str, Any]]:
         """The settings as the epoch's row records them: durations in seconds."""

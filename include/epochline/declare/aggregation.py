@@ -32,7 +32,6 @@ _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s
 _TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
 Sink = PostgresTable | KafkaTopic
-"""Sinks that can take results."""
 
 
 def sink_name(sink: Sink) -> str:
@@ -119,7 +118,6 @@ class Windowed(DeclarationModel):
 
     @property
     def _result(self) -> list[str]:
-        """The columns of the result."""
         return [*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])]
 
     @property

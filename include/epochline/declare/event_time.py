@@ -83,11 +83,9 @@ class TimeStanding:
     """Event time of a pipeline when an epoch is planned."""
 
     watermark: datetime | None
-    """The watermark of the last committed epoch, or None."""
     partitions: Mapping[tuple[str, int], PartitionTime]
     """By topic and partition, for every partition that the pipeline reads."""
     now: datetime
-    """Database time at the plan."""
 
     def after(self, declared: EventTime, newest: Mapping[tuple[str, int], datetime | None]) -> datetime | None:
         """Compute the epoch's watermark from its newest event time per partition."""

@@ -103,7 +103,6 @@ class Sources(DeclarationModel):
         return self
 
     def _of(self, topic: str) -> tuple[OneSource, str] | None:
-        """The source of a topic in the ledger, and the topic's own name."""
         name, slash, own = topic.partition("/")
         return (self.inputs[name].source, own) if slash and name in self.inputs else None
 

@@ -15,13 +15,11 @@ INSPECTOR = "epochline_inspector"
 """Roles of least privilege, created by the ledger's migration. None of them can log in."""
 
 OUTBOX = "epochline_outbox"
-"""Schema of the outbox tables."""
 
 FOLLOWED = "epochline_follow_state"
 """Prefix of the names of a state table's triggers. They refuse no row, so the seal does not probe them."""
 
 ORDER = "_order_"
-"""Prefix of the names of order columns."""
 
 
 def ledger_prefix(source: str) -> str:

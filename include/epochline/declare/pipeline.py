@@ -227,7 +227,6 @@ class Pipeline(DeclarationModel):
     def _check_rows(
         self, sink: PostgresTable | KafkaTopic | ExternalSink, columns: Collection[str], kind: Literal["table", "sink"]
     ) -> None:
-        """Check that a sink's rows can be made as it says."""
         if self.is_transformed:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each {kind}'s rows")

@@ -69,7 +69,6 @@ class FailureRate(DeclarationModel):
     delay: Pause = DELAY
 
     retries: ClassVar[int] = WITHOUT_END
-    """The ledger ends Airflow's retries earlier."""
 
 
 class Endless(DeclarationModel):

@@ -63,10 +63,8 @@ class AvroSpec:
 
 
 FormatSpec = BytesSpec | TextSpec | JsonSpec | AvroSpec
-"""Format of a topic's values."""
 
 ParserSpec = FormatSpec | RegexSpec
-"""A ready-made parser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +89,11 @@ class TopicSpec:
     """See `epochline.declare.topic.KafkaTopic`."""
 
     name: str
-    """Name of the sink in the ledger."""
     topic: str
     topics: tuple[str, ...]
-    """Every topic that a record may go to."""
     topic_column: str | None
     value: FormatSpec | str
     record: Mapping[str, str]
-    """Columns and types that are read from the rows."""
     key: tuple[str, ...]
     headers: Mapping[str, str]
     partition: str | None
@@ -122,7 +117,6 @@ class OutboxSpec:
 
 
 SinkSpec = TableSpec | OutboxSpec
-"""A destination of an epoch's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +124,9 @@ class FilesSpec:
     """See `epochline.declare.external.Files`."""
 
     name: str
-    """Name of the sink in the ledger."""
     path: str
     format: str
     written: Mapping[str, str]
-    """Columns and types of the rows that a writer receives."""
 
     def __str__(self) -> str:
         return self.name
@@ -145,7 +137,6 @@ class CustomSourceSpec:
     """See `epochline.declare.source.CustomSource`. ``dense`` tells whether every position has a record."""
 
     name: str
-    """Name of the source in the ledger."""
     source: str
     options: Mapping[str, Any]
     dense: bool
@@ -156,7 +147,6 @@ class CustomSinkSpec:
     """See `epochline.declare.external.CustomSink`."""
 
     name: str
-    """Name of the sink in the ledger."""
     sink: str
     options: Mapping[str, Any]
 
@@ -165,7 +155,6 @@ class CustomSinkSpec:
 
 
 ExternalSpec = FilesSpec | CustomSinkSpec
-"""An external sink, which Spark writes directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +194,6 @@ class Output:
     """One sink of a pipeline, as staging, manifests and receipts know it."""
 
     name: str
-    """Name of the sink in receipts."""
     staged_as: str
     """Name of its rows in manifests and parts: that of a table, or of the sink if Spark writes it."""
     shown_at_commit: bool

@@ -60,9 +60,7 @@ NOTHING_SEEN = PartitionCounts(
 )
 
 
-def add_up(
-    parts: Iterable[Mapping[tuple[str, int], PartitionCounts]],
-) -> dict[tuple[str, int], PartitionCounts]:
+def add_up(parts: Iterable[Mapping[tuple[str, int], PartitionCounts]]) -> dict[tuple[str, int], PartitionCounts]:
     """Sum the messages of parts, keyed by (topic, partition)."""
     total: dict[tuple[str, int], PartitionCounts] = {}
     for part in parts:

@@ -186,12 +186,11 @@ def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
     for name in sorted(was.keys() & becomes.keys()):
         where = f"source.inputs.{name}."
         yield from _one_source(f"{where}source.", was[name]["source"], becomes[name]["source"])
-        yield from _compared(where, *({**given[name], "source": None} for given in (was, becomes)))
-    yield from _compared("source.", *({**given, "inputs": None} for given in (before, now)))
+        yield from _compared(where, {**was[name], "source": None}, {**becomes[name], "source": None})
+    yield from _compared("source.", {**before, "inputs": None}, {**now, "inputs": None})
 
 
 def _place(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an input reads, whatever its name is."""
     source = given["source"]
     names = ("connection", "topics", "pattern") if "connection" in source else ("source", "options", "label")
     return tuple(source.get(name) for name in names)

@@ -145,9 +145,7 @@ class Epoch:
     record_limit: int | None = None
     """Most offsets that its plan allowed; None for no limit."""
     interval: Interval | None = None
-    """The interval that bounded a backfill epoch's ranges."""
     replays: int | None = None
-    """The epoch whose ranges a replay reads."""
     attempts_before: int = 0
     """Number of the newest attempt when the epoch was last planned."""
 

@@ -43,7 +43,6 @@ class RecordedError:
     said: str
     """The message in one line, without the class and the command."""
     command: str | None = None
-    """The command that goes on, without ``epochline``."""
 
     @classmethod
     def of(cls, error: BaseException, said: str | None = None) -> RecordedError:

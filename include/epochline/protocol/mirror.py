@@ -19,7 +19,6 @@ class MirroredOffset:
 
 
 Mirrored = Mapping[tuple[str, int], MirroredOffset]
-"""By topic and partition, what a consumer group holds."""
 
 _EXPIRY_SLACK = 0.9
 """Part of a group's retention after which its offsets may be gone: two clocks measure it."""

@@ -196,7 +196,6 @@ class Retention:
     """The settings of a topic by which Kafka deletes records; -1 means that there is no limit."""
 
     cleanup_policy: str
-    """``delete``, ``compact`` or both, with a comma between them."""
     milliseconds: int
     bytes: int
 

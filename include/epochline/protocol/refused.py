@@ -13,13 +13,11 @@ Refused = Mapping[tuple[str, int], Mapping[int, str]]
 NONE_REFUSED: Refused = MappingProxyType({})
 
 Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
 
 MOST = 100_000
 """Most refused records that one search finds: it holds them in memory. The next attempt finds the rest."""
 
 REPORT_SECONDS = 10.0
-"""Time between two reports of a search's progress."""
 
 _SHOWN = 5
 

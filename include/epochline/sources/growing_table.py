@@ -71,11 +71,7 @@ class GrowingTable:
         if columns is not None:
             chosen = sql.SQL(", ").join(sql.Identifier("rows", one) for one in columns)
             row = sql.SQL("(SELECT row_to_json(chosen) FROM (SELECT {}) AS chosen)").format(chosen)
-        self._names = {
-            "table": sql.Identifier(schema, table),
-            "key": sql.Identifier("rows", key),
-            "row": row,
-        }
+        self._names = {"table": sql.Identifier(schema, table), "key": sql.Identifier("rows", key), "row": row}
         self._patience = patience_seconds
 
     def partitions(self) -> Sequence[SourcePartition]:

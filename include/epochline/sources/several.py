@@ -115,7 +115,6 @@ class SeveralOffsets:
         partitions: Iterable[TopicPartition],
         ask: Callable[[OffsetSource, Mapping[TopicPartition, TopicPartition]], Mapping[TopicPartition, int | None]],
     ) -> Mapping[TopicPartition, int | None]:
-        """Ask each input for its partitions, which are given with their names in the ledger."""
         answers: dict[TopicPartition, int | None] = {}
         for name, asked in self._asked.items():
             own = {in_source(name, tp): tp for tp in partitions if belongs_to(name, tp.topic)}
@@ -174,7 +173,6 @@ class SeveralOffsets:
 
 
 def _all(topics: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """Topics of every input, under their names in the ledger."""
     return frozenset(f"{ledger_prefix(name)}{topic}" for name, own in topics.items() for topic in own)
 
 

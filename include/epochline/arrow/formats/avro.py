@@ -71,7 +71,6 @@ class AvroReader:
         return arrays, problems, left_out
 
     def _key(self, key: bytes | None) -> dict[str, Any]:
-        """The record in a key; an empty one if the key is not Avro."""
         try:
             return self._decode(key or b"")
         except UndecodableError:
@@ -86,7 +85,6 @@ class AvroReader:
         return fastavro._read_py.schemaless_reader if self._recursive[schema_id] else fastavro.schemaless_reader
 
     def _without_placeholders(self, record: dict[str, Any], placeholder: Placeholder) -> list[str]:
-        """Set fields whose value is the placeholder to null, and return their names."""
         placeholders = []
         for name, *_ in self._fields:
             if placeholder.stands_for(record.get(name)):
@@ -278,4 +276,3 @@ _READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "json": (pa.string(), _document),
     "jsonb": (pa.string(), _document),
 }
-"""Dates and times are numbers of `epochline.arrow.cast.calendar`."""

@@ -77,9 +77,7 @@ def cast_batch(
 
 
 def parsed_batch(
-    columns: Mapping[str, pa.Array],
-    problems: Mapping[int, str],
-    left_out: Mapping[int, Sequence[str]] | None = None,
+    columns: Mapping[str, pa.Array], problems: Mapping[int, str], left_out: Mapping[int, Sequence[str]] | None = None
 ) -> pa.RecordBatch:
     """The columns, ``_error``, and ``_unavailable`` if ``left_out`` names columns that a record does not give."""
     arrays = dict(columns)
@@ -93,7 +91,6 @@ def parsed_batch(
 
 
 WITHIN = "the value holds the placeholder of a value that its connector did not have, which no column can keep in part"
-"""Reason of a record whose document or array holds a placeholder among other values."""
 
 
 class Placeholder:

@@ -119,7 +119,6 @@ class TopicEncoder:
         return partitions
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        """A column as a key or a header: bytes unchanged, everything else as text."""
         column, kind = rows.column(name), self._kinds[name]
         return column if kind.name == "bytea" else as_text(column, kind).cast(pa.binary())
 

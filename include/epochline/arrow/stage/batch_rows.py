@@ -62,11 +62,8 @@ class _Parsed:
     record: npt.NDArray[np.int64]
     """Per row, the index of its record in the source batch."""
     reasons: dict[int, str]
-    """The reason per bad record; the first one found is kept."""
     skip: npt.NDArray[np.bool_]
-    """Per record of the source batch, whether it is skipped."""
     carried: EventTimes
-    """The times that watermarks of skipped records stand for."""
 
 
 class BatchRows:
@@ -214,7 +211,6 @@ class BatchRows:
         return parsed
 
     def _refused_rows(self, source: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-        """Row and reason of each record in a batch that a target refused earlier."""
         for (topic, partition), offsets in self._refused.items():
             here = pc.and_(pc.equal(source.column("topic"), topic), pc.equal(source.column("partition"), partition))
             refused = pc.and_(here, pc.is_in(source.column("offset"), pa.array(list(offsets), pa.int64())))

@@ -121,7 +121,6 @@ def _span(timestamps: npt.NDArray[np.int64]) -> tuple[datetime | None, datetime 
 
 
 CountsByPartition = dict[tuple[str, int], PartitionCounts]
-"""Numbers of records, by topic and partition."""
 
 
 def count_records(source: pa.RecordBatch, quarantined: Iterable[int], skip: npt.NDArray[np.bool_]) -> CountsByPartition:

@@ -108,7 +108,6 @@ def csv_rows(batch: pa.RecordBatch) -> bytes:
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """The column in a form that Arrow writes and PostgreSQL reads."""
     if pa.types.is_binary(column.type):
         return hexadecimal(column)
     if _is_temporal(column.type):

@@ -31,9 +31,7 @@ class ParsedRecords:
     """The result of a parse."""
 
     read: int = 0
-    """Number of records that were parsed."""
     skipped: int = 0
-    """Number of records that the parse leaves out."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """The parsed rows with their lineage; a true ``_deleted`` deletes the key of an upsert target."""
     refused: list[RefusedRecord] = field(default_factory=list)
@@ -84,7 +82,6 @@ class RecordParser:
 
 
 def _deleted(staged: Iterable[pa.RecordBatch]) -> set[tuple[Any, ...]]:
-    """Topic, partition, offset and number of each row that deletes its key."""
     return {
         tuple(row.values())
         for rows in staged
