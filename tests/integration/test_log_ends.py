@@ -8,7 +8,7 @@ import pytest
 
 from epochline.cli import database
 from epochline.operations import refresh_log_ends
-from epochline.protocol.log_ends import Retention
+from epochline.protocol.planning import Retention
 from epochline.protocol.standing import standing_of_pipeline
 from tests.contract.worlds import World, orders, postgres_world
 from tests.databases import query

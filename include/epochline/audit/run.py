@@ -27,7 +27,7 @@ from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.claims import missing_rows
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.log_ends import HeldLog
+from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_tables
 from epochline.sources.reading import SourceReader, SourceReading

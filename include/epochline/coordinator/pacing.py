@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from epochline.config.resolve import ResolvedSettings, recorded_restart, recorded_value
-from epochline.declare.restart import Endless, FailureRate, FixedDelay
+from epochline.declare.settings import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
 from epochline.protocol.epoch import Attempt, Epoch

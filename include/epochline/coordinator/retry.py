@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from epochline.config.resolve import recorded_restart
 from epochline.coordinator.intent import LEASE
-from epochline.declare.restart import Endless
+from epochline.declare.settings import Endless
 from epochline.ports import Ledger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike

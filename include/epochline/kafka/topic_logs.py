@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from epochline.kafka.records import ReadSession, RecordReader
 from epochline.kafka.source import KafkaOffsets
-from epochline.protocol.log_ends import HeldLog
+from epochline.protocol.planning import HeldLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
 from epochline.protocol.data_loss import CutOff, lost_unread
-from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
-from epochline.protocol.offsets import Head, TopicPartition, cut_reached
+from epochline.protocol.offsets import Head, TopicPartition, belongs_to, cut_reached, moved_clusters, with_clusters
 from epochline.protocol.planning import PartitionView
 
 

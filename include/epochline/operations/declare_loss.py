@@ -18,8 +18,7 @@ from epochline.operations.action import (
     refused,
 )
 from epochline.ports import Transaction
-from epochline.protocol.inputs import moved_clusters
-from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out, moved_clusters
 from epochline.protocol.planning import SourceView, next_ranges
 
 

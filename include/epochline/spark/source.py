@@ -23,8 +23,7 @@ from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import InputCutError
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
-from epochline.protocol.inputs import belongs_to
-from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader

@@ -26,9 +26,8 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable, Wi
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
-from epochline.declare.event_time import EventTime, PartitionTime, watermark
+from epochline.declare.event_time import EventTime, PartitionTime, Session, Sliding, Tumbling, Windows, watermark
 from epochline.declare.windowed_query import QueryWindows
-from epochline.declare.windows import Session, Sliding, Tumbling, Windows
 from epochline.spark.windowing import query_results, query_rows, require_same_query, windowed
 from tests.integration.spark.conftest import Runs, Servers
 
