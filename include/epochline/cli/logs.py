@@ -9,8 +9,7 @@ import typer
 from epochline.cli import connections, printing
 from epochline.cli.database import Session, ask, session
 from epochline.cli.ledger import check_known, connection_of
-from epochline.cli.options import Name
-from epochline.cli.refresh import until_interrupted
+from epochline.cli.options import Name, until_interrupted
 from epochline.cli.trigger import stack_api
 from epochline.errors import EpochNotFoundError, StackError
 from epochline.local.airflow_api import FINISHED, AirflowApi

@@ -151,6 +151,11 @@ def duration(seconds: float | None) -> str:
     return "-" if seconds is None else quantities.duration(seconds)
 
 
+def ago(seconds: float | None) -> str:
+    """How long ago; a dash if that is unknown."""
+    return "-" if seconds is None else f"{duration(seconds)} ago"
+
+
 def number(value: float | None) -> str:
     """How many; a dash if nobody knows. Ids and offsets are printed as they are: people copy them into commands."""
     return "-" if value is None else quantities.number(value)
