@@ -8,7 +8,7 @@ import pytest
 from epochline import Pipeline
 from epochline.cli import migrate
 from epochline.config import discovery
-from epochline.errors import DeclarationError
+from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
 from tests.commands import caller
 from tests.declaring import declare
@@ -48,9 +48,9 @@ def test_a_name_that_is_declared_twice_is_no_pipeline(tmp_path: Path) -> None:
         discovery.find("same", tmp_path)
 
 
-def made(found: Mapping[str, Pipeline]) -> migrate.CreatedTargets:
+def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
     """What a server without tables answers."""
-    return migrate.CreatedTargets(made={name: [name] for name in found}, refused={})
+    return {name: [name] for name in found}, {}
 
 
 def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(

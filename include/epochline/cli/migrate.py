@@ -1,15 +1,13 @@
 """`epochline migrate`: create or upgrade the ledger, and create declared target tables."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from epochline.cli import connections, printing
 from epochline.cli.failures import told
-from epochline.cli.options import AsJson
+from epochline.cli.options import AsJson, Names
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
 from epochline.config.shared_tables import find_alone, shared_tables, without_shared_tables
@@ -18,13 +16,11 @@ from epochline.errors import ConfigurationError, DeclarationError, EpochlineErro
 
 REFUSED = 1
 
+Ledgers = dict[str, tuple[str, list[str]]]
+"""By connection id: the revision of a ledger, and the statements that its login may not run."""
 
-def migrate(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+
+def migrate(names: Names = None, as_json: AsJson = False) -> None:
     """Migrate the ledger to this version, and create declared target tables that are missing.
 
     Safe to run at any time, also several times at once. Alters no column of an existing table. If the declaration names
@@ -42,7 +38,7 @@ def migrate(
     if shared and not names:
         raise shared[0]
     chosen, unknown = _chosen(names) if names else (declared.pipelines, [])
-    ledgers: dict[str, MigratedLedger] = {}
+    ledgers: Ledgers = {}
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
     databases = _by_database(chosen) if chosen or not names else []
@@ -55,32 +51,31 @@ def migrate(
             refused |= dict.fromkeys(pipelines, error)
             continue
         targets = create_targets(pipelines)
-        made |= targets.made
-        refused |= targets.refused
-    targets = CreatedTargets(made=made, refused=refused)
+        made |= targets[0]
+        refused |= targets[1]
     if as_json:
         outcome = {
-            "ledger": {one: ledger.revision for one, ledger in ledgers.items()},
-            "left_to_a_dba": {one: ledger.left_to_a_dba for one, ledger in ledgers.items()},
+            "ledger": {connection: revision for connection, (revision, _) in ledgers.items()},
+            "left_to_a_dba": {connection: statements for connection, (_, statements) in ledgers.items()},
             "pipelines": sorted(chosen),
-            "created": targets.made,
-            "refused": {name: str(error) for name, error in targets.refused.items()},
+            "created": made,
+            "refused": {name: str(error) for name, error in refused.items()},
         }
         printing.say(printing.as_json(outcome))
     else:
-        show_ledgers(ledgers)
-        show_targets(targets, printing.say)
-        if targets.made:
+        _show_ledgers(ledgers)
+        show_targets(made, refused, printing.say)
+        if made:
             printing.say(
                 "Tables that existed before were not compared with their declarations:"
-                f" `epochline plan {' '.join(targets.made)}` does that, and changes nothing."
+                f" `epochline plan {' '.join(made)}` does that, and changes nothing."
             )
     for problem in unknown:
         printing.progress(told(problem))
     printing.broken(declared.broken)
-    if unknown or (declared.broken and not names and not targets.refused):
+    if unknown or (declared.broken and not names and not refused):
         raise typer.Exit(DeclarationError.exit_code)
-    if targets.refused:
+    if refused:
         raise typer.Exit(REFUSED)
 
 
@@ -103,36 +98,18 @@ def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[Declaration
     return chosen, errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigratedLedger:
-    """The revision of a ledger, and the statements that its login may not run."""
-
-    revision: str
-    left_to_a_dba: list[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatedTargets:
-    """By pipeline: the tables that were made, or why its targets were refused."""
-
-    made: Mapping[str, list[str]]
-    refused: Mapping[str, EpochlineError]
-
-
-def migrate_ledgers(pipelines: Iterable[Pipeline]) -> dict[str, MigratedLedger]:
-    """Create or upgrade the ledger of each database that a pipeline names; return them by connection id."""
+def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
+    """Create or upgrade the ledger of each database that a pipeline names."""
     from epochline.postgres.ledger.migrate import arrange_roles, upgrade  # It loads Alembic.
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
-    urls = {
-        one: connections.adapters().postgres_dsn(one).replace("postgresql://", "postgresql+psycopg2://", 1)
-        for one in ids
-    }
-    revisions = {one: upgrade(url) for one, url in urls.items()}
+    dsns = {connection: connections.adapters().postgres_dsn(connection) for connection in ids}
+    urls = {connection: dsn.replace("postgresql://", "postgresql+psycopg2://", 1) for connection, dsn in dsns.items()}
+    revisions = {connection: upgrade(url) for connection, url in urls.items()}
     return {
-        one: MigratedLedger(revision=revisions[one], left_to_a_dba=arrange_roles(url, viewer=_viewer(one)))
-        for one, url in urls.items()
+        connection: (revisions[connection], arrange_roles(url, viewer=_viewer(connection)))
+        for connection, url in urls.items()
     }
 
 
@@ -146,18 +123,17 @@ def _viewer(connection: str) -> str | None:
     return unquote(pages.username or "") if there else None
 
 
-def show_ledgers(ledgers: Mapping[str, MigratedLedger]) -> None:
-    """Print the revision of each ledger, and what is left to a DBA."""
-    for one, ledger in ledgers.items():
-        printing.say(f"ledger of {one}: at revision {ledger.revision}")
-        if ledger.left_to_a_dba:
+def _show_ledgers(ledgers: Ledgers) -> None:
+    for connection, (revision, left_to_a_dba) in ledgers.items():
+        printing.say(f"ledger of {connection}: at revision {revision}")
+        if left_to_a_dba:
             printing.say("this login may not create the roles of least privilege; a DBA has to run, in this database:")
-            printing.say("\n".join(f"  {statement}" for statement in ledger.left_to_a_dba))
+            printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
             printing.say("then run `epochline migrate` again")
 
 
-def create_targets(pipelines: Mapping[str, Pipeline]) -> CreatedTargets:
-    """Create the missing target tables of each pipeline. A refused pipeline stops no other."""
+def create_targets(pipelines: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
+    """Create missing target tables. Returns, by pipeline, the tables that were made, and why targets were refused."""
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
     for name, pipeline in pipelines.items():
@@ -166,7 +142,7 @@ def create_targets(pipelines: Mapping[str, Pipeline]) -> CreatedTargets:
                 made[name] = list(tx.targets.create(pipeline))
         except TargetError as error:
             refused[name] = error
-    return CreatedTargets(made=made, refused=refused)
+    return made, refused
 
 
 def create_declared(report: Callable[[str], None]) -> None:
@@ -177,12 +153,14 @@ def create_declared(report: Callable[[str], None]) -> None:
     declared = discovery.look()
     alone, shared = without_shared_tables(declared)
     printing.broken([*declared.broken, *shared])
-    show_targets(create_targets(alone), report)
+    show_targets(*create_targets(alone), report)
 
 
-def show_targets(targets: CreatedTargets, report: Callable[[str], None]) -> None:
+def show_targets(
+    made: Mapping[str, list[str]], refused: Mapping[str, EpochlineError], report: Callable[[str], None]
+) -> None:
     """Report the tables that were made; print the refusals to standard error."""
-    for name, made in targets.made.items():
-        report(f"{name}: {'made ' + ', '.join(made) if made else 'every target exists'}")
-    for error in dict.fromkeys(targets.refused.values()):
+    for name, tables in made.items():
+        report(f"{name}: {'made ' + ', '.join(tables) if tables else 'every target exists'}")
+    for error in dict.fromkeys(refused.values()):
         printing.progress(f"refused: {error}")

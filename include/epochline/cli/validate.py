@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from epochline.cli import connections, printing
-from epochline.cli.options import AsJson
+from epochline.cli.options import AsJson, Names
 from epochline.config import discovery
 from epochline.config.discovery import Declared
 from epochline.config.importable import unimportable
@@ -20,12 +20,7 @@ INVALID = 1
 _PLACE = re.compile(r"(?P<file>\S.*?\.py)(?::(?P<line>\d+))?: (?P<said>.*)", re.DOTALL)
 
 
-def validate(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Pipelines; all declared ones if none is given.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+def validate(names: Names = None, as_json: AsJson = False) -> None:
     """Check declarations and their functions, and existing tables if the database answers. Changes nothing.
 
     Imports every DAG file and every function that a declaration names, and reports each problem with file and line: an

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,7 +58,10 @@ def verify_topic(
         raise typer.BadParameter("--key-unique checks committed records: remove --isolation.")
     isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
     with TopicReader(connections.adapters().kafka_settings(connection), topic, isolations, since_offset) as reader:
-        _read(reader)
+        columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            reader.read(lambda done, wanted: bar.update(task, completed=done, total=wanted))
         if follow or seconds is not None:
             _follow(reader, seconds)
         tally = reader.result()
@@ -69,43 +73,37 @@ def verify_topic(
         _judge_keys(tally)
 
 
-def _read(reader: TopicReader) -> None:
-    columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        reader.read(lambda done, wanted: bar.update(task, completed=done, total=wanted))
-
-
 def _follow(reader: TopicReader, seconds: float | None) -> None:
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
         while deadline is None or time.monotonic() < deadline:
             if reader.read():
-                printing.progress(_counts(reader.result()))
+                seen = reader.result().seen.items()
+                counts = (f"{isolation}: {counted(level.total, 'record')}" for isolation, level in seen)
+                printing.progress(", ".join(counts))
             time.sleep(_PAUSE_SECONDS)
     except KeyboardInterrupt:
         pass  # Ctrl-C is how --follow ends.
 
 
-def _counts(tally: TopicComparison) -> str:
-    return ", ".join(f"{isolation}: {counted(seen.total, 'record')}" for isolation, seen in tally.seen.items())
+def _partitions(tally: TopicComparison) -> list[dict[str, int]]:
+    """A row for each partition; what is hidden is counted where both isolation levels were read."""
+    rows = []
+    for partition, start in tally.starts.items():
+        row = {"partition": partition, "start": start, "end": tally.ends[partition]}
+        row |= {str(isolation): seen.records[partition] for isolation, seen in tally.seen.items()}
+        if tally.hidden is not None:
+            row |= asdict(tally.hidden[partition])
+        rows.append(row)
+    return rows
 
 
 def _show(tally: TopicComparison) -> None:
-    levels = list(tally.seen.values())
-    hidden = tally.hidden
-    columns = ["partition", "start", "end", *(str(level.isolation) for level in levels)]
-    rows: list[list[Any]] = [
-        [str(partition), start, tally.ends[partition], *(level.records[partition] for level in levels)]
-        for partition, start in tally.starts.items()
-    ]
-    total: list[Any] = ["all", None, None, *(level.total for level in levels)]
-    if hidden is not None:
-        columns += ["aborted", "undecided"]
-        rows = [[*row, one.aborted, one.undecided] for row, one in zip(rows, hidden.values(), strict=True)]
-        total += [sum(one.aborted for one in hidden.values()), sum(one.undecided for one in hidden.values())]
-    printing.table(columns, [*rows, total])
-    for level in levels:
+    rows = _partitions(tally)
+    columns = list(rows[0])
+    total = ["all", None, None, *(sum(row[column] for row in rows) for column in columns[3:])]
+    printing.table(columns, [*(list(row.values()) for row in rows), total])
+    for level in tally.seen.values():
         printing.say(
             f"{level.isolation}: {counted(level.distinct_values, 'distinct value')},"
             f" {counted(level.distinct_keys, 'distinct key')} ({counted(level.keyless, 'record')} without key),"
@@ -114,24 +112,11 @@ def _show(tally: TopicComparison) -> None:
 
 
 def _plain(tally: TopicComparison) -> dict[str, Any]:
-    hidden = tally.hidden
-    return {
-        "topic": tally.topic,
-        "partitions": [
-            {
-                "partition": partition,
-                "start": start,
-                "end": tally.ends[partition],
-                **{str(isolation): seen.records[partition] for isolation, seen in tally.seen.items()},
-                **({"aborted": hidden[partition].aborted, "undecided": hidden[partition].undecided} if hidden else {}),
-            }
-            for partition, start in tally.starts.items()
-        ],
-        **{
-            str(isolation): {"records": seen.total} | {name: getattr(seen, name) for name in _COUNTS}
-            for isolation, seen in tally.seen.items()
-        },
+    counts = {
+        str(isolation): {"records": seen.total} | {name: getattr(seen, name) for name in _COUNTS}
+        for isolation, seen in tally.seen.items()
     }
+    return {"topic": tally.topic, "partitions": _partitions(tally), **counts}
 
 
 def _judge_keys(tally: TopicComparison) -> None:
