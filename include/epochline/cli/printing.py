@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.segment import Segment, Segments
@@ -18,6 +18,9 @@ from epochline.protocol import quantities
 _WIDE = 10_000
 """As wide as needed."""
 _SHORTEST, _GAP = 8, 2
+
+Columns = Sequence[tuple[str, Sequence[Text]]]
+"""Headings, each with the cells below it."""
 
 _STATES = {
     "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
@@ -47,21 +50,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
         rows: one value per column.
         least: headings of columns that may be left out, the least important one first.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
-    shown, out = list(columns), console()
-    if out.is_terminal:
-        for name in least:
-            if _needed(shown, _only(columns, shown, cells)) <= out.width:
-                break
-            shown.remove(name)
-    kept = _only(columns, shown, cells)
-    whole = not out.is_terminal or _needed(shown, kept) <= out.width or _narrowest(shown, kept) > out.width
+    cells, out = [[_cell(value) for value in row] for row in rows], console()
+    shown = [(name, [row[at] for row in cells]) for at, name in enumerate(columns)]
+    for name in least if out.is_terminal else ():
+        if _needed(shown) > out.width:
+            shown = [column for column in shown if column[0] != name]
+    whole = not out.is_terminal or _needed(shown) <= out.width or _narrowest(shown) > out.width
     printer = Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False)
-    for line in printer.render_lines(_made(shown, kept, whole), pad=False):
+    for line in printer.render_lines(_made(shown, whole), pad=False):
         printer.print(Segments([*_without_blanks(line), Segment.line()]))
     if len(shown) < len(columns):
-        gone = ", ".join(name for name in columns if name not in shown)
-        say(f"left out because the terminal has {out.width} columns: {gone}")
+        kept = {name for name, _ in shown}
+        left_out = ", ".join(name for name in columns if name not in kept)
+        say(f"left out because the terminal has {out.width} columns: {left_out}")
 
 
 def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
@@ -72,27 +73,18 @@ def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
     return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
 
 
-def _only(columns: Sequence[str], shown: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[list[Text]]:
-    places = [at for at, name in enumerate(columns) if name in shown]
-    return [[row[at] for at in places] for row in cells]
-
-
-def _needed(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+def _needed(columns: Columns) -> int:
     """The characters of the longest line."""
-    return Console(width=_WIDE).measure(_made(columns, cells, True)).maximum
+    return Console(width=_WIDE).measure(_made(columns, whole_lines=True)).maximum
 
 
-def _narrowest(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+def _narrowest(columns: Columns) -> int:
     """The characters of a line if no number is broken, and texts are not broken more than anybody can read."""
     widths = []
-    for name, texts in _by_column(columns, cells):
+    for name, texts in columns:
         widest = max(len(name), *(text.cell_len for text in texts), 0)
         widths.append(widest if _are_numbers(texts) else min(widest, _SHORTEST))
     return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _by_column(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> Iterator[tuple[str, Sequence[Text]]]:
-    return zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True)
 
 
 def _are_numbers(texts: Sequence[Text]) -> bool:
@@ -101,16 +93,15 @@ def _are_numbers(texts: Sequence[Text]) -> bool:
     )
 
 
-def _made(columns: Sequence[str], cells: Sequence[Sequence[Text]], whole_lines: bool) -> Table:
-    out = Table(box=None, pad_edge=False)
-    for name, texts in _by_column(columns, cells):
+def _made(columns: Columns, whole_lines: bool) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for name, texts in columns:
         numbers = _are_numbers(texts)
-        out.add_column(
-            Text(name), justify="right" if numbers else "left", no_wrap=whole_lines or numbers, overflow="fold"
-        )
-    for row in cells:
-        out.add_row(*row)
-    return out
+        justify: Literal["right", "left"] = "right" if numbers else "left"
+        made.add_column(Text(name), justify=justify, no_wrap=whole_lines or numbers, overflow="fold")
+    for row in zip(*(texts for _, texts in columns), strict=True):
+        made.add_row(*row)
+    return made
 
 
 def as_json(value: Any) -> str:

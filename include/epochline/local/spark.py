@@ -112,7 +112,7 @@ class Spark(Server):
 
     def stop(self) -> bool:
         """End the server and its cluster. Returns whether one of them was running."""
-        return any([super().stop(), self.cluster.stop()])
+        return any([self.daemon.stop(), self.cluster.stop()])
 
     def _configure(self) -> Path:
         settings = {

@@ -16,8 +16,8 @@ import psutil
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.process import Daemon, Part
 from epochline.local.spark_home import spark_home
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
@@ -28,21 +28,19 @@ _SECONDS_OF_A_DAY = "86400"
 _DAEMON_OPTIONS = "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-class SparkCluster:
+class SparkCluster(Part):
     """The master and the workers of one home.
 
     A home has a cluster from the first `start` to the next `stop`. Every process of it listens on 127.0.0.1 and asks
     its peers for the home's secret, also an executor or a driver.
     """
 
+    name = "spark_master"
+
     def __init__(self, home: Home, ports: Ports) -> None:
-        self._home = home
-        self._ports = ports
+        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
+        super().__init__(home, ports, *(Daemon(home, name, stop_signals=signals) for name in (*WORKERS, _MASTER)))
         self.folder = home.path("spark-cluster")
-        self.daemons = {
-            name: Daemon(home, name, stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
-            for name in (_MASTER, *WORKERS)
-        }
 
     @property
     def started(self) -> bool:
@@ -53,11 +51,6 @@ class SparkCluster:
     def running(self) -> bool:
         """Whether the master runs."""
         return self.daemons[_MASTER].pid is not None
-
-    @property
-    def port(self) -> int:
-        """The master's port on 127.0.0.1."""
-        return self._ports.get("spark_master")
 
     @property
     def master(self) -> str:
@@ -85,7 +78,7 @@ class SparkCluster:
         Raises:
             StackError: the master did not start, or a worker did not reach it.
         """
-        if all(daemon.pid is not None for daemon in self.daemons.values()):
+        if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
         settings = self._configure(cores)
@@ -135,16 +128,14 @@ class SparkCluster:
 
     def health(self) -> str | None:
         """None if the master listens; else what is wrong."""
-        return None if is_listening(self.port) else f"no Spark master listens on port {self.port}"
+        return None if super().health() is None else f"no Spark master listens on port {self.port}"
 
     def stop(self) -> bool:
         """End the workers with their executors, and the master. Returns whether one of them was running."""
-        for daemon in self.daemons.values():
-            daemon.ask_to_stop()
-        stopped = [self.daemons[name].stop() for name in (*WORKERS, _MASTER)]
+        stopped = super().stop()
         # The next master would wait a minute for the workers and drivers of this one.
         shutil.rmtree(self.folder, ignore_errors=True)
-        return any(stopped)
+        return stopped
 
     def driver_settings(self, cores: int) -> dict[str, str]:
         """Settings of a driver that stays: it takes an executor on each worker."""
