@@ -21,7 +21,7 @@ from epochline.local.home import Home, project_root, write_private
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.postgres import Postgres, client_environment
-from epochline.local.process import Daemon, Part
+from epochline.local.process import Daemon, Part, shipped_settings
 from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 
@@ -168,42 +168,19 @@ class Airflow(Part):
         secret = credentials.require(self._home)
         logs = self._home.logs / "airflow"
         settings = {
-            "CORE__EXECUTOR": "LocalExecutor",
+            **shipped_settings(self.name),
             "CORE__DAGS_FOLDER": str(self._dags_folder),
             "CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
-            "CORE__LOAD_EXAMPLES": "False",
-            # The file of a pipeline may contain neither the word DAG nor airflow: the package makes the DAG.
-            "CORE__DAG_DISCOVERY_SAFE_MODE": "False",
-            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
-            "CORE__PARALLELISM": "8",
             "CORE__FERNET_KEY": secret.airflow_fernet_key,
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
-            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
             "DATABASE__SQL_ALCHEMY_CONN": self._postgres.sqlalchemy_url("airflow"),
-            "API__HOST": LOOPBACK,
             "API__PORT": str(self.port),
             "API__BASE_URL": self.url,
-            "API__WORKERS": "1",
             "API__SECRET_KEY": secret.airflow_api_secret_key,
             "API_AUTH__JWT_SECRET": secret.airflow_jwt_secret,
-            # By default one second, four times per epoch. Less than half a second takes more of the processor while
-            # nothing runs than it saves of an epoch (docs/performance.md).
-            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-            # By default, a task whose worker was killed counts as running for five minutes, and so its epoch waits.
-            "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            # Also five minutes by default, for a task that was killed together with its scheduler.
-            "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
-            # The health check would listen on all addresses; the stack uses the API server and the pid files instead.
-            "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
-            "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,
-            # New files are found after 15 s, and a changed file is read at once. An unchanged one is read again because
-            # a module that it imports may have changed, which is rare: each reading takes a process and a second.
-            "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
             "LOGGING__BASE_LOG_FOLDER": str(logs),
             "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(logs / "dag_processor"),
-            "USAGE_DATA_COLLECTION__ENABLED": "False",
         }
         return {
             "AIRFLOW_HOME": str(self._home.path("airflow")),

@@ -38,11 +38,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "epochline"
 
 
-def kafka_jars(report: Callable[[str], None] | None = None) -> list[Path]:
-    """The class path of the broker; downloaded at the first call on this machine, instant afterwards."""
-    return JarSet(KAFKA).ensure(report)
-
-
 class JarSet:
     """The jars of one Ivy file, as the lock file beside it (`.sha256`) lists them; by default in `cache_folder`."""
 
@@ -56,7 +51,7 @@ class JarSet:
         # Each lock file has its own folder, so that checkouts of two versions can share a cache.
         self.folder = self._cache / "jars" / f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
-    def ensure(self, report: Callable[[str], None] | None = None) -> list[Path]:
+    def ensure(self, report: Callable[[str], None] = lambda _text: None) -> list[Path]:
         """The verified jars, fetched if they are missing.
 
         Raises:
@@ -101,10 +96,9 @@ class JarSet:
     def _complete(self) -> bool:
         return all((self.folder / name).is_file() for name in self.expected)
 
-    def _fetch(self, report: Callable[[str], None] | None) -> None:
+    def _fetch(self, report: Callable[[str], None]) -> None:
         java = find_java()
-        if report is not None:
-            report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
+        report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
         self.folder.parent.mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
         try:

@@ -27,25 +27,6 @@ SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.
 DATABASES = ("epochline", "airflow")
 
-_SETTINGS: Mapping[str, str] = {
-    "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-    "max_wal_size": "2GB",
-    # The guarantee depends on these three. They are the defaults, stated here so that they are not changed.
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-    "password_encryption": "scram-sha-256",
-    # Otherwise the INSERT of a killed client would run on.
-    "client_connection_check_interval": "2s",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_destination": "stderr",
-    "logging_collector": "off",
-    "log_line_prefix": "%m [%p] %q%u@%d ",
-}
 _HBA = "".join(
     f"host {database} all {address} scram-sha-256\n"
     for database, address in product(("all", "replication"), ("127.0.0.1/32", "::1/128"))
@@ -72,7 +53,7 @@ class Postgres(Server):
         super().__init__(
             home,
             ports,
-            {**_SETTINGS, **(settings or {})},
+            settings,
             # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
             stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
             # Every backend starts its own session and overwrites its environment.

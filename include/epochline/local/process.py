@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -282,14 +283,14 @@ class Server(Part):
         self,
         home: Home,
         ports: Ports,
-        settings: Mapping[str, str],
+        settings: Mapping[str, str] | None,
         *,
         stop_signals: Sequence[tuple[signal.Signals, float]],
         owns: Callable[[psutil.Process], bool] = lambda _process: False,
     ) -> None:
         self.daemon = Daemon(home, self.name, stop_signals=stop_signals, owns=owns)
         super().__init__(home, ports, self.daemon)
-        self._settings = settings
+        self._settings = {**shipped_settings(self.name), **(settings or {})}
 
     @property
     def pid(self) -> int | None:
@@ -299,6 +300,12 @@ class Server(Part):
     def wait(self, seconds: float = 120) -> None:
         """Wait until the server answers."""
         self.daemon.wait_ready(self.health, seconds)
+
+
+def shipped_settings(part: str) -> dict[str, str]:
+    """The settings of a part that are the same in every home."""
+    shipped: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+    return shipped[part]
 
 
 def java_environment() -> dict[str, str]:

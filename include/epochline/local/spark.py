@@ -22,25 +22,6 @@ from epochline.local.spark_home import spark_home
 POOLS = project_root() / "include" / "docker" / "spark-pools.xml"
 """The scheduler's pools, the same as in a container."""
 
-_SETTINGS: Mapping[str, str] = {
-    "spark.app.name": "epochline",
-    "spark.driver.memory": "1g",
-    # Epochs of two pipelines share the cores evenly, whichever came first.
-    "spark.scheduler.mode": "FAIR",
-    # A query whose client is gone ends within half a minute: a client attaches again every ten seconds, and is missed
-    # after ten more. Nothing of such a query counts in any case.
-    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
-    "spark.connect.execute.manager.detachedTimeout": "10s",
-    "spark.connect.execute.manager.maintenanceInterval": "2s",
-    # A pipeline that was idle for an hour may have its session's id again.
-    "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
-    "spark.connect.grpc.binding.address": LOOPBACK,
-    "spark.log.level": "WARN",
-    "spark.redaction.regex": "(?i)secret|password|passwd|token|access[.]?key|jaas|credential",
-    # The pages would show every plan of every pipeline, and have no login.
-    "spark.ui.enabled": "false",
-}
-
 
 class Spark(Server):
     """The Spark Connect server of one home."""
@@ -51,7 +32,7 @@ class Spark(Server):
         self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None, extra_pythonpath: Sequence[Path] = ()
     ) -> None:
         stop_signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        super().__init__(home, ports, {**_SETTINGS, **(settings or {})}, stop_signals=stop_signals)
+        super().__init__(home, ports, settings, stop_signals=stop_signals)
         self._extra_pythonpath = extra_pythonpath
         self.cluster = SparkCluster(home, ports)
 

@@ -17,14 +17,13 @@ from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports
-from epochline.local.process import Daemon, Part
+from epochline.local.process import Daemon, Part, shipped_settings
 from epochline.local.spark_home import spark_home
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
 
 _MASTER = "spark-master"
 _PAGES = "org.apache.spark.ui.JWSFilter"
-_SECONDS_OF_A_DAY = "86400"
 _DAEMON_OPTIONS = "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -157,21 +156,11 @@ class SparkCluster(Part):
         """Write the settings of master and workers, with the secret, for their owner only."""
         settings = {
             **self._secret(),
-            # The pages show what every driver runs and have no login. With this filter they answer nobody, because the
-            # key is thrown away.
-            "spark.ui.filters": _PAGES,
+            **shipped_settings(self.name),
             f"spark.{_PAGES}.param.secretKey": base64.urlsafe_b64encode(secrets.token_bytes(48)).decode(),
-            # By default anybody could start a driver through another port.
-            "spark.master.rest.enabled": "false",
-            # A master that crashed knows its workers and drivers again.
-            "spark.deploy.recoveryMode": "FILESYSTEM",
             "spark.deploy.recoveryDirectory": str(self.folder / "master"),
             # A driver that says nothing leaves room for a second one.
             "spark.deploy.defaultCores": str(cores),
-            # The server is a driver for weeks. Executors that die in that time must not end it.
-            "spark.deploy.maxExecutorRetries": "-1",
-            "spark.worker.cleanup.enabled": "true",
-            "spark.worker.cleanup.appDataTtl": _SECONDS_OF_A_DAY,
         }
         return write_conf(self.folder / "cluster.conf", settings)
 
