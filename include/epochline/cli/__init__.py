@@ -52,7 +52,9 @@ def _about(
 
 def main() -> None:
     """Run the command line. An expected error prints one paragraph and never a traceback."""
-    keep_off_the_terminal()
+    root = logging.getLogger()
+    if not any(isinstance(handler, LogFile) for handler in root.handlers):
+        root.addHandler(LogFile())  # without a handler, Python prints warnings to standard error
     try:
         app()
     except EpochlineError as error:
@@ -106,13 +108,6 @@ class LogFile(logging.Handler):
             if logs.is_dir():
                 with (logs / "cli.log").open("a") as file:
                     file.write(f"{self.format(record)}\n")
-
-
-def keep_off_the_terminal() -> None:
-    """Give the root logger this handler. Without one, Python prints warnings to standard error. Repeatable."""
-    root = logging.getLogger()
-    if not any(isinstance(handler, LogFile) for handler in root.handlers):
-        root.addHandler(LogFile())
 
 
 def _keep_traceback() -> Path:

@@ -71,12 +71,17 @@ def feed(
     if partitioner is not None and not from_jsonl:
         raise typer.BadParameter("--partitioner needs --from-jsonl: a plain line has no key")
     check_readable(file)
+    if bootstrap_servers is None and connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
+        raise StackError(
+            f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
+            " --bootstrap-servers"
+        )
     size = file.stat().st_size if file != STANDARD_INPUT and file.is_file() else None
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(f"{file} → {topic}", total=size)
         report = send(
-            bootstrap_servers or _kafka_settings(), file, topic, partitions, rate,
+            bootstrap_servers or connections.adapters().kafka_settings(), file, topic, partitions, rate,
             lambda read: bar.advance(task, read),
             read=json_record if from_jsonl else plain_record, partitioner=partitioner or Partitioner.MURMUR2,
         )  # fmt: skip
@@ -91,12 +96,3 @@ def feed(
         f"{counted(report.total, 'record')}, {counted(report.payload, 'byte')} in {printing.duration(report.seconds)}"
         f" ({printing.number(round(report.rate))} records/s)"
     )
-
-
-def _kafka_settings() -> dict[str, str]:
-    if connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
-        raise StackError(
-            f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
-            " --bootstrap-servers"
-        )
-    return connections.adapters().kafka_settings()

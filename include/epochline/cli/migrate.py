@@ -41,8 +41,10 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
     ledgers: Ledgers = {}
     made: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
-    databases = _by_database(chosen) if chosen or not names else []
-    for pipelines in databases:
+    databases: dict[str, dict[str, Pipeline]] = {} if chosen or names else {POSTGRES: {}}
+    for name, pipeline in chosen.items():
+        databases.setdefault(pipeline.postgres_connection, {})[name] = pipeline
+    for pipelines in databases.values():
         try:
             ledgers |= migrate_ledgers(pipelines.values())
         except EpochlineError as error:
@@ -63,7 +65,14 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
         }
         printing.say(printing.as_json(outcome))
     else:
-        _show_ledgers(ledgers)
+        for connection, (revision, left_to_a_dba) in ledgers.items():
+            printing.say(f"ledger of {connection}: at revision {revision}")
+            if left_to_a_dba:
+                printing.say(
+                    "this login may not create the roles of least privilege; a DBA has to run, in this database:"
+                )
+                printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
+                printing.say("then run `epochline migrate` again")
         show_targets(made, refused, printing.say)
         if made:
             printing.say(
@@ -77,14 +86,6 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
         raise typer.Exit(DeclarationError.exit_code)
     if refused:
         raise typer.Exit(REFUSED)
-
-
-def _by_database(pipelines: Mapping[str, Pipeline]) -> list[dict[str, Pipeline]]:
-    """The pipelines, those of one database together; one empty group without any pipeline."""
-    databases: dict[str, dict[str, Pipeline]] = {}
-    for name, pipeline in pipelines.items():
-        databases.setdefault(pipeline.postgres_connection, {})[name] = pipeline
-    return list(databases.values()) or [{}]
 
 
 def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[DeclarationError]]:
@@ -121,15 +122,6 @@ def _viewer(connection: str) -> str | None:
         return None
     there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
     return unquote(pages.username or "") if there else None
-
-
-def _show_ledgers(ledgers: Ledgers) -> None:
-    for connection, (revision, left_to_a_dba) in ledgers.items():
-        printing.say(f"ledger of {connection}: at revision {revision}")
-        if left_to_a_dba:
-            printing.say("this login may not create the roles of least privilege; a DBA has to run, in this database:")
-            printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
-            printing.say("then run `epochline migrate` again")
 
 
 def create_targets(pipelines: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:

@@ -88,7 +88,9 @@ def declared(new: NewPipeline) -> Pipeline:
     """
     parse: Json | Regex | Text
     if new.parser == "csv":
-        parse = Regex(pattern=_csv_pattern(new), columns=dict(new.columns))
+        # One group per field; an empty field is NULL.
+        fields = ",".join(f'(?P<{name}>[^,"]+)?' for name in new.columns)
+        parse = Regex(pattern=fields, columns=dict(new.columns))
     elif new.parser == "text":
         if [str(parse_type(kind)) for kind in new.columns.values()] != ["text"]:
             raise DeclarationError("the parser text gives one column of type text; write one, as in: line text")
@@ -181,11 +183,6 @@ def _of_type(text: str) -> _Value:
     return _Value(
         shown["text"], shown.get("json", json.dumps(shown["text"])), shown.get("python", _quoted(shown["text"]))
     )
-
-
-def _csv_pattern(new: NewPipeline) -> str:
-    """One group per field; an empty field is NULL."""
-    return ",".join(f'(?P<{name}>[^,"]+)?' for name in new.columns)
 
 
 def _schedule(schedule: str | timedelta | None) -> str | None:

@@ -100,7 +100,9 @@ class Airflow(Part):
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.write_password_file()
         environment = self.whole_environment()
-        _require_driver()
+        # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
+        if importlib.util.find_spec("asyncpg") is None:
+            raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:
@@ -238,9 +240,3 @@ def _runs_no_task(scheduler: int) -> bool:
 def _is_idle_worker(process: psutil.Process) -> bool:
     """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
     return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]
-
-
-def _require_driver() -> None:
-    # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
-    if importlib.util.find_spec("asyncpg") is None:
-        raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")

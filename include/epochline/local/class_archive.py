@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochline.errors import StackError
-from epochline.local.jars import cache_folder, unwritable
-from epochline.local.java import java_executable
+from epochline.local.jars import cache_folder, java_executable, unwritable
 from epochline.local.spark_home import spark_home
 
 _TRAINING = Path(__file__).parents[1] / "spark" / "class_training.py"

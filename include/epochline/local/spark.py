@@ -13,7 +13,7 @@ from pathlib import Path
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root
-from epochline.local.java import find_java
+from epochline.local.jars import find_java
 from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Daemon, Server, java_environment
 from epochline.local.spark_cluster import SparkCluster, write_conf

@@ -81,7 +81,8 @@ class SparkCluster(Part):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
         settings = self._configure(cores)
-        self._write_driver_options()
+        options = (json.dumps(f"-D{name}={value}") for name, value in self._of_any_driver().items())
+        write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
         environment = {
             **environment,
             "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
@@ -147,10 +148,6 @@ class SparkCluster(Part):
             "spark.driver.host": LOOPBACK,
             "spark.executor.extraJavaOptions": f"-XX:+ExitOnOutOfMemoryError {class_options()}".rstrip(),
         }
-
-    def _write_driver_options(self) -> None:
-        options = (json.dumps(f"-D{name}={value}") for name, value in self._of_any_driver().items())
-        write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
 
     def _configure(self, cores: int) -> Path:
         """Write the settings of master and workers, with the secret, for their owner only."""

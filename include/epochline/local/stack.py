@@ -160,7 +160,10 @@ class Stack:
         Raises:
             StackError: a part could not be started. The message names the reason and the log.
         """
-        wanted = _with_needs(parts)
+        if unknown := set(parts) - set(PARTS):
+            raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
+        wanted = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
         with self.home.lock(report):
             runs = self.spark.pid is not None or any(self.airflow.pids.values())
             if spark_cluster and runs and not self.spark.cluster.started:
@@ -175,7 +178,11 @@ class Stack:
             def ready(part: Part) -> None:
                 part.wait()
                 if part is self.postgres:
-                    self._migrate_ledger()
+                    # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
+                    from epochline.postgres.ledger.migrate import upgrade
+
+                    upgrade(self.postgres.sqlalchemy_url())
+                    self.postgres.arrange_roles()
                 seconds = time.monotonic() - begun
                 report(f"{part.name:<9} {part.version()} is ready on port {part.port} ({seconds:.0f} s)")
 
@@ -271,18 +278,3 @@ class Stack:
         elif any(self.airflow.pids.values()):
             running.add("airflow's other processes")  # they are configured with the ports as well
         return running
-
-    def _migrate_ledger(self) -> None:
-        # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
-        from epochline.postgres.ledger.migrate import upgrade
-
-        upgrade(self.postgres.sqlalchemy_url())
-        self.postgres.arrange_roles()
-
-
-def _with_needs(parts: Sequence[str]) -> set[str]:
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
-    return set(parts) | ({"postgres", "spark"} if "airflow" in parts else set())
