@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from epochline import Pipeline
-from epochline.cli import migrate
+from epochline.cli import declarations
 from epochline.config import discovery
 from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
@@ -60,10 +60,10 @@ def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_othe
     declare(tmp_path, "two", "rows")
     declare(tmp_path, "good", "good")
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
@@ -105,10 +105,10 @@ def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
     (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
     (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 import epochline
 from epochline import errors
 from epochline.cli.commands import COMMANDS, load
-from epochline.cli.failures import told
+from epochline.cli.printing import told
 from epochline.errors import (
     PipelinePausedError,
     PipelineStandsError,

@@ -58,7 +58,7 @@ def main() -> None:
     try:
         app()
     except EpochlineError as error:
-        from epochline.cli.failures import told
+        from epochline.cli.printing import told
 
         _say(told(error))
         sys.exit(error.exit_code)
@@ -70,7 +70,7 @@ def main() -> None:
             _say("interrupted")
         raise
     except Exception as error:
-        from epochline.cli.failures import explained
+        from epochline.cli.printing import explained
 
         if (explanation := explained(error)) is not None:
             _say(f"error: {explanation} The traceback is in {_keep_traceback()}.")

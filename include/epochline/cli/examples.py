@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from epochline.cli import printing
-from epochline.cli.migrate import create_targets, migrate_ledgers, show_targets
+from epochline.cli.declarations import create_targets, migrate_ledgers, show_targets
 from epochline.config.discovery import (
     declared_in,
     enabled_examples,

@@ -191,7 +191,7 @@ def start_spark(block: ExitStack, pipeline: Pipeline, master: str) -> Any:
     Raises:
         StackError: Spark does not start; the message names its log.
     """
-    from epochline.cli.failures import not_started
+    from epochline.cli.printing import not_started
     from epochline.local.class_archive import class_options
     from epochline.local.spark_home import spark_home
     from epochline.spark.session import session

@@ -37,7 +37,7 @@ def up(
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
     if not parts or {"postgres", "airflow"} & set(parts):
-        from epochline.cli.migrate import create_declared
+        from epochline.cli.declarations import create_declared
 
         try:
             create_declared(typer.echo)
