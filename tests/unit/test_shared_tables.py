@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.migrate import migrate
+from epochline.cli.declarations import migrate
 from epochline.config import discovery
 from epochline.config.shared_tables import refuse_newer_file, shared_tables
 from epochline.errors import DeclarationError
