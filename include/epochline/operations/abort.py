@@ -7,8 +7,7 @@ from pydantic import Field
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.errors import EpochNotFoundError
-from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject
-from epochline.ports import Transaction
+from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request
 from epochline.protocol.epoch import EpochState
 
 _EFFECT = {
@@ -33,19 +32,18 @@ class AbortParameters(Parameters):
 
 
 class Abort(DirectAction[AbortParameters, None]):
-    """End an epoch: its staging is discarded, no offset moves, its range is read again by a later run."""
+    """Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later
+    run reads its range again. A committed epoch cannot be aborted.
+    """
 
     name = "abort"
-    help = (
-        "Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later"
-        " run reads its range again. A committed epoch cannot be aborted."
-    )
     parameters = AbortParameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: AbortParameters, seen: None) -> ActionPreview:
-        epoch = tx.epochs.find(subject.name, parameters.epoch)
+    def describe(self, case: Case[AbortParameters, None]) -> ActionPreview:
+        tx, epoch_id = case.tx, case.parameters.epoch
+        epoch = tx.epochs.find(case.pipeline, epoch_id)
         if epoch is None:
-            raise EpochNotFoundError(f"the ledger has no epoch {parameters.epoch} of a pipeline {subject.name!r}.")
+            raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {case.pipeline!r}.")
         attempt = tx.attempts.live(epoch)
         rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
         offsets = sum(len(planned.range) for planned in tx.epochs.ranges(epoch))
@@ -63,17 +61,15 @@ class Abort(DirectAction[AbortParameters, None]):
             epoch_id=epoch.epoch_id,
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: AbortParameters, seen: None, request: Request
-    ) -> Afterwards:
-        epoch = tx.epochs.lock(subject.name, parameters.epoch)
-        attempt = abort_in(tx, epoch, str(request))
+    def change(self, case: Case[AbortParameters, None], request: Request) -> Afterwards:
+        epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)
+        attempt = abort_in(case.tx, epoch, str(request))
 
         def discard_staging() -> tuple[str, ...]:
             if attempt is not None:
-                discard(subject.ledger, attempt)
+                discard(case.subject.ledger, attempt)
             if epoch.state is EpochState.ABORTED:
-                sweep(subject.ledger, subject.name)
+                sweep(case.subject.ledger, case.pipeline)
                 return (f"{epoch} was aborted before; what was left of its staging is gone",)
             return (f"{epoch} is aborted; no offset moved, a later run reads its range again",)
 

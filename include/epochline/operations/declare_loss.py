@@ -10,14 +10,13 @@ from epochline.errors import ActionRefusedError
 from epochline.operations.action import (
     ActionPreview,
     Afterwards,
+    Case,
     DirectAction,
     Parameters,
     Request,
     Subject,
-    nothing_else,
     refused,
 )
-from epochline.ports import Transaction
 from epochline.protocol.inputs import moved_clusters
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out
 from epochline.protocol.planning import SourceView, next_ranges
@@ -41,14 +40,12 @@ class Found:
 
 
 class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
-    """Write the lost offsets as a link of the chain without an epoch, or as holes that an epoch reads past."""
+    """Declare records of PIPELINE lost that retention deleted before they were read. Each partition continues at its
+    log start, and the ledger keeps the gap. With --holes, declare offsets inside a log lost at which Kafka holds
+    neither records nor transaction markers. Refused if nothing is lost.
+    """
 
     name = "declare-loss"
-    help = (
-        "Declare records of PIPELINE lost that retention deleted before they were read. Each partition continues at its"
-        " log start, and the ledger keeps the gap. With --holes, declare offsets inside a log lost at which Kafka holds"
-        " neither records nor transaction markers. Refused if nothing is lost."
-    )
     parameters = DeclareLossParameters
 
     def look(self, subject: Subject, parameters: DeclareLossParameters) -> Found:
@@ -77,26 +74,21 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             ],
         )
 
-    def describe(
-        self, tx: Transaction, subject: Subject, parameters: DeclareLossParameters, seen: Found
-    ) -> ActionPreview:
-        declared, _ = subject.declaration()
-        row = tx.epochs.pipeline(subject.name)
-        unfinished = tx.epochs.unfinished(subject.name)
+    def describe(self, case: Case[DeclareLossParameters, Found]) -> ActionPreview:
+        row, unfinished = case.row, case.unfinished
         if unfinished is not None:
             return refused(
                 f"{unfinished} is {unfinished.state} and may hold what looks lost; finish or abort it first."
             )
-        if row is None or moved_clusters(row.cluster_id, seen.view.cluster_id):
-            return refused(f"{subject.name}: its connection leads to another Kafka cluster; nothing there was lost.")
-        if parameters.holes:
-            return _holes(tx, subject, seen)
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(head.tp.topic)]
-        gaps = lost_ranges(heads, seen.view)
+        if row is None or moved_clusters(row.cluster_id, case.seen.view.cluster_id):
+            return refused(f"{case.pipeline}: its connection leads to another Kafka cluster; nothing there was lost.")
+        if case.parameters.holes:
+            return _holes(case)
+        gaps = _lost(case)
         if not gaps:
-            return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
+            return refused(f"{case.pipeline}: every head lies in its log; nothing is lost.")
         return ActionPreview(
-            lines=declaring_loss(subject.name, {str(gap.tp): gap.range for gap in gaps}),
+            lines=declaring_loss(case.pipeline, {str(gap.tp): gap.range for gap in gaps}),
             before={"heads": {str(one.tp): one.range.start for one in gaps}},
             after={
                 "heads": {str(one.tp): one.range.until for one in gaps},
@@ -104,20 +96,17 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             },
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: DeclareLossParameters, seen: Found, request: Request
-    ) -> Afterwards:
+    def change(self, case: Case[DeclareLossParameters, Found], request: Request) -> Afterwards:
+        subject, chain = case.subject, case.tx.chain
         declared, source = subject.declaration()
-        if parameters.holes:
-            for one in seen.holes:
-                tx.chain.declare_gap(subject.name, one.tp, one.range)
-            return nothing_else(f"{subject.name} reads past {', '.join(map(str, seen.holes))}")
-        row = tx.epochs.lock_pipeline(subject.name)
-        heads = [head for head in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(head.tp.topic)]
-        gaps = lost_ranges(heads, seen.view)
-        for one in gaps:
-            if not tx.chain.declare_lost(subject.name, row.generation, one):
-                raise ActionRefusedError(f"{one} does not start at its head any more. Nothing was changed.")
+        if case.parameters.holes:
+            for hole in case.seen.holes:
+                chain.declare_gap(subject.name, hole.tp, hole.range)
+            return lambda: [f"{subject.name} reads past {', '.join(map(str, case.seen.holes))}"]
+        row, gaps = case.tx.epochs.lock_pipeline(subject.name), _lost(case)
+        for gap in gaps:
+            if not chain.declare_lost(subject.name, row.generation, gap):
+                raise ActionRefusedError(f"{gap} does not start at its head any more. Nothing was changed.")
 
         def show() -> Sequence[str]:
             mirror(subject.ledger, source, declared)
@@ -135,10 +124,17 @@ def declaring_loss(pipeline: str, lost: Mapping[str, OffsetRange]) -> Sequence[s
     )
 
 
-def _holes(tx: Transaction, subject: Subject, seen: Found) -> ActionPreview:
-    new = [one for one in seen.holes if left_out(one.range, tx.chain.declared_gaps(subject.name, one.tp))]
+def _lost(case: Case[DeclareLossParameters, Found]) -> list[PlannedRange]:
+    heads = [head for head in case.heads if case.declared.source.keeps(head.tp.topic)]
+    return lost_ranges(heads, case.seen.view)
+
+
+def _holes(case: Case[DeclareLossParameters, Found]) -> ActionPreview:
+    new = [
+        hole for hole in case.seen.holes if left_out(hole.range, case.tx.chain.declared_gaps(case.pipeline, hole.tp))
+    ]
     if not new:
-        return refused(f"{subject.name}: the log of the next epoch has no hole that is not declared lost.")
+        return refused(f"{case.pipeline}: the log of the next epoch has no hole that is not declared lost.")
     total = sum(len(one.range) for one in new)
     return ActionPreview(
         lines=(
@@ -146,7 +142,7 @@ def _holes(tx: Transaction, subject: Subject, seen: Found) -> ActionPreview:
                 f"{one.tp}: the log holds nothing at {one.range}, {len(one.range)} offsets are declared lost"
                 for one in new
             ),
-            f"{total} offsets give no record; {subject.name} reads past them. This cannot be undone.",
+            f"{total} offsets give no record; {case.pipeline} reads past them. This cannot be undone.",
         ),
         before={},
         after={"holes": [[str(one.tp), one.range.start, one.range.until] for one in new]},
