@@ -11,7 +11,7 @@ from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
 from epochline.airflow.acts import ACTS
 from epochline.airflow.pages.app import HEADERS
-from epochline.airflow.pages.tokens import VALID_SECONDS
+from epochline.airflow.pages.runs import VALID_SECONDS
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import sealed_but_paused
 from tests.airflow.page_requests import Answer, ask, token_of

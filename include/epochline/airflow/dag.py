@@ -25,13 +25,7 @@ _FEW_RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=1
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
-    """The DAG of a pipeline; its id is the pipeline's name.
-
-    Params of the trigger form: ``record_limit``, ``note``, and the settings that one run may change.
-
-    Raises:
-        ConfigurationError: the settings file cannot be read.
-    """
+    """The DAG of a pipeline, with the pipeline's name as its id; `ConfigurationError` for a wrong settings file."""
     settings = resolve_settings(pipeline, file=file_settings())
     tolerable = settings.tolerable_failures
     with DAG(

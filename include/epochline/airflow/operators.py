@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.action_runs import planned_by_action
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import adapters, epochline_errors, interval_of, run_of, writers_of
+from epochline.airflow.connections import (
+    adapters,
+    epochline_errors,
+    interval_of,
+    planned_by_action,
+    run_of,
+    writers_of,
+)
 from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline

@@ -12,9 +12,9 @@ from epochline.coordinator.evidence import (
     Evidence,
     check_known,
     collect_for_commit,
+    mirror,
     pausing_where_behind,
 )
-from epochline.coordinator.mirror import mirror
 from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.takeover import shown_before
 from epochline.declare.names import QUARANTINE
@@ -151,7 +151,6 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
 
 
 def _refuse_unsealed(tx: Transaction, epoch: Epoch) -> None:
-    """Refuse an epoch that is not sealed, awaits approval, or comes before one that is committed."""
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
             f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
@@ -278,8 +277,8 @@ def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
     """Remove the rows of these epochs from every target, and put back what they replaced.
 
     Raises:
-        TargetError: an append target has more rows with these epochs' numbers than the epochs wrote; a row does not go
-            or come back; or rows of another table would be deleted or changed with it.
+        TargetError: an append target has more rows of these epochs than they wrote, a row does not go or come back, or
+            rows of another table would be deleted or changed with it.
     """
     if not epochs:
         return

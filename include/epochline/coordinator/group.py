@@ -37,9 +37,6 @@ class ConsumerGroup:
         """Ask Kafka; nothing is asked if the declaration has ``mirror=False``.
 
         The ledger gave ``last`` before: a write between the two would make the group look older.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
         """
         offsets = source.mirrored(pipeline.consumer_group) if pipeline.source.mirror else {}
         if last is not None:
@@ -71,11 +68,9 @@ class ConsumerGroup:
         return [] if self.last is None else self.last.missing(self.offsets)
 
     def refuse_older(self) -> None:
-        """Refuse a Kafka whose group shows an earlier write than the ledger knows it to have taken.
+        """Raise `KafkaBehindError` if the group shows an earlier write than the ledger knows it to have taken.
 
-        Raises:
-            KafkaBehindError: Kafka went back in time. Its logs would not show it, if other records have taken the
-                offsets.
+        If other records have taken the offsets, the logs of a Kafka that went back in time would not show it.
         """
         if self.last is None or not self.older:
             return
@@ -93,11 +88,7 @@ class ConsumerGroup:
         )
 
     def refuse_gone(self) -> str | None:
-        """Refuse a Kafka whose group is gone, unless it has expired; a note if it has.
-
-        Raises:
-            KafkaBehindError: somebody deleted the group, or Kafka went back in time to before the group's first mirror.
-        """
+        """Raise `KafkaBehindError` if the group is gone, unless it may have expired; a note if it may."""
         if self.last is None or not self.missing:
             return None
         gone = f"consumer group {self.name} holds no offset of {', '.join(self.missing[:_SHOWN])} any more"

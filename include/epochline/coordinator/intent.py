@@ -106,11 +106,7 @@ class Intent(ABC):
 
     @abstractmethod
     def check(self, tx: Transaction, row: PipelineRow) -> None:
-        """Refuse a plan that other runs or Kafka have overtaken. The pipeline's row is locked.
-
-        Raises:
-            PlanChangedError: another run planned or committed meanwhile.
-        """
+        """Raise `PlanChangedError` if other runs or Kafka overtook the plan. The pipeline's row is locked."""
 
     def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
         """Why the run's own aborted epoch cannot be tried again; None if it can."""

@@ -113,11 +113,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
 
 def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], LogGaps]) -> None:
-    """Refuse an epoch whose range has holes that nobody declared lost.
-
-    Raises:
-        DataLossError: names the holes. To read again gives no more.
-    """
+    """Refuse a range with holes that nobody declared lost. To read again gives no more."""
     tps = {(one.tp.topic, one.tp.partition): one.tp for one in tx.epochs.ranges(epoch)}
     declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key in gaps}
     holes = undeclared(gaps, declared)
@@ -226,7 +222,6 @@ def _check_log(
 
 
 def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
-    """Problems if manifests are missing or differ from the parts."""
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
     expected = [*(sink.table for sink in pipeline.written), QUARANTINE]
@@ -248,7 +243,6 @@ def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts:
 
 
 def _row_problems(tx: Transaction, ticket: StagingTicket, manifests: Sequence[Manifest]) -> list[str]:
-    """Problems if a staging table's rows differ from its manifest."""
     stated = {manifest.sink: manifest.rows for manifest in manifests}
     problems = []
     for staged in ticket.tables:

@@ -27,11 +27,7 @@ class Subject:
     source: OffsetSource | None = None
 
     def declaration(self) -> tuple[Pipeline, OffsetSource]:
-        """The declaration, and the Kafka that it names.
-
-        Raises:
-            ConfigurationError: the pipeline is not declared here.
-        """
+        """The declaration and the Kafka that it names; `ConfigurationError` if the pipeline is not declared here."""
         if self.declared is None or self.source is None:
             raise ConfigurationError(
                 f"{self.name}: the source has to be asked for this, and no DAG file declares the pipeline, so it is not"
@@ -142,11 +138,7 @@ class Action(ABC, Generic[P, Seen]):
         cls.help = " ".join((cls.__doc__ or "").split())
 
     def parse(self, given: Any) -> P:
-        """Validate the action's parameters.
-
-        Raises:
-            ActionRefusedError: a parameter is wrong. The message does not repeat its value.
-        """
+        """Validate the parameters. An `ActionRefusedError` does not repeat the value of a wrong one."""
         try:
             return self.parameters.model_validate(given)
         except ValidationError as error:
@@ -163,11 +155,7 @@ class Action(ABC, Generic[P, Seen]):
         """Preview the action. Changes and locks nothing."""
 
     def admit(self, case: Case[P, Seen]) -> None:
-        """Refuse a pipeline that the ledger does not know.
-
-        Raises:
-            EpochNotFoundError: the ledger knows no such pipeline.
-        """
+        """Raise `EpochNotFoundError` for a pipeline that the ledger does not know."""
         if case.row is None:
             raise EpochNotFoundError(f"the ledger knows no pipeline {case.pipeline!r}. Nothing was changed.")
 
@@ -232,12 +220,7 @@ def refused(reason: str) -> ActionPreview:
 
 
 def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> None:
-    """Refuse a Kafka that went back in time, and pause the pipeline once.
-
-    Raises:
-        KafkaBehindError: as `ConsumerGroup.refuse_older`.
-        SourceUnavailableError: Kafka does not answer.
-    """
+    """Refuse a Kafka that went back in time, as `ConsumerGroup.refuse_older`, and pause the pipeline once."""
     with ledger.transaction() as tx:
         last = tx.receipts.last_mirror(pipeline.name)
     with pausing_where_behind(ledger, pipeline.name):

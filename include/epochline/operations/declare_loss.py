@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from epochline.coordinator.mirror import mirror
+from epochline.coordinator.evidence import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import (
     ActionPreview,

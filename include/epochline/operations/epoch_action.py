@@ -45,11 +45,7 @@ class EpochAction(Action[P, Seen]):
 
 
 def refuse_unfinished(tx: Transaction, pipeline: str) -> None:
-    """Refuse to plan next to an unfinished epoch.
-
-    Raises:
-        PlanChangedError: another run planned since recovery.
-    """
+    """Raise `PlanChangedError` if another run planned since recovery."""
     if tx.epochs.unfinished(pipeline) is not None:
         raise PlanChangedError(f"{pipeline}: another run planned meanwhile; trying again helps.")
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.commit import undo
-from epochline.coordinator.mirror import mirror
+from epochline.coordinator.evidence import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import (
     ActionPreview,

@@ -36,12 +36,7 @@ class LedgerConnections(Protocol):
 
 
 class TopicSink(Sink):
-    """Publishes a pipeline's outbox to its topic.
-
-    Has the optional ``Preflighted``, ``Prepared``, ``Measured`` and ``Inspectable`` of
-    `epochline.protocol.sink`.
-
-    Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
+    """Publishes a pipeline's outbox to its topic, after the commit that wrote the outbox like any table.
 
     ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``ledger`` connects to
     the database with outbox and receipts.
@@ -62,31 +57,16 @@ class TopicSink(Sink):
         return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
-        """Check that the topic could be published to.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: the topic or the control topic is unsuitable, or the brokers refuse the time-out.
-        """
+        """Check topic, control topic and time-out."""
         check_topic(self._settings(), self._topic)
 
     def prepare(self, pipeline: str) -> None:
-        """Create the control topic if it is missing; nothing for a topic without transactions.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: this user may not create it.
-        """
+        """Create the control topic if it is missing; nothing for a topic without transactions."""
         if self._topic.semantics == "exactly_once":
             make_control_topic(self._settings(), self._topic)
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The epoch of the last marker; None if the topic has no markers.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
+        """The epoch of the last marker; None if the topic has no markers."""
         if self._topic.semantics == "at_least_once":
             return None
         marker = self._marker(f"{self._topic.name} of {self._pipeline}")
@@ -217,11 +197,7 @@ class TopicSink(Sink):
         return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
 
     def _marker(self, what: str) -> Marker | None:
-        """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there.
-
-        Raises:
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
+        """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
         with self._ledger.connection() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
         marker = last_marker(self._settings(), self._pipeline, self._topic.name)
@@ -229,18 +205,11 @@ class TopicSink(Sink):
         return marker
 
     def _known_marker(self, what: str, token: str) -> Marker | None:
-        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it.
-
-        Raises:
-            SinkAheadError: the ledger does not know the marker.
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
+        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it."""
         marker = self._marker(what)
         if marker is not None and marker.token != token:
             with self._ledger.connection() as connection:
-                known = committed_as(
-                    connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token
-                )  # fmt: skip
+                known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
             if not known:
                 raise SinkAheadError(
                     f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"

@@ -93,11 +93,7 @@ def path_of(request: Request) -> str:
 
 
 def dsn() -> str:
-    """Where the pages read.
-
-    Raises:
-        ConfigurationError: Airflow has no such connection, or it names no host or database.
-    """
+    """Where the pages read."""
     try:
         return adapters().postgres_dsn(CONNECTION)
     except ConfigurationError as error:
