@@ -9,13 +9,7 @@ from jinja2 import StrictUndefined, Template
 
 from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator, PublishOperator
 from epochline.airflow.pre_commit import PreCommitOperator, RetryByLedger
-from epochline.airflow.settings import (
-    COMMIT_PATIENCE,
-    PLAN_PATIENCE,
-    PUBLISH_PATIENCE,
-    commit_patience,
-    params,
-)
+from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, PUBLISH_PATIENCE, commit_patience, params
 from epochline.config.resolve import file_settings, resolve_settings
 from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
 from epochline.declare.table import PostgresTable
@@ -64,16 +58,11 @@ def build_dag(pipeline: Pipeline) -> DAG:
             retry_policy=RetryByLedger(pipeline),
         )
         commit = CommitEpochOperator(
-            pipeline=pipeline,
-            task_id="commit_epoch",
-            execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline),
+            pipeline=pipeline, task_id="commit_epoch", execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline)
         )
         # Retries of its own: the restart strategy may allow none, or retry for ever.
         abort = AbortEpochOperator(
-            pipeline=pipeline,
-            task_id="abort_epoch",
-            execution_timeout=timedelta(minutes=5),
-            **_FEW_RETRIES,
+            pipeline=pipeline, task_id="abort_epoch", execution_timeout=timedelta(minutes=5), **_FEW_RETRIES
         )
         for setup in (plan, pre_commit):
             setup.is_setup = True

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from epochline.coordinator.checks import check_admitted
-from epochline.coordinator.group import ConsumerGroup
+from epochline.coordinator.observe import ConsumerGroup
 from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline

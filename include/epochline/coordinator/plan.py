@@ -15,7 +15,6 @@ from epochline.coordinator.checks import (
 )
 from epochline.coordinator.epoch_file import leave_file
 from epochline.coordinator.evidence import pausing_where_behind
-from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import (
     EpochDraft,
     Intent,
@@ -26,7 +25,7 @@ from epochline.coordinator.intent import (
     limit_place,
     write_epoch,
 )
-from epochline.coordinator.observe import SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_turn
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.reasons import keep_plan_error
@@ -94,9 +93,9 @@ def plan(
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
-    planning = _Planning(ledger, source, pipeline, run, request, request.settings or resolve_settings(pipeline))
+    planning = _Planning(pipeline, run, request, request.settings or resolve_settings(pipeline))
     try:
-        return planning.plan(sleep)
+        return planning.plan(ledger, source, sleep)
     except EpochlineError as error:
         keep_plan_error(ledger, pipeline.name, run, error)
         raise
@@ -106,16 +105,14 @@ def plan(
 class _Planning:
     """What one plan is made of and for."""
 
-    ledger: Ledger
-    source: OffsetSource
     pipeline: Pipeline
     run: Run
     request: PlanRequest
     settings: ResolvedSettings
 
-    def plan(self, sleep: Callable[[float], None]) -> Plan:
-        ledger, name, settings = self.ledger, self.pipeline.name, self.settings
-        recovered = recover(ledger, self.source, self.pipeline, self.run, self.request.lease)
+    def plan(self, ledger: Ledger, source: OffsetSource, sleep: Callable[[float], None]) -> Plan:
+        name, settings = self.pipeline.name, self.settings
+        recovered = recover(ledger, source, self.pipeline, self.run, self.request.lease)
         if recovered.resumed is not None:
             return recovered.resumed
         unwritten = leave_file(ledger, name, settings.recorded())
@@ -128,27 +125,30 @@ class _Planning:
         began = time.monotonic()
         for _ in range(_TRIES):
             try:
-                return self.write(recovered.aborted, [*recovered.notes, *unwritten, *soon, *looked], began)
+                notes = [*recovered.notes, *unwritten, *soon, *looked]
+                return self.write(ledger, source, recovered.aborted, notes, began)
             except PlanChangedError as error:
                 last = error
         raise last
 
-    def write(self, aborted: Epoch | None, notes: Sequence[str], began: float) -> Plan:
+    def write(
+        self, ledger: Ledger, source: OffsetSource, aborted: Epoch | None, notes: Sequence[str], began: float
+    ) -> Plan:
         """Look at ledger and Kafka, then write the epoch if the ledger is still as it was seen."""
-        seen = self.look_at_ledger()
-        with pausing_where_behind(self.ledger, self.pipeline.name):
-            group = ConsumerGroup.observe(self.source, self.pipeline, seen.mirror)
+        seen = self.look_at_ledger(ledger)
+        with pausing_where_behind(ledger, self.pipeline.name):
+            group = ConsumerGroup.observe(source, self.pipeline, seen.mirror)
             group.refuse_older()
-        observed = observe_source(self.source, self.pipeline, seen.row, seen.heads, self.request.interval, seen.shown)
+        observed = observe_source(source, self.pipeline, seen.row, seen.heads, self.request.interval, seen.shown)
         notes = [*notes, *seen.left, *group.moved_by_others(seen.heads)]
-        with pausing_where_behind(self.ledger, self.pipeline.name):
-            intent = _NextRanges(self, self.write_origins(seen, observed), observed, group, began)
+        with pausing_where_behind(ledger, self.pipeline.name):
+            intent = _NextRanges(self, self.write_origins(ledger, seen, observed), observed, group, began)
             request = replace(self.request, settings=self.settings)
-            return write_epoch(self.ledger, self.pipeline, self.run, request, intent, aborted, notes)
+            return write_epoch(ledger, self.pipeline, self.run, request, intent, aborted, notes)
 
-    def look_at_ledger(self) -> _Seen:
+    def look_at_ledger(self, ledger: Ledger) -> _Seen:
         name = self.pipeline.name
-        with self.ledger.transaction() as tx:
+        with ledger.transaction() as tx:
             row = tx.epochs.lock_pipeline(name)
             check_admitted(tx, name)
             heads = tuple(tx.chain.heads(name, row.generation))
@@ -156,10 +156,10 @@ class _Planning:
             left = left_due(self.pipeline, tx.receipts.unpublished(name))
             return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=tx.receipts.last_mirror(name))
 
-    def write_origins(self, seen: _Seen, observed: SourceObservation) -> _Seen:
+    def write_origins(self, ledger: Ledger, seen: _Seen, observed: SourceObservation) -> _Seen:
         """Write the missing origins, even if no epoch follows: a startup mode is resolved once."""
         name = self.pipeline.name
-        with self.ledger.transaction() as tx:
+        with ledger.transaction() as tx:
             row = tx.epochs.lock_pipeline(name)
             check_admitted(tx, name)
             _still_as_seen(tx, self.pipeline, row, seen)

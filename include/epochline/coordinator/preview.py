@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from epochline.config.resolve import resolve_settings
 from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
 from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
-from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import PlanRequest, closes_windows
-from epochline.coordinator.observe import SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks
 from epochline.coordinator.recover import refuse_awaiting

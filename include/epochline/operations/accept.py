@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.evidence import Evidence, collect_evidence, mirror, shown_by_group, unknown_to
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.observe import cut_off
+from epochline.coordinator.observe import ConsumerGroup, cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import recorded_state
 from epochline.declare.topic import KafkaTopic

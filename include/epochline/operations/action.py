@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epochline.coordinator.evidence import pausing_where_behind
-from epochline.coordinator.group import ConsumerGroup
+from epochline.coordinator.observe import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError

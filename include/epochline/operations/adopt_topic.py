@@ -7,8 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from epochline.coordinator.evidence import mirror
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.observe import cut_off, former_leaders_ends
+from epochline.coordinator.observe import ConsumerGroup, cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import (
     ActionPreview,

@@ -18,7 +18,7 @@ from epochline.operations.action import (
     refused,
 )
 from epochline.protocol.inputs import moved_clusters
-from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, left_out
+from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out
 from epochline.protocol.planning import SourceView, next_ranges
 
 
@@ -55,24 +55,18 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             return Found(view=view)
         with subject.ledger.transaction() as tx:
             row = tx.epochs.pipeline(subject.name)
-            heads = (
-                [one for one in tx.chain.heads(subject.name, row.generation) if declared.source.keeps(one.tp.topic)]
-                if row
-                else []
-            )
-        limit = declared.source.records_per_epoch
-        inside = [one for one in heads if one.tp.topic not in view.invisible_allowed]
-        ranges = next_ranges(inside, view.partitions, limit=limit)
-        found = source.gaps(ranges) if ranges else {}
-        return Found(
-            view=view,
-            holes=[
-                replace(one, range=hole)
-                for one in ranges
-                if (one.tp.topic, one.tp.partition) in found
-                for hole in found[one.tp.topic, one.tp.partition].holes
-            ],
-        )
+            heads = tx.chain.heads(subject.name, row.generation) if row else ()
+        read = [head for head in heads if declared.source.keeps(head.tp.topic)]
+        inside = [head for head in read if head.tp.topic not in view.invisible_allowed]
+        ranges = next_ranges(inside, view.partitions, limit=declared.source.records_per_epoch)
+        gaps = source.gaps(ranges) if ranges else {}
+        holes = [
+            replace(planned, range=hole)
+            for planned in ranges
+            if (gap := gaps.get((planned.tp.topic, planned.tp.partition))) is not None
+            for hole in gap.holes
+        ]
+        return Found(view=view, holes=holes)
 
     def describe(self, case: Case[DeclareLossParameters, Found]) -> ActionPreview:
         row, unfinished = case.row, case.unfinished
@@ -125,8 +119,19 @@ def declaring_loss(pipeline: str, lost: Mapping[str, OffsetRange]) -> Sequence[s
 
 
 def _lost(case: Case[DeclareLossParameters, Found]) -> list[PlannedRange]:
-    heads = [head for head in case.heads if case.declared.source.keeps(head.tp.topic)]
-    return lost_ranges(heads, case.seen.view)
+    """Offsets between head and log start, for each partition that has any."""
+    views = {partition.tp: partition for partition in case.seen.view.partitions}
+    return [
+        PlannedRange(
+            tp=head.tp,
+            range=OffsetRange(start=head.next_offset, until=views[head.tp].log_start),
+            leader_epoch=views[head.tp].leader_epoch,
+        )
+        for head in case.heads
+        if case.declared.source.keeps(head.tp.topic)
+        and head.tp in views
+        and head.next_offset < views[head.tp].log_start
+    ]
 
 
 def _holes(case: Case[DeclareLossParameters, Found]) -> ActionPreview:
@@ -147,17 +152,3 @@ def _holes(case: Case[DeclareLossParameters, Found]) -> ActionPreview:
         before={},
         after={"holes": [[str(one.tp), one.range.start, one.range.until] for one in new]},
     )
-
-
-def lost_ranges(heads: Sequence[Head], view: SourceView) -> list[PlannedRange]:
-    """Offsets between head and log start, for each partition that has any."""
-    views = {one.tp: one for one in view.partitions}
-    return [
-        PlannedRange(
-            tp=head.tp,
-            range=OffsetRange(start=head.next_offset, until=views[head.tp].log_start),
-            leader_epoch=views[head.tp].leader_epoch,
-        )
-        for head in heads
-        if head.tp in views and head.next_offset < views[head.tp].log_start
-    ]

@@ -138,7 +138,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
         return EpochDraft(
-            kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step, limit_from=place
+            kind=EpochKind.EXTEND_BACK, ranges=_last_ranges(back, step), record_limit=step, limit_from=place
         )
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
@@ -206,13 +206,8 @@ def _pasts(case: Case[ExtendBackParameters, Past], row: PipelineRow) -> list[_Pa
     return pasts
 
 
-def last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
-    """The next epoch on the way back: from each origin towards ``x``, ``step`` offsets in all.
-
-    Args:
-        back: heads, each with the offset that its partition is to begin at in the end.
-        step: most offsets, > 0, shared in proportion to what is left.
-    """
+def _last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
+    """The next epoch: from each origin towards where its partition is to begin in the end, ``step`` offsets in all."""
     left = {head.tp: head.origin - x for head, x in back if x < head.origin}
     if not left:
         return []

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -28,28 +28,25 @@ ASSUMED_RATE = 10_000.0
 """Assumed rows per second of a topic before its first measured epoch."""
 
 
-class LedgerConnections(Protocol):
-    """Connections to the ledger for a topic's publisher."""
-
-    def connection(self) -> AbstractContextManager[Connection]:
-        """Open a separate transaction."""
-
-
 class TopicSink(Sink):
     """Publishes a pipeline's outbox to its topic, after the commit that wrote the outbox like any table.
 
-    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``ledger`` connects to
-    the database with outbox and receipts.
+    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``connect`` opens
+    a transaction of its own in the database with outbox and receipts.
     """
 
     def __init__(
-        self, pipeline: str, outbox: Outbox, settings: Callable[[], Mapping[str, str]], ledger: LedgerConnections
+        self,
+        pipeline: str,
+        outbox: Outbox,
+        settings: Callable[[], Mapping[str, str]],
+        connect: Callable[[], AbstractContextManager[Connection]],
     ) -> None:
         self._pipeline = pipeline
         self._outbox = outbox
         self._topic = outbox.topic
         self._settings = settings
-        self._ledger = ledger
+        self._connect = connect
         self._sending_seconds: float | None = None
 
     def sending_seconds(self) -> float | None:
@@ -91,7 +88,7 @@ class TopicSink(Sink):
         self._check_fits(parts)
         if self._topic.semantics == "at_least_once":
             return {}
-        with self._ledger.connection() as connection:
+        with self._connect() as connection:
             measured = shown_rate(connection, self._pipeline, self._topic.name)
         rate = measured or ASSUMED_RATE
         half = self._topic.transaction_timeout.total_seconds() / 2
@@ -134,7 +131,7 @@ class TopicSink(Sink):
         """
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
-            with self._ledger.connection() as connection, self._measuring():
+            with self._connect() as connection, self._measuring():
                 records = self._records(connection, committable)
                 send_plainly(self._settings(), self._topic.topic, records, self._topic.other_topics)
             return
@@ -149,7 +146,7 @@ class TopicSink(Sink):
                 generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token,
                 reached=committable.reached,
             )  # fmt: skip
-            with self._ledger.connection() as connection, self._measuring():
+            with self._connect() as connection, self._measuring():
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body(), self._topic.other_topics)
@@ -198,7 +195,7 @@ class TopicSink(Sink):
 
     def _marker(self, what: str) -> Marker | None:
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
-        with self._ledger.connection() as connection:
+        with self._connect() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
         marker = last_marker(self._settings(), self._pipeline, self._topic.name)
         _refuse_lost(what, marker, shown)
@@ -208,7 +205,7 @@ class TopicSink(Sink):
         """Read the last marker. Unless it is that of ``token``, check that the ledger knows it."""
         marker = self._marker(what)
         if marker is not None and marker.token != token:
-            with self._ledger.connection() as connection:
+            with self._connect() as connection:
                 known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
             if not known:
                 raise SinkAheadError(
