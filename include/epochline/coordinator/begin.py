@@ -17,7 +17,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
     """Start the epoch's next attempt. A live earlier attempt is fenced first (INV-4).
 
     Returns:
-        The ticket for the attempt's writers, or None if the epoch is sealed or committed and nothing is to be staged.
+        The ticket for the attempt's writers; None if the epoch is sealed or committed.
 
     Raises:
         EpochStateError: the epoch is aborted, or belongs to another run.

@@ -41,11 +41,10 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
 
 
 def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    """Check the declaration, the state, and that PostgreSQL has connections for so many writers, if that is known.
+    """Check the declaration as `check_changes`, the state as `check_states`, and the connections for ``writers``.
 
     Raises:
-        ChangeRefusedError, StateError: as `check_changes` and `check_states`.
-        ConfigurationError: too few connections are free.
+        ConfigurationError: PostgreSQL has too few free connections for so many writers.
     """
     check_changes(tx, pipeline)
     check_states(tx, pipeline)

@@ -59,13 +59,10 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
     If the answer of the commit is lost, the ledger is asked again, under the epoch's row lock.
 
     Raises:
-        EpochStateError: the epoch is PLANNED or ABORTED: there is nothing sealed to commit.
-        EpochAwaitsApprovalError: the epoch waits for an approval.
+        EpochStateError, EpochAwaitsApprovalError: nothing is sealed, or the epoch waits for an approval.
         HeadMovedError: a range does not start at its head; nothing was changed.
         StagingLostError: the sealed rows are gone. The epoch was aborted; a later run reads its range again.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        SourceUnavailableError: Kafka does not say which epoch it was mirrored by; a repeat helps.
-        SinkError: a sink cannot say what it shows.
+        LedgerBehindError, SourceUnavailableError, SinkError: as `evidence.collect_evidence` and `evidence.check_known`.
     """
     try:
         declared, result, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)

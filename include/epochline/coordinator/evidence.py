@@ -49,12 +49,7 @@ def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -
 
 
 def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
-    """Ask the consumer group and the sinks of an epoch; returns the epoch's declaration as well.
-
-    Raises:
-        EpochNotFoundError: the pipeline has no such epoch.
-        SourceUnavailableError, SinkError: as `collect_evidence`.
-    """
+    """Ask, as `collect_evidence`, the consumer group and the sinks of an epoch; also returns its declaration."""
     with ledger.transaction() as tx:
         declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
     return declared, _collect(ledger, source, [declared])
@@ -153,17 +148,14 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
 
 
 def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: bool = False) -> None:
-    """Write the *current* heads to the consumer group. The group is for monitors; losing it loses nothing (INV-8).
+    """Write the *current* heads to the consumer group, unless the declaration has ``mirror=False``.
 
-    An epoch that the ledger does not know is never overwritten: it is evidence that the ledger went back in time. Nor
-    is a group that shows less than was written to it: Kafka went back, and the next plan says so.
+    The group is for monitors; losing it loses nothing (INV-8). An epoch that the ledger does not know is never
+    overwritten: it is evidence that the ledger went back in time. Nor is a group that shows less than was written to
+    it: Kafka went back, and the next plan says so. ``known`` says that an operator decided to replace what it shows.
 
     After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
-    leaves an older epoch behind. No transaction is open while Kafka is asked. Each write has a number, which the ledger
-    keeps before it and confirms after it.
-    Does nothing if the declaration has ``mirror=False``.
-
-    ``known`` says that an operator decided to replace whatever the group shows.
+    leaves an older epoch behind. Each write has a number, which the ledger keeps before it and confirms after it.
     """
     if not pipeline.source.mirror:
         return

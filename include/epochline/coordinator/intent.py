@@ -125,9 +125,7 @@ def write_epoch(
     ledger: Ledger, pipeline: Pipeline, run: Run, request: PlanRequest, intent: Intent, own: Epoch | None,
     notes: Sequence[str],
 ) -> Plan:  # fmt: skip
-    """Reopen the run's own aborted epoch, or write a new one.
-
-    ``own`` is the run's own aborted epoch, if there is one. ``notes`` go into the plan, before those of the intent.
+    """Reopen the run's own aborted epoch ``own``, or write a new one. ``notes`` go into the plan, before the intent's.
 
     Raises:
         PlanChangedError: another run planned or committed meanwhile; trying again helps.

@@ -29,9 +29,8 @@ _SHOWN = 10
 class SourceObservation:
     """Kafka's answers.
 
-    ``startup`` is the result of `observe_startup`. ``leader_epoch_ends`` says where the log of a former leader ends,
-    for heads that were read under one. ``backfill`` has the interval's offsets, if there is an interval. ``cut_off``
-    is what sinks show but the log no longer holds.
+    ``startup`` is the result of `observe_startup`. ``leader_epoch_ends`` says where the logs of former leaders end, for
+    heads that were read under one. ``cut_off`` is what sinks show but the log no longer holds.
     """
 
     view: SourceView

@@ -85,12 +85,10 @@ def plan(
         EpochBusyError: another run stages an epoch now.
         SourceUnavailableError: Kafka does not answer, or a partition has no leader.
         DataLossError: the log is not the one that the heads belong to.
-        TargetError: a target is missing, does not fit, or belongs to another pipeline.
+        TargetError, SinkError: a target is missing, does not fit, or belongs to another pipeline; a sink would refuse.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        KafkaBehindError: the consumer group shows less than was written to it; the pipeline is paused.
-        SinkError: a sink would refuse what is to come.
+        LedgerBehindError, KafkaBehindError: the ledger or Kafka went back in time; the pipeline is paused.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
     planning = _Planning(pipeline, run, request, request.settings or resolve_settings(pipeline))

@@ -37,18 +37,14 @@ class PlanPreview:
 
 
 def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: PlanRequest = _DEFAULTS) -> PlanPreview:
-    """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
+    """Say what the next epoch would read, with the same checks and errors as `plan`; change and pause nothing.
 
     What only a write can check is left to the run: whether a store of files keeps the first of two manifest entries,
-    and whether this user may create the control topic if it is missing.
-
-    Lease, interval and note of the request do not matter.
+    and whether this user may create the control topic if it is missing. Lease, interval and note of the request do not
+    matter.
 
     Raises:
         EpochAwaitsApprovalError: a sealed epoch waits for an approval.
-        LedgerBehindError, KafkaBehindError: as `plan` would; the pipeline is not paused.
-        DataLossError, SourceError, SinkError, StateError, TargetError, ChangeRefusedError, ConfigurationError,
-            PipelinePausedError, PipelineDroppedError: as `plan` would.
     """
     with ledger.transaction() as tx:
         check_admitted(tx, pipeline.name)
@@ -97,10 +93,7 @@ def upcoming_ranges(
 ) -> tuple[PlannedRange, ...]:
     """The ranges that begin at the heads, also while the pipeline is paused or has no targets yet. Changes nothing.
 
-    All ranges together have at most ``record_limit`` offsets.
-
-    Raises:
-        DataLossError, SourceError: as `plan` would.
+    All ranges together have at most ``record_limit`` offsets. Errors are those of `plan`.
     """
     with ledger.transaction() as tx:
         row, heads, shown = _known(tx, pipeline)

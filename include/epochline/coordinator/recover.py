@@ -73,8 +73,7 @@ def recover(
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
         EpochAwaitsApprovalError: the unfinished epoch waits for an approval.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        SourceUnavailableError, SinkError: as `collect_evidence`.
+        LedgerBehindError, SourceUnavailableError, SinkError: as `refuse_behind` and `collect_evidence`.
     """
     name = pipeline.name
     notes: list[str] = []

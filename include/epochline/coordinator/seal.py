@@ -37,21 +37,17 @@ _SHOWN = 10
 def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
     """Declare an attempt's staging complete (pre-commit). Sealing a sealed attempt changes nothing.
 
-    The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing.
-
-    The source is asked after the read whether the log is still the planned one.
+    The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing. The source is
+    asked after the read whether the log is still the planned one.
 
     Raises:
         DataLossError: a topic was made again, or a log truncated, since the epoch was planned; or its log has holes.
-        SourceUnavailableError: Kafka does not answer.
-        EpochFencedError: another attempt, an abort or a recovery took this one's place.
-        EpochStateError: the epoch belongs to another run.
+        EpochFencedError, EpochStateError: another attempt, an abort or a recovery took its place; another run has it.
         SealRefusedError: something is missing or does not balance; the attempt failed.
-        RowsRefusedError: a target refuses rows, and would refuse them again.
-        TargetCodeError: a trigger or another function of a target raised an error.
+        RowsRefusedError, TargetCodeError: a target refuses rows and would again, or its own code raised an error.
         RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
-        SinkError: an external sink cannot be sealed.
+        SourceUnavailableError, SinkError: Kafka does not answer, or an external sink cannot be sealed.
     """
     observed = _observe(ledger, source, ticket)
     with ledger.transaction() as tx:

@@ -26,13 +26,11 @@ SAMPLES = 10
 
 
 def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | None = None) -> Plan:
-    """Write an epoch that reads the ranges of a committed one.
+    """Write an epoch that reads the ranges of a committed one. Errors are those of a plan, and these.
 
     Raises:
         EpochNotFoundError: there is no such epoch.
         ActionRefusedError: the epoch cannot be compared; the message says why.
-        SourceError: Kafka cannot be asked.
-        PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
     recover(subject.ledger, source, declared, run, LEASE)

@@ -106,7 +106,6 @@ def _answer(
     request: Request, dag_id: str, act: Act, given: Given, user: Any, *, status: int = 200, problem: str | None = None,
     reason: str = "",
 ) -> Response:  # fmt: skip
-    """The page of an action with a fresh preview and token, if enough is given for a preview."""
     if not act.is_complete(given):
         read(_is_there(dag_id))
         return _page(request, dag_id, act, given, status=status, problem=problem)

@@ -208,7 +208,6 @@ async def _with_headers(request: Request, answer: RequestResponseEndpoint) -> Re
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """A refusal as a page, or as JSON under ``/api``."""
     if isinstance(error, EpochlineError):
         status, said = 503, str(error)
     elif isinstance(error, StarletteHTTPException):

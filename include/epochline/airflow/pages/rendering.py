@@ -103,14 +103,9 @@ _TEMPLATES.globals.update(runs=quantities.runs, nothing=_NOTHING, outside_airflo
 
 
 def page(template: str, path: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page from a template.
+    """A page from a template. ``path`` is that of the request within the pages, such as ``/pipelines/orders``.
 
-    Args:
-        template: the name of its file.
-        path: of the request within the pages, such as ``/pipelines/orders``; addresses in the page are relative to it,
-            so that a proxy in front of Airflow may add a prefix.
-        status: of the answer.
-        values: for the template.
+    Addresses in the page are relative to the path, so that a proxy in front of Airflow may add a prefix.
     """
     base = "../" * (path.count("/") - 1) or "./"
     now = datetime.now(UTC)
