@@ -56,7 +56,7 @@ EPOCHS = range(1, 26)
 
 
 def failpoints_of_the_sink() -> list[str]:
-    modules = [Path(sinks.__file__).parent / name for name in ("store_probe.py", "files.py")]
+    modules = [Path(sinks.__file__).parent / name for name in ("storage.py", "files.py")]
     calls = [one for path in modules for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)]
     return sorted(ast.literal_eval(one.args[0]) for one in calls if ast.unparse(one.func) == "failpoint")
 
