@@ -341,7 +341,7 @@ def test_an_audit_takes_committed_rows_alone_and_compares_groups(committed: Audi
     assert committed.audit()[:2] == (0, [])
 
     monkeypatch.setattr("epochline.audit.recorded._AT_ONCE", 1)
-    monkeypatch.setattr("epochline.kafka.topic_logs.RecordReader", partial(RecordReader, records=7))
+    monkeypatch.setattr("epochline.kafka.records.RecordReader", partial(RecordReader, records=7))
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset IN (7, 33)")
 
     assert committed.audit()[:2] == (1, [("people", "missing", 0, 7, None), ("people", "missing", 0, 33, None)])

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from epochline.cli import app
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
 from epochline.kafka.feed import FeedReport, feed
-from epochline.kafka.feed_lines import Partitioner, json_record
+from epochline.kafka.outgoing import Partitioner, json_record
 from epochline.local.stack import Stack
 from tests.integration.kafka_topics import make_topic, read_topic
 

@@ -22,8 +22,9 @@ from epochline.failpoints import FailpointError
 from epochline.failpoints.named import KILLED
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_topic, make_control_topic
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.kafka.sending import TransactionalSender, send_plainly
 from tests.armed import armed
 from tests.integration.kafka_topics import (
     admin_of,

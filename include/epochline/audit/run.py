@@ -19,8 +19,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError, EpochNotFoundError
-from epochline.kafka.records import ReadSession
-from epochline.kafka.topic_logs import TopicLogs
+from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
@@ -37,7 +36,7 @@ _NEWEST = 2**62
 
 def audit(
     dsn: str,
-    source: TopicLogs | SourceReader,
+    source: RecordReader | SourceReader,
     pipeline: str,
     reporter: Reporter,
     *,
@@ -101,7 +100,7 @@ def _session(dsn: str) -> Iterator[Connection]:
 
 class _Audit:
     def __init__(
-        self, connection: Connection, source: TopicLogs | SourceReader, pipeline: str, reporter: Reporter
+        self, connection: Connection, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
     ) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)

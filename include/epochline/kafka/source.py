@@ -168,7 +168,7 @@ class KafkaOffsets:
             ]  # fmt: skip
 
     def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
-        """See `epochline.kafka.topic_logs.TopicLogs.held`."""
+        """See `epochline.kafka.records.RecordReader.held`."""
         with self._client() as call:
             return held_logs(topics, call)
 
