@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-from alembic import command
 from psycopg2 import errors, sql
 from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine
@@ -258,11 +257,10 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(sql_of: Execute, 
 
 @pytest.mark.fault("F35")
 def test_a_downgrade_is_refused(sql_of: Execute, postgres_dsn: str) -> None:
-    engine = create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool)
+    with create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool).begin() as connection:
+        assert not migrate.run_migrations(connection, "0001")
 
-    with pytest.raises(RuntimeError, match="forward only"), engine.begin() as connection:
-        command.downgrade(migrate._config(connection), "base")
-
+    assert sql_of("SELECT version_num FROM epochline.alembic_version") == [(migrate.head_revision(),)]
     assert sql_of("SELECT count(*) FROM epochline.committed_range") == [(3,)]
 
 
