@@ -15,7 +15,7 @@ import pytest
 
 from epochline.arrow.cast.casting import Cast, cast_column
 from epochline.arrow.cast.types import column_type, record_schema
-from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.texts import as_text
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import SUPPORTED, Carrier
 from tests.databases import holding
