@@ -7,8 +7,8 @@ from epochline.declare.event_time import PartitionTime
 from epochline.postgres.ledger.rows import offsets, partition, range_values
 from epochline.postgres.queries.statements import InTransaction, change
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
+from epochline.protocol.planning import LogEnd
 
 _NO_TIME = PartitionTime()
 
