@@ -22,12 +22,12 @@ from epochline.config.kafka import travelling_settings
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import InputCutError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.queries.named import statement
 from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
-from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions, ship
 from epochline.spark.session import cores
 
