@@ -13,7 +13,7 @@ import pytest
 from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable
 from epochline.coordinator import LEASE, begin, plan, preview
 from epochline.errors import DataLossError, SourceUnavailableError
-from epochline.failpoints.named import KILLED, NAMED
+from epochline.failpoints import KILLED, NAMED
 from epochline.kafka import source as kafka_source
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
