@@ -92,24 +92,23 @@ def _counts(tally: TopicComparison) -> str:
 
 
 def _show(tally: TopicComparison) -> None:
-    levels = list(tally.seen.values())
     hidden = tally.hidden
-    columns = ["partition", "start", "end", *(str(level.isolation) for level in levels)]
+    columns = ["partition", "start", "end", *map(str, tally.seen)]
     rows: list[list[Any]] = [
-        [str(partition), start, tally.ends[partition], *(level.records[partition] for level in levels)]
+        [str(partition), start, tally.ends[partition], *(seen.records[partition] for seen in tally.seen.values())]
         for partition, start in tally.starts.items()
     ]
-    total: list[Any] = ["all", None, None, *(level.total for level in levels)]
+    total: list[Any] = ["all", None, None, *(seen.total for seen in tally.seen.values())]
     if hidden is not None:
         columns += ["aborted", "undecided"]
         rows = [[*row, one.aborted, one.undecided] for row, one in zip(rows, hidden.values(), strict=True)]
         total += [sum(one.aborted for one in hidden.values()), sum(one.undecided for one in hidden.values())]
     printing.table(columns, [*rows, total])
-    for level in levels:
+    for isolation, seen in tally.seen.items():
         printing.say(
-            f"{level.isolation}: {counted(level.distinct_values, 'distinct value')},"
-            f" {counted(level.distinct_keys, 'distinct key')} ({counted(level.keyless, 'record')} without key),"
-            f" {counted(level.repeats, 'repeat')}"
+            f"{isolation}: {counted(seen.distinct_values, 'distinct value')},"
+            f" {counted(seen.distinct_keys, 'distinct key')} ({counted(seen.keyless, 'record')} without key),"
+            f" {counted(seen.repeats, 'repeat')}"
         )
 
 
