@@ -50,13 +50,24 @@ LookUp = Callable[[K], Awaitable[Ended]]
 
 
 class KeyedLookup(ABC, Generic[K, V]):
-    """Looks keys up, ``concurrency`` at a time. Its event loop runs in the thread that iterates over the answers.
+    """Looks keys up, and answers every key within the time-out. Its event loop runs in the thread that iterates.
+
+    Create a look-up at the top level of the module with the pipeline's functions. It is shipped to the executors with
+    them. It connects at the first look-up, keeps its connections between batches, and closes them when it is garbage
+    collected.
 
     Args:
-        unavailable: errors of a look-up that mean that the store cannot be reached.
-        arguments: all arguments of the constructor, with which a copy is made on an executor.
+        concurrency: how many look-ups run at once.
+        timeout: of each look-up, including the wait for a connection.
+        ordered: whether `each` yields answers in the order of the keys, or as they come.
+        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
+            returns becomes the value of the answer.
+
+    Raises `DeclarationError` if ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
+    # ``arguments`` are all arguments of the constructor: a copy is made with them on an executor. Errors of a look-up
+    # that are ``unavailable`` mean that the store cannot be reached.
     def __init__(self, *, unavailable: tuple[type[Exception], ...], arguments: dict[str, Any]) -> None:
         kind = type(self).__name__
         if arguments["concurrency"] < 1:

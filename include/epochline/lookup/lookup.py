@@ -26,10 +26,7 @@ _TIMED_OUT: Ended = (Outcome.TIMED_OUT, None, None)
 
 
 class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up through one asynchronous client, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions, as a `Lookup`. It opens its client at the
-    first look-up, keeps it between batches, and closes it when it is garbage collected. It starts no thread.
+    """Looks keys up through one asynchronous client, without a thread; see `KeyedLookup` for the other arguments.
 
     A look-up that timed out is cancelled. The client decides what happens to its connection.
 
@@ -37,14 +34,7 @@ class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
         fetch: takes the client and a key and returns the value, or None for an unknown key. It must only read.
         connect: makes the client. The client limits its own connections, and may open them later.
         close: closes the client.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         unavailable: exceptions of ``fetch`` that mean that the store cannot be reached.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out. What it returns becomes the value of the answer.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -107,11 +97,7 @@ def _close_client(loop: asyncio.AbstractEventLoop, close: Callable[[C], Awaitabl
 
 
 class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up in threads, each look-up on its own connection, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions. It is shipped to the executors with them
-    and opens its first connection at the first look-up. It keeps connections between batches and closes them when it
-    is garbage collected.
+    """Looks keys up in threads, each look-up on its own connection; see `KeyedLookup` for the other arguments.
 
     A look-up that raises on a connection that was used before is tried once more on a new connection, because the old
     one may have broken while it was idle. The connection of a look-up that failed or timed out is closed.
@@ -125,17 +111,9 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             in threads, and it must only read, because it may be called twice for a key.
         connect: opens a connection.
         close: closes a connection.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         pool: the limits of the connection pool. With fewer connections than ``concurrency``, look-ups wait for one.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
-            returns becomes the value of the answer.
         cancel: interrupts what a connection does, such as psycopg2's ``connection.cancel``. It is called from another
             thread after a time-out.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
