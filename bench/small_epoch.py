@@ -231,7 +231,7 @@ def section(rounds: int, idle: int) -> str:
     floor = first + statistics.median(found.times[EMPTY_JOB])
     submitted = statistics.median(found.times[SUBMITTED])
     phases = [[name, *(f"{abs(one):.1f}" for one in seconds)] for name, seconds in found.phases.items()]
-    idle = {**found.idle, "all": sum(found.idle.values())}
+    cores = {**found.idle, "all": sum(found.idle.values())}
     lines = [
         f"An epoch of {RECORDS:,} records into one table; {rounds} rounds.",
         measured_by("bench.small_epoch"),
@@ -247,7 +247,7 @@ def section(rounds: int, idle: int) -> str:
         "",
         *table(
             ["part of the idle stack", "percent of one core"],
-            [[part, f"{100 * share:.1f}"] for part, share in idle.items()],
+            [[part, f"{100 * share:.1f}"] for part, share in cores.items()],
         ),
     ]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ import pytest
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import arrow_type, column_type
-from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.texts import as_text
 
 CASES: dict[str, list[Any]] = {
     "boolean": [True, False],

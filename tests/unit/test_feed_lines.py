@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from epochline.kafka.outgoing import Outgoing, json_record, plain_record
 
-NEWEST_MS = 2**63 - 1
-
 
 @pytest.mark.parametrize("line", [b"", b"{}", b" a\r", b"\xff\x00"])
 def test_a_plain_line_is_a_value_byte_for_byte(line: bytes) -> None:

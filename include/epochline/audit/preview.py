@@ -20,15 +20,11 @@ def preview_ranges(
 ) -> ParsedRecords:
     """Read ranges, in Kafka as a ``read_committed`` consumer without a group, and parse records as an epoch would.
 
-    Args:
-        pipeline: the declaration.
-        source: its source, as `epochline.sinks.adapters.Adapters.records` gives it.
-        ranges: what to read.
+    ``source`` is as `epochline.sinks.adapters.Adapters.records` gives it.
 
     Raises:
         DeclarationError: a function that the declaration names cannot be imported.
-        EpochlineError: the parse broke its contract, or the source does not answer, refuses, or lost offsets of a
-            range.
+        EpochlineError: the parse broke its contract, or the source does not answer, refuses, or lost offsets.
     """
     parser = RecordParser(pipeline)
     with source.session() as session:

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.client import SOURCE, Reports, call_in_turns, new_consumer, partitions_of
-from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import OffsetRange
+from epochline.protocol.planning import HeldLog
 
 RECORDS, BYTES = 10_000, 16 * 1024 * 1024
 """Where a batch ends by default."""

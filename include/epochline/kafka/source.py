@@ -22,10 +22,9 @@ from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka import topics
 from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import HeldLog, LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import HeldLog, LogEnd, PartitionView, SourceView
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -90,14 +90,9 @@ class Adapters(Connections):
             yield watched_source(source)
 
     def records(self, source: OneSource, patience: float = 120) -> RecordReader | SourceReader:
-        """The records of a source, for audits and previews.
+        """The records of a source, for audits and previews; `ConfigurationError` if there is no such connection.
 
-        Args:
-            source: as it is declared.
-            patience: how long a read waits for Kafka's next record, in seconds.
-
-        Raises:
-            ConfigurationError: there is no such connection.
+        ``patience`` is how many seconds a read waits for Kafka's next record.
         """
         from epochline.declare.source import CustomSource
 
