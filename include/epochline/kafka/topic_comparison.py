@@ -145,8 +145,10 @@ class _Level:
     def read(self, until: Mapping[int, int]) -> Iterator[tuple[int, int]]:
         """Read on. Yields, for some records at a time, their number and the number of offsets passed."""
         for partition, end in until.items():
+            if self.ends[partition] == end:
+                continue
             left = OffsetRange(start=self.ends[partition], until=end)
-            for columns in self._session.read(self._topic, partition, left) if len(left) else ():
+            for columns in self._session.read(self._topic, partition, left):
                 self._count(partition, columns)
                 yield len(columns["offset"]), self._pass(partition, columns["offset"][-1] + 1)
             yield 0, self._pass(partition, end)
