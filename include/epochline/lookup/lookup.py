@@ -151,8 +151,8 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             loop.close()
 
     async def _look_up(self, threads: _Threads, key: K) -> Ended:
-        request: _Request[C] = _Request()
-        threads.run(partial(_serve, request, self._fetch, key, self._pool, self._max_wait, self.timeout))
+        request = _Request(self._fetch, key, self._pool, self._max_wait, self.timeout)
+        threads.run(request.serve)
         try:
             await asyncio.wait({asyncio.wrap_future(request.ended)}, timeout=self.timeout.total_seconds())
         finally:
@@ -199,55 +199,54 @@ class _Threads:
 
 
 @dataclass(slots=True, eq=False)
-class _Request(Generic[C]):
+class _Request(Generic[K, C]):
     """One look-up in a thread. Either the thread or the deadline settles it, whichever comes first."""
 
+    fetch: Callable[[C, K], Any]
+    key: K
+    pool: Pool[C]
+    max_wait: timedelta
+    timeout: timedelta
     ended: Future[Ended] = field(default_factory=Future)
     """The thread sets it; the deadline cancels it."""
     connection: C | None = None
     """The connection that runs the look-up, or ran it when the request was settled."""
 
+    def serve(self) -> bool:
+        """Look the key up in this thread. Returns False if the deadline settled the request first."""
+        ended = self._looked_up()
+        in_time = self.ended.set_running_or_notify_cancel()
+        connection = self.connection
+        # Given back before the answer is, so that the next look-up finds it.
+        kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and self.pool.give(connection)
+        if in_time:
+            self.ended.set_result(ended)
+        if connection is not None and not kept:
+            # Last, because closing may take long.
+            self.pool.drop(connection)
+        return in_time
 
-def _serve(
-    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
-) -> bool:
-    """Look the key up in this thread. Returns False if the deadline settled the request first."""
-    ended = _looked_up(request, fetch, key, pool, max_wait, timeout)
-    in_time = request.ended.set_running_or_notify_cancel()
-    connection = request.connection
-    # Given back before the answer is, so that the next look-up finds it.
-    kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and pool.give(connection)
-    if in_time:
-        request.ended.set_result(ended)
-    if connection is not None and not kept:
-        # Last, because closing may take long.
-        pool.drop(connection)
-    return in_time
-
-
-def _looked_up(
-    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
-) -> Ended:
-    try:
-        connection, used = pool.take(time.monotonic() + min(max_wait, timeout).total_seconds())
-    except PoolExhaustedError as error:
-        return (Outcome.FAILED, None, error) if max_wait < timeout else _TIMED_OUT
-    except Exception as error:
-        return Outcome.FAILED, None, UnreachableError(error)
-    request.connection = connection
-    while not request.ended.cancelled():
+    def _looked_up(self) -> Ended:
         try:
-            return Outcome.ANSWERED, fetch(connection, key), None
-        except Exception as error:
-            if not used or request.ended.cancelled():
-                return Outcome.FAILED, None, error
-        # An idle connection may have broken, or the store refuses the key. A new connection shows which.
-        request.connection, used = None, False
-        try:
-            request.connection = connection = pool.replace(connection)
+            connection, used = self.pool.take(time.monotonic() + min(self.max_wait, self.timeout).total_seconds())
+        except PoolExhaustedError as error:
+            return (Outcome.FAILED, None, error) if self.max_wait < self.timeout else _TIMED_OUT
         except Exception as error:
             return Outcome.FAILED, None, UnreachableError(error)
-    return _TIMED_OUT
+        self.connection = connection
+        while not self.ended.cancelled():
+            try:
+                return Outcome.ANSWERED, self.fetch(connection, self.key), None
+            except Exception as error:
+                if not used or self.ended.cancelled():
+                    return Outcome.FAILED, None, error
+            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
+            self.connection, used = None, False
+            try:
+                self.connection = connection = self.pool.replace(connection)
+            except Exception as error:
+                return Outcome.FAILED, None, UnreachableError(error)
+        return _TIMED_OUT
 
 
 def _quietly(function: Callable[[C], object], connection: C) -> None:
