@@ -80,7 +80,7 @@ class _InDriver:
         return [children.apply(at) for at in range(children.size())]
 
     def form(self, plan: Plan) -> Hashable:
-        # Without the numbers of columns, which differ between equal plans. An object of the JVM is compared there.
+        # Without the numbers of columns, which differ between equal plans. The JVM hashes and compares it.
         canonical: Hashable = plan.canonicalized()
         return canonical
 
