@@ -132,7 +132,7 @@ def _codes_in(outer: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(one)
 
 
-LIVE = "insert_part insert_parse_part insert_manifest end_job record_error"
+LIVE = "insert_part insert_manifest end_job record_error"
 """The statements of a job that ask whether its attempt is live."""
 
 MUTANTS = (
