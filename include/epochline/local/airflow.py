@@ -17,9 +17,8 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.class_archive import class_options
-from epochline.local.home import Home, project_root, write_private
+from epochline.local.home import LOOPBACK, Home, Ports, project_root, write_private
 from epochline.local.kafka import Kafka
-from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.postgres import Postgres, client_environment
 from epochline.local.process import Daemon, Part, shipped_settings
 from epochline.local.spark import Spark, task_environment
@@ -192,24 +191,21 @@ class Airflow(Part):
     def _connections(self) -> dict[str, str]:
         secret = credentials.require(self._home)
         postgres = {"conn_type": "postgres", "host": LOOPBACK, "port": self._postgres.port, "schema": "epochline"}
-        owner = {**postgres, "login": "epochline", "password": secret.epochline}
-        writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
-        reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
-        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self._kafka.bootstrap_servers}}
-        spark = {
-            "conn_type": "spark_connect", "host": "localhost", "port": self._spark.port, "password": secret.spark_token,
-            "extra": {"cores": self._spark.cores},
+        connections = {
+            "EPOCHLINE_POSTGRES": {**postgres, "login": "epochline", "password": secret.epochline},
+            "EPOCHLINE_WRITER": {**postgres, "login": credentials.JOB, "password": secret.epochline_job},
+            "EPOCHLINE_READER": {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer},
+            "EPOCHLINE_KAFKA": {
+                "conn_type": "kafka", "extra": {"bootstrap.servers": self._kafka.bootstrap_servers},
+            },
+            "SPARK_DEFAULT": {
+                "conn_type": "spark_connect", "host": "localhost", "port": self._spark.port,
+                "password": secret.spark_token, "extra": {"cores": self._spark.cores},
+            },
+            "SPARK_SUBMIT": {"conn_type": "spark", "host": self._spark.driver_master},
         }  # fmt: skip
         # As JSON, because `local[2]` is not a valid host in a URI.
-        submit = {"conn_type": "spark", "host": self._spark.driver_master}
-        return {
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
-            "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
-            "AIRFLOW_CONN_EPOCHLINE_READER": json.dumps(reader),
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-            "AIRFLOW_CONN_SPARK_SUBMIT": json.dumps(submit),
-        }
+        return {f"AIRFLOW_CONN_{name}": json.dumps(connection) for name, connection in connections.items()}
 
     def _of_tasks(self) -> dict[str, str]:
         binaries = Path(sys.executable).parent

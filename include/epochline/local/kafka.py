@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import Home, write_private
+from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.jars import KAFKA, JarSet, find_java
-from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server, java_environment
 
 if TYPE_CHECKING:

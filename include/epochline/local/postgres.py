@@ -21,8 +21,7 @@ from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
-from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.process import Server
 
 SUPERUSER = "postgres"

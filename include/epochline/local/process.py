@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import psutil
 
 from epochline.errors import StackError
-from epochline.local.home import Home, wait_until, write_private
-from epochline.local.ports import Ports, is_listening
+from epochline.local.home import Home, Ports, is_listening, wait_until, write_private
 
 PART_VARIABLE = "EPOCHLINE_STACK_PART"
 
