@@ -94,7 +94,8 @@ def _time(at: datetime) -> str:
 
 
 def _path(rng: Random) -> str:
-    path = f"/{rng.choice(_WORDS['folders'])}/{rng.choice(_WORDS['names'])}-{rng.randrange(100_000)}{rng.choice(_WORDS['endings'])}"
+    folder, name = rng.choice(_WORDS["folders"]), rng.choice(_WORDS["names"])
+    path = f"/{folder}/{name}-{rng.randrange(100_000)}{rng.choice(_WORDS['endings'])}"
     if rng.random() < 0.3:
         path += f"?page={rng.randrange(1000)}&q=%E2%82%AC{rng.randrange(100_000)}"
     return path
