@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -171,7 +171,7 @@ class Postgres(Server):
         if (closed := super().health()) is not None:
             return closed
         try:
-            with self._superuser() as connection, connection.cursor() as cursor:
+            with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT pg_is_in_recovery()")
         except psycopg2.Error as error:
             return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
@@ -179,9 +179,6 @@ class Postgres(Server):
 
     def _password(self, role: str) -> str:
         return str(getattr(credentials.require(self._home), role))
-
-    def _superuser(self) -> AbstractContextManager[extensions.connection]:
-        return _connected(self.superuser_dsn)
 
     def _init(self, account: Account) -> None:
         draft = self.folder / "data.new"
@@ -213,7 +210,7 @@ class Postgres(Server):
             account.own(self.data / name)
 
     def _provision(self) -> None:
-        with self._superuser() as connection, connection.cursor() as cursor:
+        with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
             for name in DATABASES:
                 self._make_login(cursor, name)
                 cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
@@ -225,7 +222,7 @@ class Postgres(Server):
 
     def make_database(self, name: str) -> None:
         """Create an empty database that belongs to the ledger's login. An existing one is dropped first."""
-        with self._superuser() as connection, connection.cursor() as cursor:
+        with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
             database = sql.Identifier(name)
             cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
             cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(database))
