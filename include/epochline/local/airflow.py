@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from epochline.local.class_archive import class_options
 from epochline.local.home import LOOPBACK, Home, Ports, project_root, write_private
 from epochline.local.kafka import Kafka
 from epochline.local.postgres import Postgres, client_environment
-from epochline.local.process import Daemon, Part, shipped_settings
+from epochline.local.process import Part, shipped_settings
 from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 
@@ -51,11 +50,7 @@ class Airflow(Part):
         dags_folder: Path | None,
         extra_pythonpath: Sequence[Path],
     ) -> None:
-        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        names = [f"airflow-{name}" for name in _PROCESSES]
-        super().__init__(
-            home, ports, *(Daemon(home, name, stop_signals=signals, idle=_is_idle_worker) for name in names)
-        )
+        super().__init__(home, ports, *(f"airflow-{name}" for name in _PROCESSES))
         self._postgres, self._kafka, self._spark = postgres, kafka, spark
         self._config = config
         self._dags_folder = dags_folder or project_root() / "dags"
@@ -121,7 +116,7 @@ class Airflow(Part):
                     raise StackError(f"{daemon.name} ended while starting. {daemon.log_tail()}")
             missing = self.health()
             scheduler = self.daemons["scheduler"]
-            if missing == SILENT_SCHEDULER and (pid := scheduler.pid) is not None and _runs_no_task(pid):
+            if missing == SILENT_SCHEDULER and (pid := scheduler.pid) is not None and self._runs_no_task(pid):
                 scheduler.stop()
                 self.start()
             return missing
@@ -155,6 +150,17 @@ class Airflow(Part):
                 f" {' | '.join(answer.stderr.splitlines()[-2:])}. Run `epochline up` to try again."
             )
         write_private(done, self.version())
+
+    def _runs_no_task(self, scheduler: int) -> bool:
+        """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
+        with suppress(psutil.NoSuchProcess):
+            workers = psutil.Process(scheduler).children()
+            return all(worker.status() == psutil.STATUS_ZOMBIE or self._is_idle(worker) for worker in workers)
+        return False
+
+    def _is_idle(self, process: psutil.Process) -> bool:
+        """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
+        return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]
 
     def write_password_file(self) -> None:
         """Write the administrator's password, which Airflow would else make up and print; other users keep theirs."""
@@ -223,16 +229,3 @@ class Airflow(Part):
             "no_proxy": direct,
             **client_environment(self._postgres),
         }
-
-
-def _runs_no_task(scheduler: int) -> bool:
-    """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
-    with suppress(psutil.NoSuchProcess):
-        workers = psutil.Process(scheduler).children()
-        return all(worker.status() == psutil.STATUS_ZOMBIE or _is_idle_worker(worker) for worker in workers)
-    return False
-
-
-def _is_idle_worker(process: psutil.Process) -> bool:
-    """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
-    return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]

@@ -3,13 +3,13 @@
 import logging
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import LOOPBACK, Home, Ports, write_private
+from epochline.local.home import LOOPBACK, write_private
 from epochline.local.jars import KAFKA, JarSet, find_java
 from epochline.local.process import Server, java_environment
 
@@ -21,12 +21,7 @@ class Kafka(Server):
     """The Kafka broker of one home."""
 
     name = "kafka"
-
-    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            home, ports, settings,
-            stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)),
-        )  # fmt: skip
+    stop_signals = ((signal.SIGTERM, 30), (signal.SIGKILL, 5))
 
     @property
     def bootstrap_servers(self) -> str:

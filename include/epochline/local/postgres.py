@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import psycopg2
 from psycopg2 import extensions, sql
 
@@ -21,7 +22,7 @@ from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
-from epochline.local.home import LOOPBACK, Home, Ports, write_private
+from epochline.local.home import LOOPBACK, write_private
 from epochline.local.process import Server
 
 SUPERUSER = "postgres"
@@ -101,18 +102,17 @@ class Postgres(Server):
     """The PostgreSQL server of one home."""
 
     name = "postgres"
+    # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
+    stop_signals = ((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5))
 
-    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            home,
-            ports,
-            settings,
-            # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
-            stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
-            # Every backend starts its own session and overwrites its environment.
-            owns=lambda process: process.name() == "postgres" and Path(process.cwd()) == self.data,
-        )
-        self.data = self.folder / "data"
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.folder / "data"
+
+    def _owns(self, process: psutil.Process) -> bool:
+        # Every backend starts its own session and overwrites its environment.
+        return process.name() == "postgres" and Path(process.cwd()) == self.data
 
     @property
     def superuser_dsn(self) -> str:

@@ -9,7 +9,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -43,8 +42,7 @@ class SparkCluster(Part):
     name = "spark_master"
 
     def __init__(self, home: Home, ports: Ports) -> None:
-        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        super().__init__(home, ports, *(Daemon(home, name, stop_signals=signals) for name in (*WORKERS, _MASTER)))
+        super().__init__(home, ports, *WORKERS, _MASTER)
         self.folder = home.path("spark-cluster")
 
     @property
@@ -193,8 +191,7 @@ class Spark(Server):
     def __init__(
         self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None, extra_pythonpath: Sequence[Path] = ()
     ) -> None:
-        stop_signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        super().__init__(home, ports, settings, stop_signals=stop_signals)
+        super().__init__(home, ports, settings)
         self._extra_pythonpath = extra_pythonpath
         self.cluster = SparkCluster(home, ports)
 
