@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -94,21 +95,21 @@ class SparkCluster(Part):
             # Of the executors; a worker overrides a driver's spark.local.dir.
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
         }
-        daemon = self.daemons[_MASTER]
-        if daemon.pid is None:
-            daemon.start(
-                [*_program("master.Master", settings), "--port", str(self.port)],
-                environment=environment, cwd=self.folder,
-            )  # fmt: skip
-        # A worker that finds no master asks again only after some ten seconds.
-        daemon.wait_ready(self.health, 60)
-        for name in WORKERS:
+
+        def launch(name: str, program: str, *arguments: str) -> None:
             if self.daemons[name].pid is None:
-                self.daemons[name].start(
-                    [*_program("worker.Worker", settings), "--cores", str(4 * cores), "--memory", "8g",
-                     "--work-dir", str(self.folder / name), self.master],
-                    environment=environment, cwd=self.folder,
-                )  # fmt: skip
+                command = [
+                    str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}",
+                    "--properties-file", str(settings), "--host", LOOPBACK, "--webui-port", "0", *arguments,
+                ]  # fmt: skip
+                self.daemons[name].start(command, environment=environment, cwd=self.folder)
+
+        launch(_MASTER, "master.Master", "--port", str(self.port))
+        # A worker that finds no master asks again only after some ten seconds.
+        self.daemons[_MASTER].wait_ready(self.health, 60)
+        for name in WORKERS:
+            room = ("--cores", str(4 * cores), "--memory", "8g")
+            launch(name, "worker.Worker", *room, "--work-dir", str(self.folder / name), self.master)
         # A driver that comes before the second worker would take both of its executors on the first one.
         for name in WORKERS:
             self.daemons[name].wait_ready(partial(self._missing, name), 60)
@@ -118,17 +119,17 @@ class SparkCluster(Part):
 
         A new worker connects to the master. A master that was started again connects to the workers that it knew.
         """
-        of_master = {connection.laddr.port for connection in self._connections(_MASTER)}
-        remote = (connection.raddr for connection in self._connections(worker))
+
+        def connections(name: str) -> Sequence[Any]:
+            pid = self.daemons[name].pid
+            with suppress(psutil.NoSuchProcess):
+                return [] if pid is None else psutil.Process(pid).net_connections("tcp")
+            return []
+
+        of_master = {connection.laddr.port for connection in connections(_MASTER)}
+        remote = (connection.raddr for connection in connections(worker))
         connected = any(address and address.port in of_master for address in remote)
         return None if connected else "it has not reached the master"
-
-    def _connections(self, name: str) -> Sequence[Any]:
-        pid = self.daemons[name].pid
-        try:
-            return [] if pid is None else psutil.Process(pid).net_connections("tcp")
-        except psutil.NoSuchProcess:
-            return []
 
     def health(self) -> str | None:
         """None if the master listens; else what is wrong."""
@@ -170,13 +171,6 @@ def write_conf(path: Path, settings: Mapping[str, str]) -> Path:
     """Write a properties file of Spark that only its owner can read."""
     write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
     return path
-
-
-def _program(name: str, settings: Path) -> list[str]:
-    return [
-        str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}",
-        "--properties-file", str(settings), "--host", LOOPBACK, "--webui-port", "0",
-    ]  # fmt: skip
 
 
 POOLS = project_root() / "include" / "docker" / "spark-pools.xml"
