@@ -16,8 +16,8 @@ from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.staging import StagingWriter
 from epochline.testing import FakeKafka

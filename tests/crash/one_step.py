@@ -16,12 +16,12 @@ from epochline.cli.connections import adapters
 from epochline.coordinator import LEASE, Plan, renew
 from epochline.failpoints import named, watched
 from epochline.ports import OffsetSource
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.parts import Part
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.spark import job
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.functions import ship_functions
 from epochline.spark.part_rows import DIGEST, sink_order
 from epochline.spark.source import claim_reader

@@ -14,13 +14,13 @@ from epochline.config.connections import Connection
 from epochline.coordinator import CommitResult, Plan, PlanOutcome
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.sources.reading import SourceReader
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.source import claim_reader
 from epochline.spark.staging import StagingWriter

@@ -12,11 +12,11 @@ from itertools import chain
 from epochline.coordinator import PlanOutcome
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.staging import StagingWriter
 from tests.driver import Driver

@@ -40,14 +40,6 @@ def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path,
         discovery.find("a_broken", tmp_path)
 
 
-def test_a_name_that_is_declared_twice_is_no_pipeline(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(GOOD.format(name="same", topic="t"))
-    (tmp_path / "two.py").write_text(GOOD.format(name="same", topic="other"))
-
-    with pytest.raises(DeclarationError, match=r"two.py: pipeline 'same' is declared twice"):
-        discovery.find("same", tmp_path)
-
-
 def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
     """What a server without tables answers."""
     return {name: [name] for name in found}, {}

@@ -8,8 +8,7 @@ from epochline.cli import database
 from epochline.cli.database import Row, Session
 from epochline.coordinator.checks import check_same_cluster
 from epochline.coordinator.evidence import refuse_unknown
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.observe import former_leaders_ends
+from epochline.coordinator.observe import ConsumerGroup, former_leaders_ends
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError
 from epochline.ports import OffsetSource, PipelineRow

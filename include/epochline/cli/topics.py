@@ -25,7 +25,7 @@ from epochline.cli import connections, printing
 from epochline.cli.options import AsJson
 from epochline.config.connections import KAFKA
 from epochline.errors import StackError
-from epochline.kafka.feed_lines import Partitioner, json_record, plain_record
+from epochline.kafka.outgoing import Partitioner, json_record, plain_record
 from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 

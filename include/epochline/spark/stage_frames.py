@@ -21,18 +21,17 @@ from epochline.config.registry import Registries
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, STAGED_LINEAGE
 from epochline.declare.event_time import TimeStanding
-from epochline.declare.functions import load_function
 from epochline.declare.names import QUARANTINE, order_column
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.specs import OutboxSpec, SinkSpec
+from epochline.declare.specs import OutboxSpec, SinkSpec, load_function
 from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
+from epochline.postgres.ledger.attempt_plan import AttemptPlan
 from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.balances import add_up
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.attempt_plan import AttemptPlan
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common
 from epochline.spark.parse_frame import (

@@ -15,12 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.declare.columns import END, START, ColumnType, parse_type
-from epochline.declare.functions import load_function
 from epochline.declare.names import split_table
+from epochline.declare.specs import load_function
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.connection import transaction
 from epochline.spark.parse_frame import quoted, spark_schema
 
 _KEYS_AT_ONCE = 1000

@@ -137,9 +137,9 @@ class FedLogs:
         return records
 
     def _ends(self) -> dict[int, int]:
-        from epochline.kafka.topic_logs import TopicLogs
+        from epochline.kafka.records import RecordReader
 
-        logs = TopicLogs({"bootstrap.servers": self._bootstrap}).held([self._topic])
+        logs = RecordReader({"bootstrap.servers": self._bootstrap}).held([self._topic])
         return {partition: log.end for (_, partition), log in logs.items()}
 
     def _read(self) -> list[FedLog]:

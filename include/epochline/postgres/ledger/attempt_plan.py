@@ -11,6 +11,7 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.queries.named import statement
 from epochline.postgres.targets.columns import with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
@@ -18,7 +19,6 @@ from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.connection import transaction
 
 _READER = "epochline:plan"
 
