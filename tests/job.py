@@ -29,7 +29,7 @@ def write_parts(writer: StagingWriter, parts: Iterable[Iterator[pa.RecordBatch]]
 def write_as_spark(writer: StagingWriter, parts: Iterable[Iterator[pa.RecordBatch]]) -> None:
     """What the Spark job does: the parts, the manifests, the end mark."""
     write_parts(writer, parts)
-    ticket, dsn = writer.order.ticket, writer.order.dsn
+    ticket, dsn = writer.ticket, writer.dsn
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         assert end_job(cursor, ticket.attempt_id)
 

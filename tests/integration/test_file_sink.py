@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from epochline import sinks
 from epochline.declare.external import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED
 from epochline.protocol.sink import WrittenPart
 from epochline.sinks.file_manifest import CommittedEpoch, committed_files
 from epochline.sinks.file_part import FilePart

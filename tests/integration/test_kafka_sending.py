@@ -18,8 +18,7 @@ from epochline import Bytes
 from epochline.config.kafka import SERVERS, broker_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
-from epochline.failpoints import FailpointError
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED, FailpointError
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing

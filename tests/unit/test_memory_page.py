@@ -6,8 +6,7 @@ from pathlib import Path
 from epochline import KafkaSource
 from epochline.kafka.records import BYTES, RECORDS
 from epochline.local.process import shipped_settings
-from epochline.spark import job
-from epochline.spark.session import MEMORY_SETTINGS, SHUFFLES
+from epochline.spark.session import DEFAULTS, MEMORY_SETTINGS, SHUFFLES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "memory.md").read_text()
@@ -21,7 +20,7 @@ def test_the_page_explains_the_settings_that_a_job_logs() -> None:
 
 def test_the_values_of_the_page_are_those_that_the_code_sets() -> None:
     """B2."""
-    for name, value in job._DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         assert VALUES[name].startswith(f"`{value}`")
     assert VALUES[SHUFFLES] == "twice the cores"
     assert VALUES["records_per_epoch"] == f"{KafkaSource(topics='t').records_per_epoch:,}"

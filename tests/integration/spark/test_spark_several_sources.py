@@ -12,7 +12,7 @@ import pytest
 
 from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable
 from epochline.coordinator import LEASE, begin
-from epochline.failpoints.named import KILLED, NAMED
+from epochline.failpoints import KILLED, NAMED
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.operations import Request
