@@ -20,8 +20,8 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.staging import StagingWriter
-from epochline.testing import FakeKafka
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000

@@ -24,9 +24,9 @@ from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order
 from epochline.spark.source import claim_reader
 from epochline.spark.staging import StagingWriter
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 from tests.reading import range_batch
 

@@ -46,9 +46,9 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
 from tests.contract.worlds import PostgresWriter, orders, rows_of, seen_in
+from tests.in_memory.kafka import FakeKafka
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
 RUNS = ("A", "B", "C")

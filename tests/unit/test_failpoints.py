@@ -17,8 +17,8 @@ from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
 from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
 from epochline.failpoints.calls import BY_HAND, USE_CASES, calls_of, named_by_hand, port_method, use_cases
-from epochline.testing import FakeKafka
 from tests.contract.worlds import orders, run
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
 
 PORTS = ("Ledger", "Transaction", "OffsetSource")

@@ -139,7 +139,7 @@ def pipeline_named(name: str, declared: Declared, folder: Path | None = None) ->
 def why_left_out(name: str, folder: Path | None = None) -> str | None:
     """Say which file that an ``.airflowignore`` leaves out declares the pipeline, and the command that goes on."""
     folder = folder or dags_folder()
-    for path in left_out_files(folder):
+    for path in (path for path, left_out in _files(folder) if left_out):
         text = path.read_bytes()
         if b"epoch_dag" not in text or name.encode() not in text:
             continue
@@ -156,11 +156,6 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
 def dag_files(folder: Path) -> list[Path]:
     """The Python files under the folder that Airflow reads, sorted."""
     return [path for path, left_out in _files(folder) if not left_out]
-
-
-def left_out_files(folder: Path) -> list[Path]:
-    """The Python files under the folder that an ``.airflowignore`` leaves out, sorted."""
-    return [path for path, left_out in _files(folder) if left_out]
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, bool]]:

@@ -16,6 +16,7 @@ from epochline.errors import ConfigurationError, SinkError, SourceAuthentication
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+    from epochline.config.connections import Connection
     from epochline.declare.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
@@ -29,24 +30,22 @@ class UndecodableError(ValueError):
     """A record's bytes do not match a schema of the registry; the message gives the reason without any value."""
 
 
-def registry_settings(
-    where: str, *, host: str, port: int | None, scheme: str, login: str, password: str, extra: Mapping[str, str]
-) -> dict[str, str]:
+def registry_settings(at: Connection) -> dict[str, str]:
     """``url``, ``login`` and ``password`` of a registry, from an http connection with the host's name or a whole URL.
 
     The extra may hold ``path``, that of the API. Raises `ConfigurationError` if there is no host, or another key.
     """
-    strangers = sorted(set(extra) - {"path"})
+    strangers = sorted(set(at.extra) - {"path"})
     if strangers:
-        raise ConfigurationError(f"{where}: {', '.join(strangers)} is not supported; supported: path.")
-    url = host if "://" in host else f"{scheme or 'http'}://{host}"
+        raise ConfigurationError(f"{at.where}: {', '.join(strangers)} is not supported; supported: path.")
+    url = at.host if "://" in at.host else f"{at.schema or 'http'}://{at.host}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ConfigurationError(f"{where} names no registry: give the host, or http://host as the host.")
-    if port is not None and parts.port is None:
-        url = parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
-    path = extra.get("path", "").strip("/")
-    return {"url": url.rstrip("/") + (f"/{path}" if path else ""), "login": login, "password": password}
+        raise ConfigurationError(f"{at.where} names no registry: give the host, or http://host as the host.")
+    if at.port is not None and parts.port is None:
+        url = parts._replace(netloc=f"{parts.netloc}:{at.port}").geturl()
+    path = at.extra.get("path", "").strip("/")
+    return {"url": url.rstrip("/") + (f"/{path}" if path else ""), "login": at.login, "password": at.password}
 
 
 @dataclass(frozen=True, slots=True)

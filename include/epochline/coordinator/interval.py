@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from epochline.errors import BeforeOriginError
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.backfill import PartOfInterval
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.planning import PartOfInterval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,11 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.errors import TopicMissingError
 from epochline.ports import OffsetSource, PipelineRow
-from epochline.protocol.backfill import IntervalOffsets
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition, belongs_to
 from epochline.protocol.origins import begun_by_startup
-from epochline.protocol.planning import SourceView
+from epochline.protocol.planning import IntervalOffsets, SourceView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from epochline.declare.columns import is_reserved, parse_type
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
@@ -177,8 +177,21 @@ def _defines(module: str, kind: type[ast.FunctionDef | ast.ClassDef], name: str)
     return True
 
 
+Names = Annotated[tuple[str, ...], BeforeValidator(alone)]
+"""Names, of which one may stand alone."""
+
+ColumnName = Annotated[str, AfterValidator(check_unreserved)]
+Columns = Annotated[dict[str, str], AfterValidator(check_columns)]
+"""Names of columns with their types, in canonical spelling."""
+
+OrderedColumns = Annotated[Columns, BeforeValidator(in_order)]
+"""Columns whose order the ledger keeps too."""
+
 Reference = Annotated[str, AfterValidator(check_function)]
 """``module:function`` that exists."""
+
+ClassReference = Annotated[str, AfterValidator(check_class)]
+"""``module:Class`` that exists."""
 
 
 def _not_negative(value: timedelta) -> timedelta:

@@ -118,13 +118,12 @@ class SourceReading:
 def _columns(records: Sequence[SourceRecord]) -> Mapping[str, Sequence[Any]]:
     return {
         "offset": [one.position for one in records],
-        "timestamp": [_milliseconds(one.timestamp) for one in records],
+        "timestamp": [
+            _NO_TIME if one.timestamp is None else (one.timestamp - _UNIX_EPOCH) // timedelta(milliseconds=1)
+            for one in records
+        ],
         "timestamp_type": [-1 if one.timestamp is None else 0 for one in records],
         "key": [one.key for one in records],
         "value": [one.value for one in records],
         "headers": [None] * len(records),
     }
-
-
-def _milliseconds(moment: datetime | None) -> int:
-    return _NO_TIME if moment is None else (moment - _UNIX_EPOCH) // timedelta(milliseconds=1)

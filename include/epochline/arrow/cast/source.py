@@ -102,12 +102,10 @@ def stored_record(
         "timestamp_type": None,
         "key": None if key is None else bytes(key),
         "value": None if value is None else bytes(value),
-        "headers": None if headers is None else _named([_stored_header(*header) for header in headers]),
+        "headers": None
+        if headers is None
+        else _named([(name or "", None if value is None else base64.b64decode(value)) for name, value in headers]),
     }
-
-
-def _stored_header(name: str | None, value: str | None) -> tuple[str, bytes | None]:
-    return name or "", None if value is None else base64.b64decode(value)
 
 
 def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
@@ -134,13 +132,10 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
     rows = sorted(reasons)
     taken = source.take(pa.array(rows, pa.int64()))
     columns = [taken.column(name) for name in ("topic", "partition", "offset", "timestamp", "key", "value")]
-    columns.append(pa.array(_header_texts(taken.column("headers")), pa.string()))
+    pairs = header_pairs(taken.column("headers"))
+    columns.append(pa.array([None if headers is None else _header_text(headers) for headers in pairs], pa.string()))
     columns.append(pa.array([printable(reasons[row]) for row in rows], pa.string()))
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def _header_texts(headers: pa.Array) -> list[str | None]:
-    return [None if pairs is None else _header_text(pairs) for pairs in header_pairs(headers)]
 
 
 def _header_text(pairs: list[tuple[str, bytes | None]]) -> str:

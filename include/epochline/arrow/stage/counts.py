@@ -52,7 +52,11 @@ def _fold_bytes(state: Hashes, array: pa.Array) -> Hashes:
     state = _fold(state, marks.astype(np.uint64))
     long_rows = np.flatnonzero(lengths > _SHORT)
     if len(long_rows):
-        state = _fold_long(state, long_rows, starts, lengths, data)
+        hashed = [
+            int.from_bytes(hashlib.blake2b(data[start : start + length], digest_size=8).digest(), "little")
+            for start, length in zip(starts[long_rows].tolist(), lengths[long_rows].tolist(), strict=True)
+        ]
+        state[long_rows] = _fold(state[long_rows], np.array(hashed, np.uint64))
         lengths = np.where(lengths > _SHORT, 0, lengths)
     if len(lengths) == 0 or int(lengths.max()) == 0:
         return state
@@ -66,21 +70,6 @@ def _fold_bytes(state: Hashes, array: pa.Array) -> Hashes:
         rows = np.flatnonzero(lengths > at)
         tail = words[starts[rows] + at] & _TAIL[np.minimum(lengths[rows] - at, 8)]
         state[rows] = _fold(state[rows], tail)
-    return state
-
-
-def _fold_long(
-    state: Hashes,
-    rows: npt.NDArray[np.intp],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    data: memoryview,
-) -> Hashes:
-    hashed = [
-        int.from_bytes(hashlib.blake2b(data[start : start + length], digest_size=8).digest(), "little")
-        for start, length in zip(starts[rows].tolist(), lengths[rows].tolist(), strict=True)
-    ]
-    state[rows] = _fold(state[rows], np.array(hashed, np.uint64))
     return state
 
 
