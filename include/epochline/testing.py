@@ -9,10 +9,9 @@ from epochline.declare.pipeline import Pipeline
 
 
 def parse_values(pipeline: Pipeline, values: Sequence[bytes | None]) -> ParsedRecords:
-    """Parse values as an epoch of the pipeline would; the n-th value has offset n of partition 0 of topic ``test``.
+    """Parse values (None: a tombstone) as an epoch would; the n-th has offset n of partition 0 of topic ``test``.
 
-    A value of None is a tombstone. Raises `DeclarationError` if a declared function cannot be imported,
-    `EpochlineError` if the parse or a ``select`` broke its contract.
+    Raises `DeclarationError` if a declared function cannot be imported, `EpochlineError` if it broke its contract.
     """
     parser = RecordParser(pipeline)
     columns = {

@@ -10,8 +10,7 @@ import typer
 from epochline.cli import connections, printing
 from epochline.cli.options import AsJson
 from epochline.config import discovery
-from epochline.config.discovery import Declared
-from epochline.config.importable import unimportable
+from epochline.config.discovery import Declared, unimportable
 from epochline.config.shared_tables import shared_tables
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, LedgerError, one_line

@@ -1,7 +1,6 @@
 """Finds declarations in the files of the DAGs folder, with or without Airflow.
 
-A DAG file ends with ``dag = epoch_dag(pipeline)``. In Airflow this makes the DAG. In `find`, which the command line
-uses, it only notes the pipeline, without importing Airflow.
+A DAG file ends with ``dag = epoch_dag(pipeline)``. Airflow makes the DAG; `find` only notes the pipeline.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from epochline.declare.external import CustomSink
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import ConfigurationError, DeclarationError
 
 if TYPE_CHECKING:
@@ -248,3 +250,37 @@ def _write(path: Path, lines: list[str]) -> None:
 
 def _dags() -> Path:
     return project_folder() / "dags"
+
+
+def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Each field that names a function or a class, with what it names."""
+    for name, given in pipeline.inputs.items():
+        if isinstance(given.parse, str):
+            yield f"source.inputs.{name}.parse" if name else "parse", given.parse
+    if pipeline.transform is not None:
+        yield "transform", pipeline.transform
+    for sink in pipeline.sinks:
+        if sink.select is not None:
+            yield f"sinks.{sink}.select", sink.select
+        if isinstance(sink, KafkaTopic) and isinstance(sink.value, str):
+            yield f"sinks.{sink}.value", sink.value
+        if isinstance(sink, CustomSink):
+            yield f"sinks.{sink}.sink", sink.sink
+    for state in pipeline.state:
+        if state.keys is not None:
+            yield f"state.{state}.keys", state.keys
+
+
+def unimportable(pipeline: Pipeline) -> list[str]:
+    """A message for each function or class that cannot be imported here."""
+    messages = []
+    for where, reference in references(pipeline):
+        module, _, name = reference.partition(":")
+        try:
+            getattr(import_module(module), name)
+        except Exception as error:  # a module may raise anything
+            messages.append(
+                f"{where}: {reference} cannot be imported ({type(error).__name__}: {error}); correct {module}, or"
+                " install what it imports"
+            )
+    return messages

@@ -1,8 +1,4 @@
-"""Properties of a Kafka connection, for kafka-python and for librdkafka.
-
-The names are librdkafka's, as in connections of Airflow's Kafka provider. Any other property is refused, because a
-property can change what is read or where data goes.
-"""
+"""Properties of a Kafka connection, by librdkafka's names. Others are refused: one can change what is read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,9 +28,9 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """Check the Kafka properties of a connection; its other fields are the defaults. No message shows a given value.
+    """Check the Kafka properties of a connection without showing values; raises `ConfigurationError`.
 
-    Raises `ConfigurationError` if no brokers are named, or properties are not supported or contradict each other.
+    Fields are defaults.
     """
     settings = {key: value for key, value in given.items() if value}
     strangers = sorted(set(settings) - set(_ALLOWED))
@@ -101,10 +97,7 @@ def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Properties for another machine, with certificates and keys in place of the names of their files.
-
-    Raises `ConfigurationError` if such a file cannot be read.
-    """
+    """Properties with certificates and keys in place of their files; raises `ConfigurationError`."""
     read = {_INLINE[name]: _pem(settings[name], name) for name in _INLINE if name in settings}
     return {name: value for name, value in settings.items() if name not in _INLINE} | read
 

@@ -31,10 +31,7 @@ class UndecodableError(ValueError):
 
 
 def registry_settings(at: Connection) -> dict[str, str]:
-    """``url``, ``login`` and ``password`` of a registry, from an http connection with the host's name or a whole URL.
-
-    The extra may hold ``path``, that of the API. Raises `ConfigurationError` if there is no host, or another key.
-    """
+    """``url``, ``login`` and ``password`` of a registry, whose host may be a URL; raises `ConfigurationError`."""
     strangers = sorted(set(at.extra) - {"path"})
     if strangers:
         raise ConfigurationError(f"{at.where}: {', '.join(strangers)} is not supported; supported: path.")
@@ -110,10 +107,7 @@ class Registry:
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """Register a schema and return its id, the same for the same schema.
-
-        Raises `SinkError` if the registry refuses the schema; otherwise as `schema`.
-        """
+        """Register a schema and return its id. Raises `SinkError` if the registry refuses it, else as `schema`."""
         text = json.dumps(schema)
         if (subject, text) not in self._registered:
             from confluent_kafka.schema_registry import Schema, SchemaRegistryError

@@ -44,19 +44,17 @@ class DeclarationModel(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise DeclarationError(_readable(type(self), fields, error)) from error
+            kind, name = type(self), fields.get("name") or fields.get("table") or ""
+            listed = problems(error, known=kind.model_fields)
+            raise DeclarationError(
+                f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {listed}. Reference:"
+                f" docs/reference.md#{kind.__name__.lower()}"
+            ) from error
 
     def _as(self, spec: type[Spec], **others: Any) -> Spec:
         """The values that a Spark worker needs: each as given here, or else the attribute of the same name."""
         names = [field.name for field in dataclasses.fields(spec)]
         return spec(**{name: others[name] if name in others else getattr(self, name) for name in names})
-
-
-def _readable(kind: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
-    name = fields.get("name") or fields.get("table") or ""
-    where = f"docs/reference.md#{kind.__name__.lower()}"
-    listed = problems(error, known=kind.model_fields)
-    return f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {listed}. Reference: {where}"
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> str:

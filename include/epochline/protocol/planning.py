@@ -11,10 +11,7 @@ from epochline.protocol.quantities import duration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has written to a partition and not ended, as the broker reports it.
-
-    Fields are None if its coordinator does not know the transaction, which only an operator can end then.
-    """
+    """A transaction that has written to a partition and not ended; None for what its coordinator does not know."""
 
     start_offset: int
     producer_id: int
@@ -26,10 +23,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Offsets of one partition as Kafka reports them, at the isolation level ``read_committed``.
-
-    No range goes beyond ``last_stable``; a ``high_watermark`` beyond it means that a transaction is open.
-    """
+    """Offsets of one partition as Kafka reports them; between the last two, transactions are open."""
 
     tp: TopicPartition
     log_start: int
@@ -66,10 +60,7 @@ class SourceView:
 def share_limit(
     backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Share a record limit between partitions in proportion to their backlog, all numbers > 0.
-
-    Each partition gets at least one offset if the limit allows it, else the first ones of ``order`` do.
-    """
+    """Share a record limit in proportion to the backlog, at least one offset for each partition while it lasts."""
     total = sum(backlog.values())
     if limit >= total:
         return dict(backlog)
@@ -111,10 +102,7 @@ def next_ranges(
     limit: int | None = None,
     bounds: Mapping[TopicPartition, int] | None = None,
 ) -> list[PlannedRange]:
-    """The ranges of the next epoch, sorted: from each head to the last stable offset, within limit and bounds.
-
-    ``heads`` include new origins; ``bounds`` say where a backfill run's interval ends.
-    """
+    """The ranges of the next epoch, sorted: from each head to the last stable offset, within limit and bounds."""
     views = {view.tp: view for view in partitions}
     ends: dict[TopicPartition, int] = {}
     for head in heads:

@@ -78,10 +78,7 @@ class SourceReading:
     most: int
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Mapping[str, Sequence[Any]]]:
-        """Yields the records of a range in order, some thousand at a time, as Kafka's reader does.
-
-        Raises `RecordsGoneError` if one is missing from dense positions, `SourceError` if the source fails.
-        """
+        """Yields the records of a range in order, some thousand at a time; raises `SourceError`."""
         doing = f"{topic}-{partition}{wanted}"
         position, batch, size = wanted.start, list[SourceRecord](), 0
         for one in self._records(doing, partition, wanted):

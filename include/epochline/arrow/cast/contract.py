@@ -52,10 +52,7 @@ def refuse_generated(what: str, names: Iterable[str], generated: Collection[str]
 
 
 def marks(what: str, batch: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
-    """The rows that a parse marked: the text of ``_error`` per row, and the rows with a true ``_skip`` and no error.
-
-    Raises `BatchContractError` if a marker column has the wrong type.
-    """
+    """The text of ``_error`` per row, and the skipped rows without one; raises `BatchContractError` for other types."""
     errors: dict[int, str] = {}
     skipped: list[int] = []
     if ERROR in batch.schema.names:

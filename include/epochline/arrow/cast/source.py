@@ -56,10 +56,7 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-    """Records of one partition, as `epochline.kafka.records.ReadSession.read` gives them, in `SOURCE_SCHEMA`.
-
-    A time that the schema cannot hold becomes NULL.
-    """
+    """Records of one partition in `SOURCE_SCHEMA`; a time that it cannot hold becomes NULL."""
     rows = len(columns["offset"])
     headers = [pairs and _named(pairs) for pairs in columns["headers"]] if any(columns["headers"]) else [None] * rows
     given: dict[str, pa.Array] = {

@@ -27,10 +27,7 @@ class AvroWriter:
         self._parsed = fastavro.parse_schema(self._schema)
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One value per row, and the reason for each row that does not fit the schema.
-
-        Raises as `Registry.register`.
-        """
+        """One value per row, and the reason for each row that does not fit. Raises as `Registry.register`."""
         if not rows.num_rows:
             return pa.array([], pa.binary()), {}
         schema_id = self._registry.register(self._subject, self._schema)

@@ -1,7 +1,4 @@
-"""What ready-made parsers share: texts, a schema registry's framing, a connector's placeholder, cast columns, reasons.
-
-Framing is a zero byte and a schema's id before the body; a placeholder is what a connector sends for a missing value.
-"""
+"""What ready-made parsers share: texts, a registry's framing, a connector's placeholder, cast columns, reasons."""
 
 import base64
 import hashlib

@@ -42,8 +42,7 @@ class TopicEncoder:
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """One outbox row per row, and the reason for each row that cannot be encoded, which has only NULLs.
 
-        Rows have the columns of ``topic.record``, cast, and optionally ``_deleted``, which makes a row a tombstone.
-        Raises as `Registry.register` and `Serializer.serialize`.
+        A true ``_deleted`` makes a row a tombstone. Raises as `Registry.register` and `Serializer.serialize`.
         """
         problems: dict[int, str] = {}
         deleted = _deleted(rows)
@@ -155,8 +154,7 @@ class Serializer:
     def serialize(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Key, value and headers (as JSON) of one record per row, and the reason for each row that cannot be sent.
 
-        A deleted row has no value. Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its
-        contract.
+        Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its contract.
         """
         marked = pa.repeat(False, rows.num_rows) if deleted is None else deleted
         given = call(self._what, self._function, rows.append_column(DELETED, marked))

@@ -18,10 +18,7 @@ from epochline.errors import DeclarationError
 
 
 def build_parser(pipeline: PipelineSpec) -> BatchFunction:
-    """The function that parses this pipeline's source batches, one row per input row, with ``_error`` and ``_skip``.
-
-    Raises `DeclarationError` if a function cannot be imported, or Arrow's RE2 refuses the pattern.
-    """
+    """The function that parses this pipeline's batches; raises `DeclarationError` if it cannot be built."""
     parse = pipeline.parse
     if isinstance(parse, str):
         return _user_function(pipeline, parse, load_function(parse))

@@ -86,10 +86,7 @@ class BatchRows:
         )
 
     def process(self, batch: pa.RecordBatch) -> Processed:
-        """Rows of every sink, the quarantine's rows and the counts of one source batch; without a ``transform``.
-
-        Raises `BadRecordError` if a record is bad and the policy is ``fail``.
-        """
+        """Rows of every sink, the quarantine's rows and the counts. Raises `BadRecordError` if declared."""
         source = source_batch(batch)
         parsed = self._parse_records(source)
         built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}

@@ -1,9 +1,7 @@
 """What source batches held, by topic and partition: numbers of records, their digest, and the span of their times.
 
 The digest is an order-free sum of record hashes, equal on every machine. It shows whether two tries of a part read the
-same records (INV-3). It detects accidents, but it is not cryptographic.
-
-A watermark that a record carries counts as a record that is newer by the declared ``out_of_orderness``.
+same records (INV-3), but it is not cryptographic.
 """
 
 from __future__ import annotations
@@ -164,11 +162,7 @@ def skipped_times(
     time: EventTimeSpec,
     record: Mapping[str, str],
 ) -> tuple[EventTimes, dict[int, str]]:
-    """The times that watermarks of skipped records stand for, and the reason for each row whose watermark is no time.
-
-    A skipped record belongs to no window, so its own time does not count. ``given`` are the parse's rows, one per
-    record.
-    """
+    """The times that watermarks of skipped records stand for, and the reason for each watermark that is no time."""
     if time.punctuation is None or time.punctuation not in given.schema.names:
         return {}, {}
     chosen = pa.array(skipped, pa.int64())
