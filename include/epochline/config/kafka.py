@@ -13,7 +13,12 @@ _CA, _CERTIFICATE = "ssl.ca.location", "ssl.certificate.location"
 _KEY, _KEY_PASSWORD = "ssl.key.location", "ssl.key.password"
 _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 
-_ALLOWED = (SERVERS, _PROTOCOL, _MECHANISM, _USERNAME, _PASSWORD, _CA, _CERTIFICATE, _KEY, _KEY_PASSWORD, _HOST_CHECK)
+_IN_PYTHON = {
+    SERVERS: "bootstrap_servers", _PROTOCOL: "security_protocol", _MECHANISM: "sasl_mechanism",
+    _USERNAME: "sasl_plain_username", _PASSWORD: "sasl_plain_password", _CA: "ssl_cafile",
+    _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
+}  # fmt: skip
+_ALLOWED = (*_IN_PYTHON, _HOST_CHECK)
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _INLINE = {_CA: "ssl.ca.pem", _CERTIFICATE: "ssl.certificate.pem", _KEY: "ssl.key.pem"}
@@ -28,9 +33,9 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """Check the Kafka properties of a connection without showing values; raises `ConfigurationError`.
+    """Check the Kafka properties of a connection; raises `ConfigurationError`, whose message shows no value.
 
-    Fields are defaults.
+    ``host``, ``port``, ``login`` and ``password`` are taken where the properties name none.
     """
     settings = {key: value for key, value in given.items() if value}
     strangers = sorted(set(settings) - set(_ALLOWED))
@@ -88,12 +93,7 @@ def _check_fits(where: str, settings: Mapping[str, str], protocol: str, login: s
 
 def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Convert properties for kafka-python's clients."""
-    names = {
-        SERVERS: "bootstrap_servers", _PROTOCOL: "security_protocol", _MECHANISM: "sasl_mechanism",
-        _USERNAME: "sasl_plain_username", _PASSWORD: "sasl_plain_password", _CA: "ssl_cafile",
-        _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
-    }  # fmt: skip
-    return {names[name]: value for name, value in settings.items()}
+    return {_IN_PYTHON[name]: value for name, value in settings.items()}
 
 
 def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Offsets of one partition as Kafka reports them; between the last two, transactions are open."""
+    """Offsets of one partition; a ``high_watermark`` beyond ``last_stable`` means that a transaction is open."""
 
     tp: TopicPartition
     log_start: int
@@ -60,7 +60,7 @@ class SourceView:
 def share_limit(
     backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Share a record limit in proportion to the backlog, at least one offset for each partition while it lasts."""
+    """Share a record limit in proportion to the backlog; each partition gets an offset if the limit allows it."""
     total = sum(backlog.values())
     if limit >= total:
         return dict(backlog)
@@ -216,7 +216,11 @@ def log_ends_of(view: SourceView) -> Sequence[LogEnd]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalOffsets:
-    """Kafka's offsets of an interval: per partition ``o(t0)`` and ``o(t1)``, None if no record is that late."""
+    """Kafka's offsets of ``[t0, t1)``: per partition ``o(t0)`` and ``o(t1)``, None if no record is that late.
+
+    ``o(t)`` is the first offset with a timestamp at or after ``t``. A run commits ``[head, o(t1))``: ranges form a
+    chain (INV-1).
+    """
 
     interval: Interval
     starts: Mapping[TopicPartition, int | None]

@@ -45,7 +45,7 @@ class SourceRecord:
 
 
 class Source(Protocol):
-    """A source of the user's own, constructed by drivers, tasks and commands. ``OSError`` says that a retry helps."""
+    """A source of the user's own. A method raises `SourceUnavailableError` or ``OSError`` where a retry helps."""
 
     def partitions(self) -> Sequence[SourcePartition]:
         """The partitions now. A position below ``end`` is final: no record may appear or change there later."""

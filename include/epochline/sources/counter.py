@@ -7,7 +7,7 @@ from epochline.protocol.source import SourcePartition, SourceRecord
 
 
 class Counter:
-    """The numbers 1, 2, 3, … as text, one per tick of ``seconds``; each partition has all of them."""
+    """The numbers 1, 2, 3, … as text: one per ``seconds`` since ``began``, at most ``numbers``, in each partition."""
 
     def __init__(self, began: str, seconds: float = 1, numbers: int | None = None, partitions: int = 1) -> None:
         self._began = datetime.fromisoformat(began)

@@ -86,7 +86,7 @@ class BatchRows:
         )
 
     def process(self, batch: pa.RecordBatch) -> Processed:
-        """Rows of every sink, the quarantine's rows and the counts. Raises `BadRecordError` if declared."""
+        """Rows of every sink and of the quarantine, and the counts; may raise `BadRecordError`."""
         source = source_batch(batch)
         parsed = self._parse_records(source)
         built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}
