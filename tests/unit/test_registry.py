@@ -11,7 +11,7 @@ import pytest
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.avro_writer import derived_schema
+from epochline.arrow.formats.avro_values import derived_schema
 from epochline.config.connections import Connection
 from epochline.config.registry import (
     Registries,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from epochline.declare.specs import AvroSpec, OutboxSpec
-from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
+from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError, one_line
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -83,7 +83,6 @@ class Registry:
         self._name = f"schema registry {connection!r}"
         self._client: SchemaRegistryClient | None = None
         self._schemas: dict[int, Any] = {}
-        self._registered: dict[tuple[str, str], int] = {}
 
     def schema(self, schema_id: int) -> Any:
         """The parsed Avro schema of an id, in the form of `exact_schema`.
@@ -108,22 +107,19 @@ class Registry:
 
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
         """Register a schema and return its id. Raises `SinkError` if the registry refuses it, else as `schema`."""
-        text = json.dumps(schema)
-        if (subject, text) not in self._registered:
-            from confluent_kafka.schema_registry import Schema, SchemaRegistryError
+        from confluent_kafka.schema_registry import Schema, SchemaRegistryError
 
-            with self._asking():
-                try:
-                    schema_id = self._connected().register_schema(subject, Schema(text, "AVRO"))
-                except SchemaRegistryError as error:
-                    if error.http_status_code not in (409, 422):
-                        raise
-                    raise SinkError(
-                        f"{self._name} refuses the schema of subject {subject!r} ({' '.join(str(error).split())})."
-                        " Nothing was sent; declare columns that are compatible, or another subject"
-                    ) from None
-            self._registered[subject, text] = schema_id
-        return self._registered[subject, text]
+        with self._asking():
+            try:
+                # The client keeps the ids of schemas that it has registered.
+                return self._connected().register_schema(subject, Schema(json.dumps(schema), "AVRO"))
+            except SchemaRegistryError as error:
+                if error.http_status_code not in (409, 422):
+                    raise
+                raise SinkError(
+                    f"{self._name} refuses the schema of subject {subject!r} ({one_line(error)}). Nothing was sent;"
+                    " declare columns that are compatible, or another subject"
+                ) from None
 
     def _parsed(self, schema_id: int, held: Schema) -> Any:
         from fastavro.schema import SchemaParseException, parse_schema

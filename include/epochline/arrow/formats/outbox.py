@@ -138,7 +138,7 @@ def _value_encoder(value: FormatSpec, topic: str, kinds: Mapping[str, ColumnType
         return JsonWriter({name: kinds[name] for name in value.columns}).write
     if isinstance(value, AvroSpec):
         # Loads fastavro.
-        from epochline.arrow.formats.avro_writer import AvroWriter
+        from epochline.arrow.formats.avro_values import AvroWriter
 
         return AvroWriter(value, kinds, topic, registry(value.registry)).encode
     return lambda rows: (rows.column(value.column), {})
