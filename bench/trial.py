@@ -15,7 +15,7 @@ import pyarrow as pa
 from bench.report import measured_by, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_order

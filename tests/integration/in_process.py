@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochline import CustomSource, Pipeline
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.config.connections import Connection
 from epochline.coordinator import CommitResult, Plan, PlanOutcome
 from epochline.errors import RecordsRefusedError

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from epochline.arrow.cast.contract import ERROR, marks, require_columns
+from epochline.arrow.cast.batches import ERROR, marks, require_columns
 from epochline.lookup.answers import Answer, KeyedLookup, Outcome
 
 V = TypeVar("V")

@@ -11,8 +11,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import ERROR
 from epochline.arrow.cast.casting import Cast, cast_column
-from epochline.arrow.cast.contract import ERROR
 from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral
 from epochline.config.registry import HEADER_BYTES
 from epochline.declare.columns import UNAVAILABLE, ColumnType, parse_type

@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.contract import ERROR, call, marks, require_columns
+from epochline.arrow.cast.batches import ERROR, SOURCE_SCHEMA, call, marks, require_columns
 from epochline.arrow.cast.reasons import any_true
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.texts import JsonWriter, as_text
 from epochline.config.registry import registry

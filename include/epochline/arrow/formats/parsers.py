@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
+from epochline.arrow.cast.batches import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true
 from epochline.arrow.cast.types import column_type

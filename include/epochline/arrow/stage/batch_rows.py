@@ -8,10 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import ERROR, SKIP, marks, quarantine_batch, require_columns, source_batch
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
-from epochline.arrow.cast.source import quarantine_batch, source_batch
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.counts import (

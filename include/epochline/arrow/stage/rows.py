@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
-from epochline.arrow.cast.contract import BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_types, record_schema
 from epochline.arrow.stage.refused_rows import (

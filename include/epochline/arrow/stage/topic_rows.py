@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import BatchFunction, call, require_columns
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
