@@ -13,11 +13,11 @@ from epochline.operations import ACTIONS
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import EpochKind, EpochState
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
 from tests.contract.operators import ORDER, act, heads, make_again, ordered, origins, preview_of, refusal_of, written
 from tests.contract.worlds import World, bad_record, orders, quarantined, ranges
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 
 def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> StagingTicket:

@@ -25,11 +25,11 @@ from epochline.operations.replay import plan_replay, promote
 from epochline.protocol.epoch import Interval
 from epochline.protocol.mirror import MirroredOffset
 from epochline.sources.several import SeveralOffsets
-from epochline.testing import FakeKafka
 from tests.contract.operators import ORDER, act, heads, ordered, origins, preview_of, refusal_of
 from tests.contract.worlds import World, orders, postgres_world, ranges, run
 from tests.databases import query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 GROUP = "epochline.orders"
 DAY = datetime(2026, 3, 1, tzinfo=UTC)

@@ -23,9 +23,9 @@ from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
 
 OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)

@@ -16,10 +16,10 @@ from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.testing import FakeKafka
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}

@@ -38,9 +38,9 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import OffsetRange, PlannedRange
 from epochline.protocol.planning import HeldLog
 from epochline.sinks.file_manifest import committed_files
-from epochline.testing import FakeKafka
 from tests.databases import copy_database, query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken

@@ -14,9 +14,9 @@ from epochline.errors import SealRefusedError
 from epochline.operations import Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.in_process import InProcess
 from tests.reading import source_batch

@@ -13,7 +13,7 @@ import pytest
 
 from epochline import KafkaSource
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.integration.shop import DECLARED, Order, Record, Shop, orders_in
 from tests.reading import source_batch

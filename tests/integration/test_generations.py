@@ -9,7 +9,7 @@ from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import SealRefusedError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}

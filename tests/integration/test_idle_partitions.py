@@ -17,11 +17,11 @@ from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind
-from epochline.testing import FakeKafka
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.records import Columns, RecordReader
 from epochline.protocol.offsets import OffsetRange

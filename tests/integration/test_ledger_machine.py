@@ -38,10 +38,10 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
 from tests.contract.worlds import PostgresWriter, bad_record, orders, rows_of, seen_in
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
 RUNS = ("A", "B", "C")

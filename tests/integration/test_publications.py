@@ -9,8 +9,8 @@ from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, St
 from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, RowsRefusedError
 from epochline.local.stack import Stack
-from epochline.testing import FakeKafka
 from tests.databases import as_admin, query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import KV, LINEAGE, Bench, NewBench
 from tests.integration.in_process import InProcess
 from tests.integration.logins import superuser

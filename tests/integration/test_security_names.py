@@ -11,9 +11,9 @@ from epochline.errors import DeclarationError
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
-from epochline.testing import FakeKafka
 from tests.contract.worlds import orders, run
 from tests.databases import query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import Bench
 from tests.integration.kafka_topics import Topic
 

@@ -8,7 +8,7 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import TargetError
 from epochline.operations import Request, Subject
 from epochline.operations.runs import Drop
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.reading import range_batch
 

@@ -21,8 +21,8 @@ from epochline.operations import Request
 from epochline.protocol.offsets import PlannedRange
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
-from epochline.testing import FakeKafka
 from tests.databases import as_connection, query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.auditing import Findings
 from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.in_process import InProcess, from_source

@@ -16,9 +16,9 @@ from epochline.errors import ConfigurationError, SealRefusedError
 from epochline.postgres.ledger.job_session import transaction
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
-from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import LINEAGE, NewBench
 from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser

@@ -10,8 +10,8 @@ import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
 from tests.databases import query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, LINEAGE, Row
 from tests.integration.in_process import InProcess, over_records
 from tests.reading import source_batch

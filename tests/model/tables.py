@@ -22,10 +22,10 @@ from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.testing import FakeKafka
 from tests.in_memory.attempts import FakeAttempts
 from tests.in_memory.chain import FakeChain
 from tests.in_memory.epochs import FakeEpochs
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeTransaction
 from tests.in_memory.receipts import FakeReceipts
 from tests.in_memory.rows import Rows, Side

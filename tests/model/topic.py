@@ -25,7 +25,7 @@ from epochline.protocol.epoch import EpochState
 from epochline.protocol.sink import Sink
 from epochline.sinks import topic as outlet
 from epochline.sinks.topic import TopicSink
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.rows import Rows
 from tests.model.tables import Violation
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.protocol.backfill import IntervalOffsets, PartOfInterval, parts_of
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import Head, OffsetRange
-from epochline.protocol.planning import next_ranges
+from epochline.protocol.planning import IntervalOffsets, PartOfInterval, next_ranges, parts_of
 from tests.unit.partitions import tp, view
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from epochline.coordinator import commit
 from epochline.errors import LedgerUnavailableError
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 
 
 def test_a_commit_asks_twice_and_does_not_try_to_write_down_that_nobody_answered() -> None:

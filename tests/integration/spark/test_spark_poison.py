@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import quarantine_batch, record_batch
+from epochline.arrow.cast.batches import quarantine_batch, record_batch
 from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.coordinator import LEASE, begin
 from epochline.declare.names import QUARANTINE
