@@ -97,16 +97,12 @@ def _runs(row: Row) -> bool:
     return row["paused_at"] is None and row["dropped_at"] is None
 
 
-def _is_staged(row: Row) -> bool:
-    return row["unfinished_state"] == "PLANNED" and not row["lease_expired"]
-
-
 ACTS: Mapping[str, Act] = {
     one.name: one
     for one in (
         Act(
             name="retry", title="Retry", preview=previews.retry,
-            applies=lambda row: _runs(row) and not _is_staged(row),
+            applies=lambda row: _runs(row) and (row["unfinished_state"] != "PLANNED" or row["lease_expired"]),
         ),
         Act(name="pause", title="Pause", preview=previews.pause, applies=_runs),
         Act(

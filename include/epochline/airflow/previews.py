@@ -66,7 +66,7 @@ def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     lines = [f"A new run of the DAG {pipeline} starts. It reads on from the heads that the ledger has."]
     if epoch is not None:
         ends = "ends it and reads its range again" if row["unfinished_state"] == "PLANNED" else "commits it first"
-        lines.append(f"Epoch {epoch} is {_said(row['unfinished_state'])}: the run {ends}.")
+        lines.append(f"Epoch {epoch} is {row['unfinished_state'].lower().replace('_', '-')}: the run {ends}.")
     elif row["aborted_epoch"] is not None:
         lines.append(f"Epoch {row['aborted_epoch']} was aborted and moved no offset: its range is read again.")
     return Foreseen(lines=lines, state={**state, "aborted": row["aborted_epoch"]})
@@ -202,10 +202,6 @@ def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
     if row["paused_at"] is not None:
         return f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}"
     return None
-
-
-def _said(state: str) -> str:
-    return state.lower().replace("_", "-")
 
 
 def _name(partition: Mapping[str, Any]) -> str:

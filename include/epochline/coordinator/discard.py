@@ -9,12 +9,14 @@ from epochline.protocol.epoch import Attempt
 log = logging.getLogger(__name__)
 
 
-def discard(ledger: Ledger, attempt: Attempt) -> bool:
-    """Drop the staging of an attempt that is fenced, or whose epoch is committed or aborted. Repeatable.
+def discard(ledger: Ledger, attempt: Attempt | None) -> bool:
+    """Drop the staging of an attempt, if there is one, that is fenced or whose epoch has ended. Repeatable.
 
     If a writer holds its tables beyond the lock time-out, or an external sink is down, the staging stays until the next
     sweep, and False is returned. Nothing in it can become visible.
     """
+    if attempt is None:
+        return True
     with ledger.transaction() as tx:
         ended = tx.attempts.end_sessions(attempt)
     if not _abort_external(ledger, attempt):

@@ -291,7 +291,8 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
     read = {one.tp.topic for one in seen.partitions}
     for head in heads:
-        if head not in carried and head.tp.topic not in read and not _is_moved(seen, head.tp.topic):
+        moved = any(belongs_to(name, head.tp.topic) for name in seen.moved)
+        if head not in carried and head.tp.topic not in read and not moved:
             stood = seen.group.get((head.tp.topic, head.tp.partition), head.next_offset)
             same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
             carried.append(replace(head, next_offset=max(head.origin, same)))
@@ -302,10 +303,6 @@ def _is_made_again(seen: Logs, heads: Sequence[Head], topic: str) -> bool:
     """Whether a topic has another id than its heads: it was deleted. A Kafka that went back in time keeps the ids."""
     there = {one.tp for one in seen.partitions}
     return all(head.tp not in there for head in heads if head.tp.topic == topic)
-
-
-def _is_moved(seen: Logs, topic: str) -> bool:
-    return any(belongs_to(name, topic) for name in seen.moved)
 
 
 def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:
