@@ -1,7 +1,7 @@
 """The epoch of a task's run: its id from `plan_epoch`, what it reads, and what came of it, in one line.
 
 The line goes into XCom, so it holds no text of an error: a message may repeat what a record or a user's code says. The
-ledger, the tasks' logs and the pages hold the whole reason (SEC-5).
+ledger, the tasks' logs and the pages hold the whole reason.
 """
 
 from __future__ import annotations

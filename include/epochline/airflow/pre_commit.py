@@ -143,7 +143,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     @contextmanager
     def _credentials(self, ticket: StagingTicket, server: str | None) -> Iterator[None]:
-        """Hand the driver its connection details in a file that only its owner can read (SEC-4).
+        """Hand the driver its connection details in a file that only its owner can read.
 
         In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
         """

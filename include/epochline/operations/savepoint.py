@@ -21,7 +21,7 @@ from epochline.operations.action import (
     refuse_older_kafka,
     refused,
 )
-from epochline.operations.restorable import Logs, logs_of, obstacle, origins, ranges_read, with_rows
+from epochline.operations.restorable import Logs, logs_of, obstacles, origins, ranges_read, with_rows
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Run
 from epochline.protocol.inputs import with_clusters
@@ -133,7 +133,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             return refused(missing(tx, other or pipeline, case.parameters.name))
         row = case.row or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         undone = tx.savepoints.later(pipeline, found.epoch_id) if other is None else []
-        reason = obstacle(tx, case.declared, found, row, None if other else undone, case.seen)
+        reason = next(obstacles(tx, case.declared, found, row, None if other else undone, case.seen), None)
         if reason is not None:
             return refused(reason)
         generation = row.generation + 1 if other is None else row.generation

@@ -27,17 +27,12 @@ def offered(dag_id: str, user: Any) -> dict[str, Any]:
     What a run said is for those who may act: an error may name other pipelines.
     """
     may_act = edits(dag_id, user)
-    started = runs.started(dag_id)
+    rows = read(lambda ledger: ledger.ask("act_pipeline", pipeline=dag_id).rows) if may_act else ()
     return {
         "may_act": may_act,
-        "acts": _applicable(dag_id) if may_act else [],
-        "started": [one if may_act else one.in_short() for one in started],
+        "acts": [act for act in ACTS.values() for row in rows if act.applies(row)],
+        "started": runs.started(dag_id, in_short=not may_act),
     }
-
-
-def _applicable(dag_id: str) -> list[Act]:
-    rows = read(lambda ledger: ledger.ask("act_pipeline", pipeline=dag_id).rows)
-    return [act for act in ACTS.values() for row in rows if act.applies(row)]
 
 
 @html.get("/pipelines/{dag_id}/act/{action}")
