@@ -15,7 +15,7 @@ from epochline.airflow.reading import Snapshot, Table, snapshot
 from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError
 from epochline.operations import refresh_log_ends
-from epochline.protocol.log_ends import Retention
+from epochline.protocol.planning import Retention
 from tests.contract.worlds import World, postgres_world, quarantined
 from tests.databases import query
 from tests.elements import Elements

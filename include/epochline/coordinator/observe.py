@@ -13,9 +13,8 @@ from epochline.ports import Accepted, OffsetSource, PipelineRow
 from epochline.protocol.backfill import IntervalOffsets
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
-from epochline.protocol.inputs import belongs_to
 from epochline.protocol.mirror import LastMirror, Mirrored, MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition, belongs_to
 from epochline.protocol.origins import begun_by_startup
 from epochline.protocol.planning import SourceView
 from epochline.protocol.quantities import duration

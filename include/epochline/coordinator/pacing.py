@@ -7,7 +7,7 @@ from typing import Any
 
 from epochline.config.resolve import ResolvedSettings, recorded_restart, recorded_value
 from epochline.coordinator.intent import LEASE
-from epochline.declare.restart import Endless, FailureRate, FixedDelay
+from epochline.declare.settings import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
 from epochline.protocol.epoch import Attempt, Epoch, EpochState

@@ -37,15 +37,14 @@ from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
-from epochline.protocol.inputs import belongs_to
-from epochline.protocol.log_ends import log_ends_of
 from epochline.protocol.mirror import LastMirror
-from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition, belongs_to
 from epochline.protocol.origins import missing_origins
 from epochline.protocol.planning import (
     SourceView,
     adapted_limit,
     left_unread,
+    log_ends_of,
     missed_interval,
     next_boundary,
     next_ranges,

@@ -20,8 +20,7 @@ from epochline.operations.action import (
     refused,
 )
 from epochline.protocol.data_loss import CutOff, lost_unread
-from epochline.protocol.inputs import belongs_to, moved_clusters, with_clusters
-from epochline.protocol.offsets import Head, TopicPartition, cut_reached
+from epochline.protocol.offsets import Head, TopicPartition, belongs_to, cut_reached, moved_clusters, with_clusters
 from epochline.protocol.planning import PartitionView
 
 

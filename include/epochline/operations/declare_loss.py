@@ -17,8 +17,7 @@ from epochline.operations.action import (
     Subject,
     refused,
 )
-from epochline.protocol.inputs import moved_clusters
-from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out
+from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out, moved_clusters
 from epochline.protocol.planning import SourceView, next_ranges
 
 

@@ -12,8 +12,7 @@ from epochline.operations.action import ActionPreview, Case, Parameters, Subject
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind
-from epochline.protocol.inputs import moved_clusters
-from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, left_out, moved_clusters
 from epochline.protocol.planning import SourceView, share_limit
 
 EARLIEST = "earliest"

@@ -10,7 +10,7 @@ from epochline.coordinator.discard import discard, sweep
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import EpochState, Run
-from epochline.protocol.inputs import in_ledger
+from epochline.protocol.offsets import in_ledger
 from epochline.protocol.quantities import counted
 
 log = logging.getLogger(__name__)

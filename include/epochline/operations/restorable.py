@@ -12,8 +12,7 @@ from epochline.ports import OffsetSource, PipelineRow, Transaction
 from epochline.protocol.changes import Effect, changes
 from epochline.protocol.data_loss import LeaderEpochEnds, cannot_be_read_again
 from epochline.protocol.epoch import Epoch, EpochKind
-from epochline.protocol.inputs import moved_clusters
-from epochline.protocol.offsets import PlannedRange, Reached, TopicPartition
+from epochline.protocol.offsets import PlannedRange, Reached, TopicPartition, moved_clusters
 from epochline.protocol.planning import SourceView
 from epochline.protocol.savepoint import Savepoint
 

@@ -24,7 +24,7 @@ from epochline.operations.action import (
 from epochline.operations.restorable import Logs, logs_of, obstacles, origins, ranges_read, with_rows
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Run
-from epochline.protocol.inputs import with_clusters
+from epochline.protocol.offsets import with_clusters
 from epochline.protocol.savepoint import Savepoint
 
 

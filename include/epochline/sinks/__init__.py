@@ -23,8 +23,7 @@ def external_sink(declared: ExternalSpec) -> Sink:
         SinkError: the URL of a file sink cannot be opened here.
     """
     # Imported here: commands that read no declaration load this package without pydantic.
-    from epochline.declare.functions import load_function
-    from epochline.declare.specs import FilesSpec
+    from epochline.declare.specs import FilesSpec, load_function
 
     if isinstance(declared, FilesSpec):
         from epochline.sinks.files import FileSink

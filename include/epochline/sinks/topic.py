@@ -16,8 +16,9 @@ from sqlalchemy import Connection
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.kafka.sending import TransactionalSender, send_plainly
 from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
