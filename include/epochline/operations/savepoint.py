@@ -8,7 +8,6 @@ from pydantic import Field
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.commit import undo
-from epochline.coordinator.evidence import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import (
     ActionPreview,
@@ -18,6 +17,7 @@ from epochline.operations.action import (
     Parameters,
     Request,
     Subject,
+    mirrored,
     refuse_older_kafka,
     refused,
 )
@@ -151,8 +151,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         )
 
     def change(self, case: Case[RestoreParameters, Logs], request: Request) -> Afterwards:
-        tx, subject, parameters = case.tx, case.subject, case.parameters
-        declared, source = subject.declaration()
+        tx, subject, parameters, declared = case.tx, case.subject, case.parameters, case.declared
         found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
             raise AssertionError("previewed under the same lock")
@@ -176,11 +175,8 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         tx.states.leave(declared, epoch_id)
         tx.targets.account()
 
-        def show() -> Sequence[str]:
-            mirror(subject.ledger, source, declared, known=parameters.of is not None)
-            return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
-
-        return show
+        line = f"{subject.name} goes on from {found}, in generation {row.generation}"
+        return mirrored(case, line, known=parameters.of is not None)
 
 
 def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
