@@ -1,13 +1,11 @@
 """The tasks that plan, commit, abort and publish. Each calls one use case, and imports heavy modules when it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
@@ -18,9 +16,6 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.standing import way_out_of_pause
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 
 class EpochOperator(BaseOperator):

@@ -4,14 +4,12 @@ The line goes into XCom, so it holds no text of an error: a message may repeat w
 ledger, the tasks' logs and the pages hold the whole reason.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from epochline.errors import EpochlineError, EpochNotFoundError, rebuilt
 from epochline.ports import Decision, Ledger
@@ -61,7 +59,7 @@ class EpochOutcome:
     """The next committed epoch after this one."""
 
     @classmethod
-    def of(cls, epoch: Epoch, planned: Sequence[PlannedRange], paused: Decision | None = None) -> EpochOutcome:
+    def of(cls, epoch: Epoch, planned: Sequence[PlannedRange], paused: Decision | None = None) -> Self:
         """The outcome of an epoch as read from the ledger, with its ranges and the pause of its pipeline."""
         ranges = {one.range for one in planned}
         shared = ranges.pop() if len(ranges) == 1 else None
@@ -84,7 +82,7 @@ class EpochOutcome:
         )
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> EpochOutcome:
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
         """The outcome of an epoch from its row of the statement ``page_epoch``."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 

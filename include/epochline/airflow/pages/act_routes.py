@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from epochline.airflow.acts import ACTS, Act
 from epochline.airflow.pages import runs
-from epochline.airflow.pages.access import GetUserDep, edits, from_here, may_edit_dag, path_of, read
+from epochline.airflow.pages.access import edits, from_here, may_edit_dag, path_of, read
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot

@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.openapi.utils import get_openapi
@@ -13,7 +14,6 @@ from starlette.middleware.base import RequestResponseEndpoint
 
 from epochline.airflow.pages import act_routes
 from epochline.airflow.pages.access import (
-    GetUserDep,
     declared,
     edits,
     may_edit_dag,

@@ -3,8 +3,6 @@
 A form that acts carries what its page showed, to whom, and of which state of the ledger.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
