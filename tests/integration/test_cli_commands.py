@@ -129,7 +129,7 @@ def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, 
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
 
 
-def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
+def test_plan_shows_an_unfinished_epoch_and_what_was_changed(
     call: Call, planned: Epoch, tmp_path: Path, people_topic: str
 ) -> None:
     declare(tmp_path, people_topic, id="bigint", name="text")
@@ -300,9 +300,7 @@ def test_sql_changes_nothing_unless_it_may_write_and_an_error_is_one_paragraph(c
     assert err.count("\n") == 1
 
 
-def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(
-    call: Call, postgres_dsn: str, monkeypatch: Patch
-) -> None:
+def test_psql_is_opened_read_only_and_shows_no_password(call: Call, postgres_dsn: str, monkeypatch: Patch) -> None:
     opened: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
     monkeypatch.setattr("os.execve", lambda *given: opened.append(given))
 
@@ -326,9 +324,7 @@ def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: St
     assert "epochline migrate" in err
 
 
-def test_a_pipeline_is_listed_with_state_and_lag_an_unfinished_epoch_and_a_pause_are_states(
-    call: Call, planned: Epoch
-) -> None:
+def test_a_pipeline_is_listed_with_its_lag_and_its_state(call: Call, planned: Epoch) -> None:
     (row,) = json.loads(call("list", "--json")[1])
     assert (row["pipeline"], row["state"], row["lag"], row["last_commit"]) == ("people", "staging", 150, None)
 
@@ -373,9 +369,7 @@ def between(monkeypatch: Patch) -> Iterator[Between]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_ledger_is_shown_again_until_ctrl_c(
-    call: Call, planned: Epoch, postgres_dsn: str, between: Between
-) -> None:
+def test_the_ledger_is_shown_until_ctrl_c(call: Call, planned: Epoch, postgres_dsn: str, between: Between) -> None:
     between(lambda: query(postgres_dsn, "UPDATE epochline.epoch SET error = 'the disk is full'"))
 
     code, out, err = call("ledger", "people", "--follow")
@@ -386,7 +380,7 @@ def test_the_ledger_is_shown_again_until_ctrl_c(
     assert out.count(" UTC\n") == 2
 
 
-def test_the_lag_is_shown_again_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
+def test_the_lag_is_shown_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
     between(lambda: produce(kafka_bootstrap, fed, [b'{"id": 1}'], partition=0))
 
     code, out, err = call("lag", "people", "--follow")

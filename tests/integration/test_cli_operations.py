@@ -60,9 +60,7 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Ca
     assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
 
 
-def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
-    call: Call, planned: Epoch, postgres_dsn: str
-) -> None:
+def test_a_dropped_pipeline_leaves_its_tables_and_no_group(call: Call, planned: Epoch, postgres_dsn: str) -> None:
     declared = discovery.find("people")
     mirror(adapters().ledger(declared), adapters().offsets(declared), declared)
     assert adapters().offsets(declared).mirrored(declared.consumer_group)
@@ -82,9 +80,7 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.target") == [(0,)]
 
 
-def test_a_pipeline_that_is_declared_no_more_is_still_paused_and_dropped(
-    call: Call, planned: Epoch, tmp_path: Path
-) -> None:
+def test_a_pipeline_without_its_file_is_still_paused_and_dropped(call: Call, planned: Epoch, tmp_path: Path) -> None:
     (tmp_path / "people.py").unlink()
     reason = ("--reason", "its file is gone", "--yes")
 

@@ -65,7 +65,7 @@ def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
     }
 
 
-def test_a_row_that_deletes_its_key_is_marked(
+def test_a_row_that_deletes_its_key_says_so(
     call: Call, people_topic: str, kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     declared = (tmp_path / "people.py").read_text()

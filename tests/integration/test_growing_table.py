@@ -404,9 +404,7 @@ def test_a_table_whose_ids_may_appear_late_is_refused(table: Any, postgres_dsn: 
         source.partitions()
 
 
-def test_ids_that_a_session_had_kept_are_not_given_after_the_cache_was_set_to_one(
-    table: Any, postgres_dsn: str
-) -> None:
+def test_ids_that_a_session_had_kept_are_not_given_once_the_cache_is_one(table: Any, postgres_dsn: str) -> None:
     """PostgreSQL discards them, because the change makes the sequence's file again."""
     query(postgres_dsn, "ALTER TABLE events ALTER COLUMN id SET CACHE 10")
     with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
@@ -475,7 +473,7 @@ def test_a_login_that_may_read_the_table_and_its_sequence_is_enough(
     assert (held.end, held.newest) == (1, 3)
 
 
-def test_rows_that_a_policy_hides_from_the_login_are_an_error_and_not_missing(
+def test_rows_that_a_policy_hides_are_an_error_and_not_missing(
     reader: tuple[GrowingTable, str], postgres_dsn: str
 ) -> None:
     source, name = reader

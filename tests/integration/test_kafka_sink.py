@@ -66,7 +66,7 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: Sin
     assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(
+def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(
     world: SinksPipeline,
 ) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""

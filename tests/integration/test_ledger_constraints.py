@@ -80,7 +80,7 @@ def sql_of(postgres_dsn: str) -> Iterator[Execute]:
         pytest.param((None, 99, 3), errors.CheckViolation, id="an origin by an epoch"),
     ],
 )
-def test_a_range_that_would_break_the_chain_is_refused(
+def test_a_range_that_breaks_the_chain_is_refused(
     sql_of: Execute, values: tuple[Any, ...], refusal: type[Exception]
 ) -> None:
     """INV-1, S6, U2."""
@@ -92,9 +92,7 @@ def test_a_range_that_would_break_the_chain_is_refused(
 
 
 @pytest.mark.parametrize("hole", [False, True], ids=["whole", "with a hole"])
-def test_ranges_may_come_in_any_order_within_a_transaction_but_must_be_whole_at_its_end(
-    sql_of: Execute, hole: bool
-) -> None:
+def test_ranges_may_come_in_any_order_but_must_be_whole_at_the_commit(sql_of: Execute, hole: bool) -> None:
     """INV-1: the key is deferrable, for repairs; a hole does not get past the COMMIT.
 
     Nothing ends twice, even while the key is deferred, so that no two ranges can lead to the same head.
@@ -351,9 +349,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("damage", PLANTED.values(), ids=PLANTED.keys())
-def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
-    lived: Lived, postgres_dsn: str, damage: str
-) -> None:
+def test_the_docs_query_finds_broken_chains_alone(lived: Lived, postgres_dsn: str, damage: str) -> None:
     """INV-1, U2: damage that the constraints would refuse, planted in a transaction that drops them and is rolled back."""
     asked = queries()["is_the_chain_whole"]
     assert lived(asked) == []

@@ -29,9 +29,7 @@ class OwnRuns(Runs):
         assert broken(self.database.query, self.name, "numbers") == {}
 
 
-def test_a_worker_that_is_killed_between_emitting_and_remembering_doubles_nothing(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_worker_killed_between_emitting_and_remembering_doubles_nothing(servers: Servers, tmp_path: Path) -> None:
     """X15, E8: the position lies in the ledger. Three epochs, and the second one's job is killed while it reads."""
     source = CustomSource(
         source="scripted_source:ScriptedSource", options={"folder": str(tmp_path)}, label="numbers",

@@ -69,9 +69,7 @@ CASE = [""]
 
 
 @pytest.mark.parametrize("case", GIVEN)
-def test_what_a_transform_returns_is_stored_exactly_or_refused_by_the_name_of_its_column(
-    servers: Servers, case: str
-) -> None:
+def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(servers: Servers, case: str) -> None:
     """INV-9, through Spark: no value is rounded, wrapped or replaced by one that the table generates."""
     CASE[0] = case
     columns, _, expected, reason = GIVEN[case]
