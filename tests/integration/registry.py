@@ -1,7 +1,6 @@
 """A real schema registry (Apicurio, by its Confluent API), fetched once per machine as the jars of the product are."""
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from epochline.local.jars import cache_folder
+from epochline.local.jars import _ivy_jar, cache_folder
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK
 from tests.waiting import wait_for
@@ -77,11 +76,7 @@ def _application() -> Path:
 
 
 def _fetched(folder: Path) -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    (ivy,) = Path(spec.origin).parent.glob("jars/ivy-*.jar")
-    command = [str(find_java()), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
+    command = [str(find_java()), "-jar", str(_ivy_jar()), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
     if "EPOCHLINE_IVY_SETTINGS" in os.environ:
         command += ["-settings", os.environ["EPOCHLINE_IVY_SETTINGS"]]

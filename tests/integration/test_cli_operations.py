@@ -18,6 +18,7 @@ from tests.commands import Call
 from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import produce
+from tests.integration.people import declare
 from tests.integration.sinks_world import in_process
 
 
@@ -148,8 +149,7 @@ def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committ
 @pytest.fixture
 def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path) -> str:
     """The topic of two epochs: the first set aside offsets 1 and 2 of partition 0, the second offset 3."""
-    file = tmp_path / "people.py"
-    file.write_text(file.read_text().replace("name=", 'bad_records="quarantine",\n    name='))
+    declare(tmp_path, people_topic, more='bad_records="quarantine"')
     call("migrate")
     declared = discovery.find("people")
     line = InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap))
