@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from epochline.local.jars import _ivy_jar, cache_folder
+from epochline.local.jars import cache_folder, installed_pyspark
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK
 from tests.waiting import wait_for
@@ -76,7 +76,8 @@ def _application() -> Path:
 
 
 def _fetched(folder: Path) -> Path:
-    command = [str(find_java()), "-jar", str(_ivy_jar()), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
+    (ivy,) = installed_pyspark().glob("jars/ivy-*.jar")
+    command = [str(find_java()), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
     if "EPOCHLINE_IVY_SETTINGS" in os.environ:
         command += ["-settings", os.environ["EPOCHLINE_IVY_SETTINGS"]]

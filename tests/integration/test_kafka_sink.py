@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
@@ -20,7 +19,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
 from tests.armed import armed
-from tests.integration.kafka_topics import admin_of, delete_topic
+from tests.integration.kafka_topics import delete_topic
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
 
@@ -289,27 +288,3 @@ def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
         plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ('{"to": 7, "text": "x"}', "a record is for partition 7, but .* has 2"),
-        ('{"to": 0, "text": "%s"}' % ("x" * 3000), r"a record has 3\d{3} bytes, but max.message.bytes of .* is 2000"),
-    ],
-    ids=["partition", "size"],
-)
-def test_what_the_topic_would_not_take_is_refused_by_the_seal(new: NewWorld, value: str, said: str) -> None:
-    """P9: before it is committed, so that no committed epoch waits for a topic that cannot take it."""
-    columns = {"to": "integer", "text": "text"}
-    out = KafkaTopic(topic="out", value=Json(columns=columns), partition="to")
-    world = new(out, table=False, parse=Json(columns=columns))
-    resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
-    with admin_of(world.bootstrap) as admin:
-        admin.alter_configs([resource])
-    world.produce(value)
-
-    with pytest.raises(SinkError, match=said):
-        world.it.epoch()
-
-    assert world.it.sql("SELECT state FROM epochline.epoch") == [("PLANNED",)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
