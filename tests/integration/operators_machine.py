@@ -310,7 +310,7 @@ class OperatorsMachine(RuleBasedStateMachine):
             self._staged(planned, run)
         ledger = self.job.ledger
         try:
-            self.job.ledger = Lossy(ledger, at, happened)  # type: ignore[assignment]
+            self.job.ledger = Lossy(ledger, at, happened)
             steps[task]()
         except LedgerUnavailableError:
             self.met[f"{task} lost its answer"] += 1

@@ -590,7 +590,11 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
 )  # fmt: skip
 def test_what_could_never_answer_is_refused(option: str, value: Any) -> None:
     made, _, name = option.partition(".")
-    makes = {"Lookup": in_threads, "AsyncLookup": in_one_thread, "PoolLimits": lambda _, **given: PoolLimits(**given)}
+    makes: dict[str, Callable[..., Any]] = {
+        "Lookup": in_threads,
+        "AsyncLookup": in_one_thread,
+        "PoolLimits": lambda _, **given: PoolLimits(**given),
+    }
     with pytest.raises(DeclarationError, match=rf"\b{made}\.{name}"):
         makes[made](Redis("nowhere"), **{name: value})
 

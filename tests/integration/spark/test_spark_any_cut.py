@@ -7,7 +7,7 @@ records and its own cuts.
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -130,8 +130,8 @@ def made_up(seed: object, number: int) -> Case:
 Table = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
-def frame_of(spark: SparkSession, rows: list[tuple[Any, ...]], columns: dict[str, str]) -> DataFrame:
-    return spark.createDataFrame(rows, from_arrow_schema(record_schema(columns)))
+def frame_of(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: dict[str, str]) -> DataFrame:
+    return spark.createDataFrame(list(rows), from_arrow_schema(record_schema(columns)))
 
 
 def epoch_by_epoch(spark: SparkSession, cases: list[Case], declared: Windowed) -> tuple[Table, set[tuple[int, int]]]:
@@ -174,7 +174,8 @@ def epoch_by_epoch(spark: SparkSession, cases: list[Case], declared: Windowed) -
 
 def apply(table: Table, rows: list[Any], key: tuple[str, ...], retractions: str | None = None) -> None:
     """What is taken away goes first, with retractions as it is held; then one row comes for a key."""
-    flag, written = retractions or DELETED, set()
+    flag = retractions or DELETED
+    written: set[object] = set()
     for row in sorted(rows, key=lambda row: row[flag] is not (retractions is None)):
         place = tuple(row[name] for name in key)
         values = tuple(value for name, value in row.asDict().items() if name not in (*key, flag))
