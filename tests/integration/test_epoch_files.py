@@ -21,7 +21,6 @@ NewWorld = Callable[..., InProcess]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the profile's files go: below the home."""
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path))
     return tmp_path / "flink" / "ck_demo" / "hello"
 

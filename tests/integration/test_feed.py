@@ -31,14 +31,12 @@ def servers(kafka_bootstrap: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Of one line."""
     (tmp_path / "file").write_bytes(b"x\n")
     return tmp_path / "file"
 
 
 @pytest.fixture
 def fed(servers: str, topic_name: str, file: Path) -> Fed:
-    """Feeds a file with this content."""
 
     def feed_it(content: bytes, **options: Any) -> FeedReport:
         file.write_bytes(content)

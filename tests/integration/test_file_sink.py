@@ -122,7 +122,6 @@ def process(step: str, path: str, failpoint: str) -> Forked:
 
 
 def kill(step: str, path: str, failpoint: str) -> None:
-    """A process takes the step and dies at the failpoint."""
     with process(step, path, f"{failpoint}:exit") as killed:
         killed.communicate()
     assert killed.returncode == KILLED
@@ -426,7 +425,6 @@ def write_until_full(writer: FilePart) -> None:
 
 
 def test_a_folder_of_another_pipeline_is_refused(sink: FileSink, path: str) -> None:
-    """The first one has it."""
     late = sealed(sink, attempt_of(5, pipeline="orders"))
     committed(sink, attempt_of(1))
 

@@ -27,7 +27,6 @@ def adopt(it: Bench) -> None:
 
 
 def refusal(subject: Subject, what: str, **asked: Any) -> str:
-    """Why the action would be refused; empty where it would not."""
     return ACTIONS[what].preview(subject, ACTIONS[what].parameters(**asked)).refusal or ""
 
 

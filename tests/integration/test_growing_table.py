@@ -99,7 +99,6 @@ def patience() -> float:
 
 @pytest.fixture
 def world(postgres_dsn: str, connection: Connection, table: Any, patience: float) -> InProcess:
-    """A pipeline from the table into another one."""
     declared = CustomSource(
         source="epochline.sources.growing_table:GrowingTable", connection="shop", label="events", positions="sparse",
         options={"table": "events", "key": "id", "patience_seconds": patience}, records_per_epoch=40,
@@ -128,7 +127,6 @@ def audited(world: InProcess, connection: Connection, found: Findings) -> Summar
 
 
 def caught_up(world: InProcess) -> None:
-    """Run epochs until there is nothing to read."""
     while (asked := world.asked_to_plan())[0].outcome is not PlanOutcome.NOTHING_TO_READ:
         world.staged_and_sealed(*asked)
         world.commit(asked[0])

@@ -60,7 +60,6 @@ def send(topic: Topic, values: Sequence[bytes | None], **options: Any) -> None:
 
 
 def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
-    """Transactions of some records each, committed or aborted."""
     with transactional_producer(topic.servers, topic.name) as producer:
         for committed in ends:
             producer.begin_transaction()

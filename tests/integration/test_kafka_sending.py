@@ -70,7 +70,6 @@ class Out:
 
     @property
     def key(self) -> bytes:
-        """Of its markers."""
         return Marker.key("orders", f"kafka:{self.name}")
 
     def marked(self) -> Marker | None:
@@ -93,7 +92,6 @@ class Out:
         return self.send(records(count, epoch), epoch)
 
     def process(self, epoch: int, count: int, failpoint: str) -> Forked:
-        """A process that sends an epoch."""
         return sending_process(self.settings[SERVERS], self.name, f"tx-{self.name}", epoch, count, failpoint)
 
 

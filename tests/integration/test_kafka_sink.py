@@ -41,7 +41,6 @@ def world(new: NewWorld) -> SinksPipeline:
 
 
 def commit(world: SinksPipeline, *values: str | None, keys: Sequence[str] = ()) -> None:
-    """Commit an epoch of these records."""
     world.produce(*values, keys=keys)
     world.it.epoch()
 
@@ -247,7 +246,6 @@ def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: Sin
 
 
 def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
-    """Key, value, headers and partition of each record, NULL as no value."""
     columns = {"k": "text", "t": "text", "p": "integer"}
     topic = KafkaTopic(
         topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
@@ -281,7 +279,6 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -
 
 
 def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
-    """No replay of an epoch that it holds."""
     commit(world, "a")
     declared = world.it.pipeline
     subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)

@@ -225,7 +225,6 @@ def test_what_a_ledger_never_holds_is_refused(
 
 @pytest.fixture
 def empty_dsn(stack: Stack, postgres_dsn: str) -> str:
-    """A database without a ledger."""
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
     create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
     as_admin(stack.postgres.superuser_dsn, create)

@@ -102,7 +102,6 @@ class Redis:
 
     @property
     def clients(self) -> int:
-        """Connections beside the one that asks."""
         with closing(self.connect()) as client:
             return int(client.info("clients")["connected_clients"]) - 1
 

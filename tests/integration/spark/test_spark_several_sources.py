@@ -100,7 +100,6 @@ class JoiningRuns(Runs):
         return Sources(inputs=inputs)
 
     def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
-        """Parse other columns from now on."""
         self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
 
     @property

@@ -55,13 +55,11 @@ class Counting(Runs):
         return dict(self.database.query(f"SELECT word, count FROM {schema}.{table}"))
 
     def both(self) -> dict[str, int]:
-        """The counts, which target and state agree about."""
         counts = self.counts()
         assert self.counts("t_wordcount") == counts
         return counts
 
     def given(self) -> list[str]:
-        """What the transform of the last epoch was given."""
         last = "SELECT max(epoch_id) FROM epochline.epochs WHERE state = 'COMMITTED'"
         found = self.database.query(f"SELECT seen FROM given WHERE _epoch = ({last}) ORDER BY 1")
         return [seen for (seen,) in found]

@@ -102,7 +102,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
-    """An attempt that is to read all of these records."""
     topic, raw = servers.topic(records), {"who": "text", "n": "bigint"}
     body = {
         "name": servers.name, "source": KafkaSource(topics=topic).model_dump(), "parse": Json(columns=RECORD).model_dump(),
