@@ -117,7 +117,6 @@ class Database:
         return found[0][0]
 
     def fenced_writes(self, ticket: StagingTicket) -> list[str]:
-        """What was refused."""
         found = "SELECT what FROM epochline.fenced_write WHERE attempt_id = %s"
         return [what for (what,) in self.query(found, ticket.attempt_id)]
 
@@ -125,7 +124,6 @@ class Database:
         self.query("UPDATE epochline.attempt SET fenced_at = now() WHERE attempt_id = %s", ticket.attempt_id)
 
     def wait_for_session(self, ticket: StagingTicket, condition: str) -> None:
-        """Wait until a session of an attempt is as the condition says."""
         found = f"SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND {condition}"
         wait_until(lambda: self.query(found, ticket.application_name))
 
@@ -144,12 +142,10 @@ class Servers:
         return JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
 
     def produce(self, topic: str, records: Records) -> None:
-        """Append values to partitions."""
         for partition, values in records.items():
             kafka_topics.produce(self.bootstrap, topic, values, key=b"key", partition=partition, headers=[("h", b"1")])
 
     def topic(self, records: Records) -> str:
-        """Make a topic of its own and fill its partitions."""
         name = f"spark-{uuid.uuid4().hex[:12]}"
         kafka_topics.make_topic(self.bootstrap, name, max(records, default=0) + 1)
         self.produce(name, records)
@@ -192,7 +188,6 @@ class Runs(Driver):
         return epoch_of(planned)
 
     def crashed(self, planned: Plan, who: Run) -> None:
-        """Abort the epoch as an operator does after a crash."""
         self.abort(epoch_of(planned).epoch_id, who, reason="a crash", by_operator=True)
 
     def resume(self) -> None:
@@ -204,11 +199,9 @@ class Runs(Driver):
         return self.committed(*self.planned())
 
     def operate(self, what: str, **parameters: Any) -> Done:
-        """What an operator does to the pipeline."""
         return self.act(what, Request(actor="ada", reason="to see"), **parameters)
 
     def produce(self, records: Records) -> None:
-        """Append values to partitions of its topic."""
         self.servers.produce(self.pipeline.source.topics[0], records)
 
     def committed(self, planned: Plan, who: Run) -> Epoch:

@@ -222,9 +222,7 @@ def parse(batch):
 """
 
 
-def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_an_epoch_fits_into_it(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_suffices(servers: Servers, tmp_path: Path) -> None:
     """B2."""
     topic = servers.topic({partition: [b"x" * 100] * (RECORDS // 2) for partition in range(2)})
     (tmp_path / "limited.py").write_text(DECLARED.format(topic=topic, heap=HEAP, worker=WORKER_MIB))

@@ -141,9 +141,7 @@ dag = epoch_dag(Pipeline(
 """
 
 
-def test_a_run_until_caught_up_goes_on_over_epochs_of_which_a_target_refuses_records(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_run_until_caught_up_goes_on_where_a_target_refuses_records(servers: Servers, tmp_path: Path) -> None:
     """INV-9: two epochs of two attempts each, and the number of what they set aside in the last line."""
     values, bad = bad_among(3_000)
     topic = servers.topic({0: values})

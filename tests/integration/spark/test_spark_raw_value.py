@@ -43,7 +43,6 @@ def shown(planned: Plan) -> list[str]:
 
 
 def produce_as(shape: str) -> Callable[..., None]:
-    """Twenty numbers written in another shape than the producer gives them."""
 
     def send(bootstrap: str, *, pause: float, topic: str) -> None:
         kafka_topics.produce(bootstrap, topic, [(shape % number).encode() for number in TWENTY])

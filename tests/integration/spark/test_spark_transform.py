@@ -69,9 +69,7 @@ CASE = [""]
 
 
 @pytest.mark.parametrize("case", GIVEN)
-def test_what_a_transform_returns_is_stored_exactly_or_refused_by_the_name_of_its_column(
-    servers: Servers, case: str
-) -> None:
+def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(servers: Servers, case: str) -> None:
     """INV-9, through Spark: no value is rounded, wrapped or replaced by one that the table generates."""
     CASE[0] = case
     columns, _, expected, reason = GIVEN[case]
@@ -104,7 +102,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
-    """An attempt that is to read all of these records."""
     topic, raw = servers.topic(records), {"who": "text", "n": "bigint"}
     body = {
         "name": servers.name, "source": KafkaSource(topics=topic).model_dump(), "parse": Json(columns=RECORD).model_dump(),
