@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, plan
+from epochline.coordinator import CommitResult, Plan, abort
 from epochline.coordinator.commit import commit_in
-from epochline.errors import EpochlineError, EpochStateError, PlanChangedError
-from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.errors import EpochlineError, EpochStateError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
@@ -41,7 +40,6 @@ class TwoTables(World):
         assert self.writer.end(ticket)
 
     def answer(self, options: str = "") -> tuple[Any, ...]:
-        """What a new session sees."""
         (row,) = query(self.dsn, BOTH, options=options)
         return row
 
@@ -69,9 +67,6 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(calls)) as threads:
         return list(threads.map(one, calls, timeout=60))
-
-
-# INV-2
 
 
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
@@ -108,34 +103,6 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
 
     assert steps == [(15, 15)] * 5
     assert world.answer(impatient)[:2] == (20, 20)
-
-
-# Races
-
-
-@pytest.mark.fault("F10")
-def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: TwoTables) -> None:
-    """K14, U1."""
-
-    def planning(who: str) -> Callable[[], Plan]:
-        ledger = PostgresLedger(world.dsn, lock_timeout=10)
-        return lambda: plan(ledger, world.kafka, world.pipeline, run(who), PlanRequest(lease=timedelta(seconds=0.6)))
-
-    results = at_once(planning("run-1"), planning("run-2"))
-
-    planned = [one for one in results if isinstance(one, Plan)]
-    refused = [one for one in results if isinstance(one, EpochlineError)]
-    states = [state for (state,) in query(world.dsn, "SELECT state FROM epochline.epochs ORDER BY epoch_id")]
-    # The other one failed retryably, or waited until the first one's lease, which nobody renews here, was over.
-    if refused:
-        assert states == ["PLANNED"]
-        assert isinstance(refused[0], PlanChangedError)
-        assert refused[0].retryable
-        assert "another run planned or committed while this one asked the source" in str(refused[0])
-    else:
-        assert states == ["ABORTED", "PLANNED"]
-    assert len(planned) + len(refused) == 2
-    assert [one.outcome for one in planned] == [PlanOutcome.PLANNED] * len(planned)
 
 
 @pytest.mark.parametrize("round_", range(4), ids=lambda number: f"round {number}")
