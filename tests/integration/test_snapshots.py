@@ -1,8 +1,6 @@
 """INV-2 on real PostgreSQL: every snapshot sees all of an epoch or nothing; of two that race, exactly one wins."""
 
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,12 +9,12 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import CommitResult, Plan, abort
+from epochline.coordinator import Plan
 from epochline.coordinator.commit import commit_in
-from epochline.errors import EpochlineError, EpochStateError
+from epochline.errors import EpochStateError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
-from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
+from tests.contract.worlds import World, orders, postgres_world, rows_of, seen_in
 from tests.databases import holding, query
 
 BOTH = """
@@ -52,21 +50,6 @@ def world(postgres_dsn: str) -> TwoTables:
     with one.ledger.transaction() as tx:
         tx.targets.create(one.pipeline)
     return one
-
-
-def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls in threads that start together; each result, or the error that it raised."""
-    barrier = threading.Barrier(len(calls))
-
-    def one(call: Callable[[], Any]) -> Any:
-        barrier.wait()
-        try:
-            return call()
-        except EpochlineError as error:
-            return error
-
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(one, calls, timeout=60))
 
 
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
@@ -110,18 +93,17 @@ def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, r
     """INV-7: one row lock; the loser gets a clear word."""
     world.to_sealed()
 
-    def operator() -> AbortOutcome:
+    with ThreadPoolExecutor(1) as committing:
+        committed = committing.submit(world.commit, 1)
         time.sleep(round_ * 0.01)
-        return abort(world.ledger, "orders", 1, run("cli"), reason="wrong data", by_operator=True)
-
-    committed, aborted = at_once(lambda: world.commit(1), operator)
+        aborted = world.abort(1, "cli", reason="wrong data", by_operator=True)
 
     rows = world.answer()[:2]
-    if isinstance(committed, CommitResult):
+    if committed.exception() is None:
         assert (aborted, rows) == (AbortOutcome.ALREADY_COMMITTED, (15, 15))
         assert world.epoch(1).state is EpochState.COMMITTED
     else:
         assert (aborted, rows) == (AbortOutcome.ABORTED, (0, 0))
-        assert isinstance(committed, EpochStateError)
-        assert "was aborted (wrong data)" in str(committed)
+        assert isinstance(committed.exception(), EpochStateError)
+        assert "was aborted (wrong data)" in str(committed.exception())
         assert world.epoch(1).state is EpochState.ABORTED
