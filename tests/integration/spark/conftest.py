@@ -1,4 +1,4 @@
-"""Real Spark, PostgreSQL and Kafka for the Spark side, and attempts at given ranges."""
+"""Real Spark, PostgreSQL and Kafka for the Spark side."""
 
 import os
 import sys
@@ -12,22 +12,22 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from epochline.coordinator import LEASE, Plan, begin
+from epochline.coordinator import Plan
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
-from epochline.ports import NewEpoch
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Epoch, EpochKind, Run
-from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration import kafka_topics
+from tests.integration.in_process import InProcess
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -73,23 +73,14 @@ class Database:
         return query(self.dsn, statement, *values)
 
     def attempt(self, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
-        """Plan an epoch with these ranges and begin its first attempt."""
-        ledger, who = PostgresLedger(self.dsn), Run(dag_id="d", run_id="r", host="h")
-        planned = [
-            PlannedRange(
-                tp=TopicPartition(topic=topic, partition=partition, topic_id=f"id of {topic}"),
-                range=OffsetRange(start=start, until=until),
-            )
-            for (topic, partition), (start, until) in ranges.items()
-        ]
-        with ledger.transaction() as tx:
-            tx.targets.create(pipeline)
-            row, targets = tx.epochs.lock_pipeline(pipeline.name), tx.targets.inspect(pipeline)
-            draft = NewEpoch(kind=EpochKind.REGULAR, ranges=planned)
-            tx.epochs.insert(pipeline, row, who, draft, targets, lease=LEASE, note=None)
-        ticket = begin(ledger, pipeline.name, 1, who, lease=LEASE)
-        assert ticket is not None
-        return ticket
+        """Plan an epoch with these ranges, whatever Kafka holds, and begin its first attempt."""
+        kafka = FakeKafka()
+        for (topic, partition), (start, until) in ranges.items():
+            kafka.produce(topic, partition, until)
+            kafka.change(topic, partition, log_start=start)
+        line = InProcess(self.dsn, pipeline, kafka, lambda _: ())
+        line.create()
+        return line.attempt(*line.planned())
 
     def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[Any, ...]]:
         table = sql.Identifier("epochline_staging", ticket.table(sink).table)

@@ -1,4 +1,4 @@
-"""Several sources in one epoch: two Kafka clusters, two topics of different shape, one join (N7, S7)."""
+"""Sources through real Spark: two Kafka clusters with a join (N7, S7), and a source of a user's own."""
 
 import json
 import random
@@ -21,7 +21,7 @@ from epochline.protocol.epoch import Counts, Run
 from epochline.sources.positions import SourcePositions
 from epochline.sources.several import SeveralOffsets
 from epochline.spark.credentials import JobCredentials
-from tests.commands import caller, connect_to
+from tests.commands import Call
 from tests.crash.spark_job import LOCAL, StagedFromSeveral, job, log_of
 from tests.integration import kafka_topics
 from tests.integration.guarantee import broken
@@ -63,6 +63,7 @@ class Shop:
         )
 
 
+Columns = Mapping[str, dict[str, str]]
 COLUMNS = {
     "orders": {"order_id": "text", "customer_id": "bigint", "amount": "numeric(12,2)"},
     "customers": {"customer_id": "bigint", "name": "text"},
@@ -72,9 +73,7 @@ COLUMNS = {
 class JoiningRuns(Runs):
     """Runs of the shipped join, or of another transform, with each source on its own cluster."""
 
-    def __init__(
-        self, servers: Servers, shop: Shop, columns: Mapping[str, dict[str, str]] = COLUMNS, **changes: Any
-    ) -> None:
+    def __init__(self, servers: Servers, shop: Shop, columns: Columns = COLUMNS, **changes: Any) -> None:
         self._topic = shop.topic
         joined = {"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"}
         known = {"customer_id": "bigint", "name": "text", "waiting": "text"}
@@ -92,7 +91,7 @@ class JoiningRuns(Runs):
         self.source = SeveralOffsets(sources, offsets)
         self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={}, kafkas=kafkas)
 
-    def _sources(self, columns: Mapping[str, dict[str, str]]) -> Sources:
+    def _sources(self, columns: Columns) -> Sources:
         inputs = {
             name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
             for name, one in (("orders", "shop"), ("customers", "crm"))
@@ -116,7 +115,6 @@ def brokers(kafka_bootstrap: str, second_cluster: Stack) -> dict[str, str]:
 
 @pytest.fixture
 def shop(brokers: dict[str, str]) -> Shop:
-    """Topics of one name on both clusters."""
     topic = f"several-{uuid.uuid4().hex[:12]}"
     for one in brokers.values():
         kafka_topics.make_topic(one, topic, PARTITIONS)
@@ -165,7 +163,7 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
 
 
 def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
-    servers: Servers, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    servers: Servers, shop: Shop, brokers: dict[str, str], on_ledger: Call
 ) -> None:
     """INV-9: the topics have one name, and the bad records stand at one offset."""
     strict, mended = ({"customer_id": kind} for kind in ("smallint", "bigint"))
@@ -183,8 +181,7 @@ def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_
         (f"customers/{shop.topic}", 0, 0), (f"orders/{shop.topic}", 0, 0),
     ]  # fmt: skip
 
-    connect_to(monkeypatch, postgres=servers.database.dsn)
-    shown = caller(monkeypatch, capsys)("quarantine", runs.name, "--show", f"customers/{shop.topic}/0/0")
+    shown = on_ledger("quarantine", runs.name, "--show", f"customers/{shop.topic}/0/0")
     assert shown[0] == 0
     assert "no smallint" in shown[1]
 
