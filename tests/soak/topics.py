@@ -80,13 +80,10 @@ class _Reader(threading.Thread):
 
 
 class TopicWatch:
-    """The two consumers of a soak's topics."""
-
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
         self._readers = [_Reader(bootstrap, topics, one) for one in ("read_committed", "read_uncommitted")]
 
     def start(self) -> None:
-        """Attach both."""
         for one in self._readers:
             one.start()
 
