@@ -59,7 +59,7 @@ class Epoch:
         attempt = SinkAttempt(
             pipeline=self._pipeline.name, generation=1, epoch_id=_EPOCH, attempt=1, token=str(uuid.uuid4())
         )
-        sink = TopicSink(self._pipeline.name, self._outbox, lambda: kafka, self._ledger)
+        sink = TopicSink(self._pipeline.name, self._outbox, lambda: kafka, self._ledger.connection)
         sink.commit(Committable(attempt=attempt, rows=self._rows, body={}))
 
     def by_kafka_python(self, kafka: Mapping[str, str]) -> None:

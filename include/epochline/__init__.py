@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     from epochline.airflow.dag_file import epoch_dag
     from epochline.declare.aggregation import Windowed
     from epochline.declare.avro import Avro
-    from epochline.declare.event_time import EventTime
+    from epochline.declare.event_time import EventTime, Session, Sliding, Tumbling
     from epochline.declare.external import CustomSink, Files
     from epochline.declare.inputs import Input, Sources
     from epochline.declare.parsers import Bytes, Json, Regex, Text
     from epochline.declare.pipeline import Pipeline
-    from epochline.declare.restart import Endless, FailureRate, FixedDelay, NoRestart
-    from epochline.declare.settings import Settings
+    from epochline.declare.settings import Endless, FailureRate, FixedDelay, NoRestart, Settings
     from epochline.declare.source import CustomSource, FromGroup, FromOffsets, FromTimestamp, KafkaSource
     from epochline.declare.state import StateTable
     from epochline.declare.table import PostgresTable
     from epochline.declare.topic import KafkaTopic
     from epochline.declare.windowed_query import WindowedQuery
-    from epochline.declare.windows import Session, Sliding, Tumbling
 
 __all__ = [
     "Avro",
@@ -64,20 +62,18 @@ __all__ = [
 _MODULES = {
     "airflow.dag_file": ("epoch_dag",),
     "declare.aggregation": ("Windowed",),
-    "declare.event_time": ("EventTime",),
+    "declare.event_time": ("EventTime", "Session", "Sliding", "Tumbling"),
     "declare.external": ("Files", "CustomSink"),
     "declare.inputs": ("Input", "Sources"),
     "declare.avro": ("Avro",),
     "declare.parsers": ("Bytes", "Json", "Regex", "Text"),
     "declare.pipeline": ("Pipeline",),
-    "declare.restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
-    "declare.settings": ("Settings",),
+    "declare.settings": ("Endless", "FailureRate", "FixedDelay", "NoRestart", "Settings"),
     "declare.source": ("CustomSource", "FromGroup", "FromOffsets", "FromTimestamp", "KafkaSource"),
     "declare.state": ("StateTable",),
     "declare.table": ("PostgresTable",),
     "declare.topic": ("KafkaTopic",),
     "declare.windowed_query": ("WindowedQuery",),
-    "declare.windows": ("Session", "Sliding", "Tumbling"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -44,10 +44,8 @@ class EpochlineError(Exception):
 class PipelineStandsError(EpochlineError):
     """Base of the errors after which a pipeline stands until an operator acts.
 
-    Args:
-        said: what happened, and what to do before the command.
-        command: what goes on, without ``epochline``; the message ends with it. ``…`` stands for what only the operator
-            knows. None if ``said`` is a whole message, as an error has it that is rebuilt from its text.
+    ``said`` is what happened and what to do first; the message ends with ``command``, without ``epochline``. The
+    command is None if ``said`` is a whole message.
     """
 
     def __init__(self, said: str, command: str | None = None) -> None:
@@ -288,10 +286,7 @@ class EpochInterruptedError(EpochError):
 
 
 def rebuilt(error_class: str | None, message: str, command: str | None = None) -> EpochlineError | None:
-    """The error that another process recorded, from its class's name, its message without the command, and the command.
-
-    None if the class is not one of these.
-    """
+    """The error that another process recorded, without the command in its message; None for another class."""
     kind = globals().get(error_class or "")
     if not (isinstance(kind, type) and issubclass(kind, EpochlineError)):
         return None

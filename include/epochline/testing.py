@@ -12,10 +12,9 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import LogEnd, Retention
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition, joined
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import LogEnd, PartitionView, Retention, SourceView
 
 if TYPE_CHECKING:
     from epochline.arrow.stage.preview import ParsedRecords
@@ -69,7 +68,6 @@ class FakeKafka:
     retention: dict[str, Retention] = field(default_factory=dict)
     """By topic; no retention is known of the others."""
     compacted: set[str] = field(default_factory=set)
-    """Topics that are compacted."""
     without_record: dict[Key, tuple[frozenset[int], frozenset[int]]] = field(default_factory=dict)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
     groups_kept: timedelta | None = timedelta(days=7)

@@ -9,7 +9,7 @@ import pytest
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
 from epochline.airflow.pages.app import HEADERS
-from epochline.airflow.pages.tokens import VALID_SECONDS
+from epochline.airflow.pages.runs import VALID_SECONDS
 from tests.airflow.conftest import Scheduler
 from tests.airflow.page_requests import ask, token_of
 from tests.elements import Elements

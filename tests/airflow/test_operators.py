@@ -66,7 +66,6 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
     return [run["state"] for run in runs]
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
     """U3: backwards, again with "reprocess completed", and once more during a manual run."""
@@ -166,7 +165,6 @@ def test_a_killed_worker_is_noticed_within_minutes_and_its_epoch_is_staged_again
     recovery.took()
 
 
-@pytest.mark.slow
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
     scheduler: Scheduler,
 ) -> None:

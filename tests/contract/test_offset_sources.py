@@ -12,8 +12,7 @@ from epochline import KafkaSource
 from epochline.kafka.source import KafkaOffsets
 from epochline.kafka.topics import retention
 from epochline.ports import OffsetSource
-from epochline.protocol.log_ends import Retention
-from epochline.protocol.planning import PartitionView
+from epochline.protocol.planning import PartitionView, Retention
 from epochline.testing import FakeKafka
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

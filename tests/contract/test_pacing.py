@@ -10,8 +10,7 @@ import pytest
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Settings
 from epochline.config.resolve import resolve_settings
 from epochline.coordinator import PlanOutcome, abort, pause_before_retry
-from epochline.declare.restart import RestartStrategy
-from epochline.declare.settings import PerRun
+from epochline.declare.settings import PerRun, RestartStrategy
 from epochline.errors import EpochBusyError, PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.failures import RecordedError

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import timed
 from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
-from epochline.declare.restart import FailureRate, NoRestart
-from epochline.declare.settings import Settings
+from epochline.declare.settings import FailureRate, NoRestart, Settings
 from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.protocol.epoch import Interval
 

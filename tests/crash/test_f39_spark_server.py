@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -70,6 +71,7 @@ def sleeping(new_line: NewLine) -> Line:
         parse="scripted:parse", record={"value": "text"}, bad_records="fail",
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
     )  # fmt: skip
+    line.lease = timedelta(seconds=15)  # the next run waits for its end
     line.produce(ASLEEP)
     return line
 

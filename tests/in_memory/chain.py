@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
+from epochline.protocol.planning import LogEnd
 from tests.in_memory.rows import Side
 
 

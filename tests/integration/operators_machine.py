@@ -35,8 +35,8 @@ from epochline.errors import ActionRefusedError, DataLossError, KafkaBehindError
 from epochline.local.stack import Stack
 from epochline.operations import Request
 from epochline.protocol.epoch import Run
-from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.planning import HeldLog
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
 from tests.databases import copy_database, query

@@ -9,13 +9,13 @@ import pytest
 
 from bench.pages import fill
 from epochline.airflow.outcome import EpochOutcome
-from epochline.airflow.pages.flow import rates, time_to_loss
+from epochline.airflow.pages.charts import rates, time_to_loss
 from epochline.airflow.pages.views import HistoryFilter, as_json, epoch_view, pipeline_view, pipelines_view
 from epochline.airflow.reading import Snapshot, Table, snapshot
 from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError
 from epochline.operations import refresh_log_ends
-from epochline.protocol.log_ends import Retention
+from epochline.protocol.planning import Retention
 from tests.contract.worlds import World, postgres_world, quarantined
 from tests.databases import query
 from tests.elements import Elements

@@ -16,14 +16,13 @@ import pytest
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.rows import cast_rows
 from epochline.declare.aggregation import Windowed
-from epochline.declare.event_time import EventTime
+from epochline.declare.event_time import EventTime, Tumbling
 from epochline.declare.parsers import Json, Text
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.specs import TableSpec
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
-from epochline.declare.windows import Tumbling
 from epochline.errors import (
     BadRecordError,
     BatchContractError,

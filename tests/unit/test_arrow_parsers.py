@@ -21,7 +21,7 @@ from epochline.arrow.cast.jsontext import read_json, write_json
 from epochline.arrow.cast.reasons import printable
 from epochline.arrow.formats import json_values
 from epochline.arrow.formats.parsers import build_parser
-from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.texts import as_text
 from epochline.declare.avro import Avro
 from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex

@@ -13,8 +13,8 @@ from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.avro import AvroReader
-from epochline.arrow.formats.json_objects import JsonWriter
 from epochline.arrow.formats.json_values import JsonReader
+from epochline.arrow.formats.texts import JsonWriter
 from epochline.config.registry import Registry, with_header
 from epochline.declare.columns import BY_TEXT, SUPPORTED, Carrier, parse_type
 from epochline.errors import ColumnMismatchError

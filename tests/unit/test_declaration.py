@@ -29,7 +29,7 @@ from epochline import (
     Settings,
     Text,
 )
-from epochline.declare.functions import load_function
+from epochline.declare.specs import load_function
 from epochline.declare.table import order_columns
 from epochline.errors import DeclarationError
 

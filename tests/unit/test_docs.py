@@ -13,7 +13,7 @@ from bench.times import CALLS, MAKE, table
 from epochline import KafkaSource
 from epochline.errors import DeclarationError
 from epochline.kafka.records import BYTES, RECORDS
-from epochline.local import spark as embedded
+from epochline.local.process import shipped_settings
 from epochline.spark import job
 from epochline.spark.session import MEMORY_SETTINGS, SHUFFLES
 from tests import reference
@@ -90,7 +90,7 @@ def test_the_values_of_the_page_are_those_that_the_code_sets() -> None:
     assert VALUES[SHUFFLES] == "twice the cores"
     assert VALUES["records_per_epoch"] == f"{KafkaSource(topics='t').records_per_epoch:,}"
     assert f"at most {RECORDS:,} records or {BYTES // 2**20} MiB" in PAGE
-    heap = embedded._SETTINGS["spark.driver.memory"]
+    heap = shipped_settings("spark")["spark.driver.memory"]
     assert VALUES["spark.driver.memory"].startswith(f"`{heap}`")
     composed = (ROOT / "include" / "docker" / "spark-connect.conf").read_text()
     assert f"\nspark.driver.memory {heap}\n" in composed

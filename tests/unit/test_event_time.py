@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.declare.event_time import EventTime, PartitionTime, watermark
-from epochline.declare.windows import Session, Sliding, Tumbling, Window, closed, forgotten
+from epochline.declare.event_time import (
+    EventTime,
+    PartitionTime,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    closed,
+    forgotten,
+    watermark,
+)
 from epochline.errors import DeclarationError
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

@@ -8,8 +8,7 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local import spark_home as module
-from epochline.local.jars import KAFKA, JarSet, cache_folder
-from epochline.local.java import find_java
+from epochline.local.jars import KAFKA, JarSet, cache_folder, find_java
 from epochline.local.spark_home import spark_home
 
 ROOT = Path(__file__).parents[2]

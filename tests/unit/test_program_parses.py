@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from epochline.config.discovery import find
-from epochline.declare.functions import load_function
+from epochline.declare.specs import load_function
 from epochline_examples.producers import PRODUCERS
 from pipelines import ip_count, orders, raw_value, sink_comparison
 from tests.reading import source_batch

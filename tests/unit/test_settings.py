@@ -9,8 +9,7 @@ import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, NoRestart, Pipeline, Settings
 from epochline.config.resolve import file_settings, recorded_restart, resolve_settings, run_settings, settings_file
-from epochline.declare.restart import WITHOUT_END
-from epochline.declare.settings import Kept, PerRun, profile, profiles
+from epochline.declare.settings import WITHOUT_END, Kept, PerRun, profile, profiles
 from epochline.errors import ConfigurationError, DeclarationError
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
 from tests.contract.worlds import orders

@@ -25,7 +25,7 @@ from epochline.config.importable import unimportable
 from epochline.declare.inputs import require_kafka, require_one
 from epochline.errors import ConfigurationError, DeclarationError
 from epochline.protocol.changes import Effect, changes
-from epochline.protocol.inputs import cluster_ids, cluster_text, moved_clusters, with_clusters
+from epochline.protocol.offsets import cluster_ids, cluster_text, moved_clusters, with_clusters
 from epochline.spark.credentials import read_credentials
 
 ORDERS = Input(

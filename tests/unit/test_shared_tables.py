@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from epochline import Pipeline
-from epochline.cli import migrate
+from epochline.cli import declarations
 from epochline.config import discovery
 from epochline.config.shared_tables import refuse_newer_file, shared_tables
-from epochline.errors import DeclarationError
+from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
 from tests.commands import caller
 from tests.declaring import DAG, declare
@@ -71,7 +71,7 @@ def test_migrate_refuses_before_it_asks_a_server(folder: Path) -> None:
     declare(folder, "two", "rows")
 
     with pytest.raises(DeclarationError, match="both name the table rows"):
-        migrate.migrate()
+        declarations.migrate()
 
 
 GOOD = """from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -101,8 +101,8 @@ def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path,
         discovery.find("a_broken", tmp_path)
 
 
-def made(found: Mapping[str, Pipeline]) -> migrate.CreatedTargets:
-    return migrate.CreatedTargets(made={name: [name] for name in found}, refused={})
+def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
+    return {name: [name] for name in found}, {}
 
 
 def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(
@@ -112,10 +112,10 @@ def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_othe
     declare(tmp_path, "two", "rows")
     declare(tmp_path, "good", "good")
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
@@ -157,10 +157,10 @@ def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
     (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
     (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err

@@ -50,12 +50,12 @@ def test_a_long_interval_is_kept_in_any_case() -> None:
     assert restraint.admits(1, 3600)
 
 
-MOST = 1_000_000
+MOST_RECORDS = 1_000_000
 TARGET = timedelta(seconds=30)
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def committed(records: int, seconds: float, limit: int | None = MOST, attempt: int = 1) -> Epoch:
+def committed(records: int, seconds: float, limit: int | None = MOST_RECORDS, attempt: int = 1) -> Epoch:
     return Epoch(
         pipeline="p", epoch_id=7, generation=1, state=EpochState.COMMITTED, attempt=attempt, kind=EpochKind.REGULAR,
         run=Run(dag_id="p", run_id="r", host="h"), declaration_hash="", lease_expired=False, planned_at=BEGUN,
@@ -63,19 +63,19 @@ def committed(records: int, seconds: float, limit: int | None = MOST, attempt: i
     )  # fmt: skip
 
 
-def limits(seconds: Callable[[int], float], epochs: int, first: int = MOST) -> list[int]:
+def limits(seconds: Callable[[int], float], epochs: int, first: int = MOST_RECORDS) -> list[int]:
     found = [first]
     for _ in range(epochs):
-        found.append(adapted_limit(MOST, TARGET, committed(found[-1], seconds(found[-1]), found[-1])))
+        found.append(adapted_limit(MOST_RECORDS, TARGET, committed(found[-1], seconds(found[-1]), found[-1])))
     return found
 
 
-@given(fixed=st.floats(0, 20), each=st.floats(1e-5, 1e-3), first=st.integers(1, MOST))
+@given(fixed=st.floats(0, 20), each=st.floats(1e-5, 1e-3), first=st.integers(1, MOST_RECORDS))
 def test_the_limit_settles_where_an_epoch_takes_the_target(fixed: float, each: float, first: int) -> None:
     settled = limits(lambda records: fixed + each * records, 40, first)[-1]
 
     wanted = (TARGET.total_seconds() - fixed) / each
-    assert settled == pytest.approx(min(MOST, max(MOST // 100, wanted)), rel=0.05)
+    assert settled == pytest.approx(min(MOST_RECORDS, max(MOST_RECORDS // 100, wanted)), rel=0.05)
 
 
 def test_a_table_that_becomes_slow_and_fast_again_is_followed() -> None:
@@ -83,28 +83,28 @@ def test_a_table_that_becomes_slow_and_fast_again_is_followed() -> None:
     fast = limits(lambda records: records / 100_000, 4, slow[-1])
 
     assert slow[-1] == 60_000
-    assert fast == [60_000, 240_000, 960_000, MOST, MOST]
+    assert fast == [60_000, 240_000, 960_000, MOST_RECORDS, MOST_RECORDS]
 
 
 def test_a_target_below_the_start_of_spark_leaves_a_hundredth_of_the_declared_limit() -> None:
-    assert limits(lambda records: 60, 20)[-1] == MOST // 100
+    assert limits(lambda records: 60, 20)[-1] == MOST_RECORDS // 100
 
 
 @pytest.mark.parametrize(
     ("newest", "expected"),
     [
-        (None, MOST),
+        (None, MOST_RECORDS),
         (committed(5, 12, limit=80_000), 80_000),
         (committed(80_000, 12, limit=80_000), 200_000),
         (committed(40_000, 60, limit=80_000), 20_000),
         (committed(80_000, 3600, limit=80_000, attempt=2), 80_000),
-        (committed(0, 0, limit=None), MOST),
-        (committed(MOST, 0), MOST),
+        (committed(0, 0, limit=None), MOST_RECORDS),
+        (committed(MOST_RECORDS, 0), MOST_RECORDS),
     ],
     ids=["first epoch", "little to read", "in time", "late", "several attempts", "no limit before", "at once"],
 )
 def test_each_kind_of_newest_epoch_gives_a_limit(newest: Epoch | None, expected: int) -> None:
-    assert adapted_limit(MOST, TARGET, newest) == expected
+    assert adapted_limit(MOST_RECORDS, TARGET, newest) == expected
 
 
 @given(records=st.integers(0, 10**9), seconds=st.floats(0, 1e6), most=st.integers(1, 10**7))

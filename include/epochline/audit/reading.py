@@ -16,8 +16,8 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, RecordsGoneError
 from epochline.kafka.records import ReadSession
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
-from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import OffsetRange
+from epochline.protocol.planning import HeldLog
 from epochline.protocol.staging import StagedTable
 from epochline.sources.reading import SourceReading
 

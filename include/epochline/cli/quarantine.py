@@ -13,8 +13,7 @@ from epochline.cli import connections, database, printing
 from epochline.cli.ledger import check_known, connection_of
 from epochline.cli.options import Name, OwnConnection
 from epochline.errors import EpochNotFoundError
-from epochline.protocol.quantities import counted
-from epochline.protocol.record_text import hex_lines, on_one_line
+from epochline.protocol.quantities import counted, hex_lines, on_one_line
 
 _PLACE = re.compile(r"(?P<topic>.+)/(?P<partition>\d+)/(?P<offset>\d+)")
 _LISTED_BYTES = 40

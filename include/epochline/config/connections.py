@@ -36,7 +36,6 @@ class Connection:
 
 
 SPARK_CONNECT = "spark_connect"
-"""Type of a connection to a Spark Connect server, as Airflow's provider names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,6 @@ class JobCredentials:
     kafkas: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """The brokers of a pipeline with several sources, by connection id."""
     source_connections: Mapping[str, Connection] = field(default_factory=dict, repr=False)
-    """What the classes of custom sources get, by connection id."""
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
     server: str | None = field(default=None, repr=False)
@@ -68,25 +66,16 @@ class Connections:
     """Gives the connection of an id; raises `ConfigurationError` if the host does not know the id."""
 
     def postgres_dsn(self, connection_id: str = POSTGRES) -> str:
-        """The libpq URL of a connection.
-
-        Raises `ConfigurationError` if there is no such connection, or it names no host or no database.
-        """
+        """The libpq URL of a connection; raises `ConfigurationError` if it lacks a host or a database."""
         return libpq_url(self.look_up(connection_id))
 
     def kafka_settings(self, connection_id: str = KAFKA) -> dict[str, str]:
-        """The Kafka properties of a connection: its extra, its host and port, its login.
-
-        Raises `ConfigurationError` if there is no such connection, it names no brokers, or a property is not supported.
-        """
+        """The Kafka properties of a connection; raises `ConfigurationError` as `broker_settings`."""
         at = self.look_up(connection_id)
         return broker_settings(at.where, at.extra, host=at.host, port=at.port, login=at.login, password=at.password)
 
     def registries_of(self, pipeline: Pipeline) -> dict[str, dict[str, str]]:
-        """How the schema registries that the pipeline's formats name are reached, by connection id.
-
-        Raises `ConfigurationError` if there is no such connection, or it names no registry.
-        """
+        """How the schema registries of a pipeline are reached, by connection id. Raises as `registry_settings`."""
         from epochline.config.registry import registry_connections, registry_settings
 
         def settings(at: Connection) -> dict[str, str]:
@@ -99,10 +88,7 @@ class Connections:
 
 
 def libpq_url(at: Connection) -> str:
-    """The libpq URL of a connection to PostgreSQL. It holds the password: never print or log it.
-
-    Raises `ConfigurationError` if the connection names no host or no database.
-    """
+    """The libpq URL, with the password; raises `ConfigurationError` if there is no host or no database."""
     if not at.host or not at.schema:
         raise ConfigurationError(f"{at.where} needs a host and a database (schema).")
     login = quote(at.login, safe="")
@@ -117,10 +103,7 @@ def libpq_url(at: Connection) -> str:
 
 
 def spark_writers(conf: Mapping[str, str], master: str) -> int | None:
-    """How many sessions Spark writes with at once: its cores. None if neither its master nor its settings say how many.
-
-    A local master ignores the pipeline's Spark settings.
-    """
+    """How many sessions Spark writes with at once; None if neither its master nor its settings say how many."""
     local = re.match(r"^local(?:\[(\d+|\*)(?:,.*)?\])?$", master)
     if local is not None:
         return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)

@@ -77,7 +77,6 @@ class Declared:
     """What the files of a folder declare."""
 
     pipelines: Mapping[str, Pipeline]
-    """The valid ones by name."""
     broken: Sequence[DeclarationError]
     """An error for each file that cannot be read to its end; the message begins with file and line."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -85,13 +84,9 @@ class Declared:
 
 
 def look(folder: Path | None = None) -> Declared:
-    """Read every declaration of the folder. A broken one hides no other.
+    """Read every declaration of the folder; a broken one hides no other. A name that is declared twice is not valid.
 
-    Files that an ``.airflowignore`` leaves out are not read, as in Airflow: shipped examples are among them until
-    `epochline examples enable`. A name that two files declare differently is no valid pipeline.
-
-    Raises:
-        ConfigurationError: there is no such folder.
+    Files that an ``.airflowignore`` leaves out are not read. Raises `ConfigurationError` if there is no such folder.
     """
     folder = folder or dags_folder()
     if not folder.is_dir():
@@ -123,12 +118,7 @@ def declared_in(paths: Iterable[Path]) -> Declared:
 
 
 def find(name: str, folder: Path | None = None) -> Pipeline:
-    """The pipeline with this name. Other declarations may be broken.
-
-    Raises:
-        DeclarationError: no file declares the pipeline; the message lists the declared ones, and what is broken. If a
-            file that is left out declares it, the message names the file and the command that enables it.
-    """
+    """The pipeline with this name; raises `DeclarationError` if no file that is read declares it."""
     return pipeline_named(name, look(folder), folder)
 
 
@@ -218,7 +208,6 @@ def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationErr
 
 
 def _place(path: Path, error: Exception) -> str:
-    """The file, with the line at which it fails."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
@@ -236,12 +225,7 @@ def enabled_examples() -> set[str]:
 
 
 def switch_examples(names: Collection[str], *, on: bool) -> None:
-    """Enable or disable examples; a repeat changes nothing.
-
-    Raises:
-        ConfigurationError: there is no such example, the file cannot be written, or another line of the file leaves an
-            example out.
-    """
+    """Enable or disable examples; a repeat changes nothing. Raises `ConfigurationError` if one cannot be."""
     unknown = sorted(set(names) - set(example_files()))
     if unknown:
         known = ", ".join(example_files()) or "none"

@@ -32,12 +32,9 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """Check the properties in a connection's extra. No message shows a given value; ``where`` names the connection.
+    """Check the Kafka properties of a connection; its other fields are the defaults. No message shows a given value.
 
-    ``host`` and ``port`` are one broker, ``login`` and ``password`` SASL's, if the properties name none.
-
-    Raises:
-        ConfigurationError: no brokers are named, a property is not supported, or properties contradict each other.
+    Raises `ConfigurationError` if no brokers are named, or properties are not supported or contradict each other.
     """
     settings = {key: value for key, value in given.items() if value}
     strangers = sorted(set(settings) - set(_ALLOWED))
@@ -104,9 +101,9 @@ def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Properties for librdkafka on another machine: certificates and keys in place of the names of their files.
+    """Properties for another machine, with certificates and keys in place of the names of their files.
 
-    Raises `ConfigurationError` if a file with a certificate or key cannot be read.
+    Raises `ConfigurationError` if such a file cannot be read.
     """
     read = {_INLINE[name]: _pem(settings[name], name) for name in _INLINE if name in settings}
     return {name: value for name, value in settings.items() if name not in _INLINE} | read

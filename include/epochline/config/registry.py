@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from epochline.declare.avro_logical import exact_schema
 from epochline.declare.specs import AvroSpec, OutboxSpec
 from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
-"""Prefix of every value: a zero byte and the schema's id."""
 
 _TIMEOUT, _RETRIES = 30, 2
 _UNKNOWN_SCHEMA = 40403
@@ -34,13 +32,9 @@ class UndecodableError(ValueError):
 def registry_settings(
     where: str, *, host: str, port: int | None, scheme: str, login: str, password: str, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Settings of a registry (``url``, ``login``, ``password``) from the fields of an http connection.
+    """``url``, ``login`` and ``password`` of a registry, from an http connection with the host's name or a whole URL.
 
-    ``where`` names the connection in errors. ``host`` is a name or a whole URL, ``scheme`` is ``http`` or ``https``.
-    ``login`` is for HTTP's basic authentication. ``extra`` may hold ``path``, the path of the registry's API.
-
-    Raises:
-        ConfigurationError: no host is named, or ``extra`` holds an unsupported key.
+    The extra may hold ``path``, that of the API. Raises `ConfigurationError` if there is no host, or another key.
     """
     strangers = sorted(set(extra) - {"path"})
     if strangers:
@@ -96,13 +90,12 @@ class Registry:
         self._registered: dict[tuple[str, str], int] = {}
 
     def schema(self, schema_id: int) -> Any:
-        """The parsed Avro schema of an id, with the logical types of `epochline.declare.avro_logical.exact_schema`.
+        """The parsed Avro schema of an id, in the form of `exact_schema`.
 
         Raises:
-            UndecodableError: the registry has no schema under this id, or not an Avro schema.
+            UndecodableError: the registry has no Avro schema under this id.
             SourceUnavailableError: the registry does not answer; a repeat helps.
-            SourceAuthenticationError: the registry rejects the login.
-            ConfigurationError: the server at its address is not a registry.
+            SourceAuthenticationError, ConfigurationError: it rejects the login, or is no registry.
         """
         if schema_id not in self._schemas:
             from confluent_kafka.schema_registry import SchemaRegistryError
@@ -118,10 +111,9 @@ class Registry:
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """Register a schema under a subject and return its id. The registry returns the same id for the same schema.
+        """Register a schema and return its id, the same for the same schema.
 
-        Raises:
-            SinkError: the registry refuses the schema. The other errors are those of `schema`.
+        Raises `SinkError` if the registry refuses the schema; otherwise as `schema`.
         """
         text = json.dumps(schema)
         if (subject, text) not in self._registered:
@@ -153,7 +145,6 @@ class Registry:
             raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
 
     def _add_references(self, schema: Schema, named: dict[str, Any]) -> None:
-        """Parse the schemas that a schema refers to, so that their names are known."""
         from fastavro.schema import parse_schema
 
         for reference in schema.references or ():
@@ -212,10 +203,7 @@ def with_header(schema_id: int, body: bytes) -> bytes:
 
 
 def split_header(value: bytes) -> int:
-    """Read the schema's id of a value; its body begins after `HEADER_BYTES`.
-
-    Raises `UndecodableError` if the value has no such header.
-    """
+    """The schema's id of a value, whose body begins after `HEADER_BYTES`; raises `UndecodableError` without one."""
     if len(value) < HEADER_BYTES:
         raise UndecodableError("too short for Avro with a schema id")
     magic, schema_id = _HEADER.unpack_from(value)
@@ -225,3 +213,51 @@ def split_header(value: bytes) -> int:
 
 
 _known: dict[str, Registry] = {}
+
+EXACT = "epochline-"
+"""Prefix of the names that a reader of `epochline.arrow.formats.avro_values` has."""
+
+LOGICAL: Mapping[str, frozenset[str]] = {
+    "int": frozenset({"date", "time-millis"}),
+    "long": frozenset(
+        {"time-micros"} | {f"{local}timestamp-{u}" for local in ("", "local-") for u in ("millis", "micros", "nanos")}
+    ),
+    "bytes": frozenset({"decimal"}),
+    "fixed": frozenset({"decimal", "duration", "uuid"}),
+}
+"""Logical types by their Avro type. ``uuid`` of a string is a text, and any other one is ignored."""
+
+_SIZES = {"duration": 12, "uuid": 16}
+
+
+def exact_schema(schema: Any) -> Any:
+    """A schema, as JSON gives it, whose logical types are renamed with `EXACT` or left out."""
+    if isinstance(schema, list):
+        return [exact_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    exact = {key: value for key, value in schema.items() if key != "logicalType"}
+    inner = schema.get("type")
+    if inner in ("record", "error") and isinstance(schema.get("fields"), list):
+        exact["fields"] = [
+            {**field, "type": exact_schema(field.get("type"))} if isinstance(field, dict) else field
+            for field in schema["fields"]
+        ]
+    elif inner in ("array", "map"):
+        part = "items" if inner == "array" else "values"
+        exact[part] = exact_schema(schema.get(part))
+    elif isinstance(inner, dict | list):
+        exact["type"] = exact_schema(inner)
+    elif _is_valid(schema):
+        exact["logicalType"] = f"{EXACT}{schema['logicalType']}"
+    return exact
+
+
+def _is_valid(schema: Mapping[str, Any]) -> bool:
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str) or logical not in LOGICAL.get(str(schema.get("type")), ()):
+        return False
+    if logical == "decimal":
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        return type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0
+    return schema.get("size") == _SIZES.get(logical)

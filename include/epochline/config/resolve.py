@@ -15,8 +15,7 @@ from pydantic import TypeAdapter
 
 from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.restart import Endless, NoRestart, RestartStrategy
-from epochline.declare.settings import OnCancel, PerRun, Settings, profile
+from epochline.declare.settings import Endless, NoRestart, OnCancel, PerRun, RestartStrategy, Settings, profile
 from epochline.errors import ConfigurationError, DeclarationError
 
 _STRATEGY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
@@ -53,16 +52,12 @@ class ResolvedSettings:
     restart: RestartStrategy
     parallelism: int | None
     target_duration: timedelta | None
-    """None: the record limit does not adapt."""
     epoch_files: str | None
-    """None: epochs leave no file."""
     epoch_files_kept: int
     quarantining_above: float
-    """The share of an epoch's records above which its pipeline counts as quarantining."""
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
-    """Notes on settings that have no effect or less than their name suggests."""
 
     def recorded(self) -> dict[str, dict[str, Any]]:
         """The settings as the epoch's row records them: durations in seconds."""
@@ -152,10 +147,7 @@ def recorded_value(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
-    """Read the settings of a run from its conf, which may hold the DAG's params; a value of None is ignored.
-
-    Raises `ConfigurationError` if the conf holds a key that no run may set, or an invalid value.
-    """
+    """The settings in a run's conf; raises `ConfigurationError` for keys that are not the DAG's params."""
     for name in conf:
         if name in _NOT_PER_RUN:
             raise ConfigurationError(
@@ -183,10 +175,7 @@ def settings_file() -> Path:
 
 
 def file_settings() -> Settings:
-    """Read ``[settings]`` of the settings file. Returns defaults if the default file does not exist.
-
-    Raises `ConfigurationError` if the file that ``EPOCHLINE_SETTINGS`` names is missing, or a file cannot be read.
-    """
+    """Read ``[settings]`` of the settings file; raises `ConfigurationError` if it is missing or unfit."""
     path = settings_file()
     try:
         text = path.read_text()
@@ -205,10 +194,7 @@ def file_settings() -> Settings:
 
 
 def epoch_folder(declared: str, pipeline: str) -> Path:
-    """The folder of a pipeline's epoch files below the setting ``epoch_files``: absolute, and not created here.
-
-    A relative setting is below ``$EPOCHLINE_HOME``, or below ``.epochline`` of the checkout.
-    """
+    """The absolute folder of a pipeline's epoch files; a relative setting is below the stack's home."""
     named = os.environ.get("EPOCHLINE_HOME")
     home = Path(named).expanduser() if named else Path(__file__).resolve().parents[3] / ".epochline"
     return (home / Path(declared).expanduser() / pipeline).absolute()

@@ -27,11 +27,7 @@ def without_shared_tables(declared: Declared) -> tuple[dict[str, Pipeline], list
 
 
 def find_alone(name: str) -> Pipeline:
-    """The pipeline with this name, if no other declaration names one of its tables.
-
-    Raises:
-        DeclarationError: another one does; or as `epochline.config.discovery.find`.
-    """
+    """The pipeline with this name; raises `DeclarationError` if there is none, or another one names its tables."""
     declared = look()
     pipeline = pipeline_named(name, declared)
     for table in _shared(declared):
@@ -41,19 +37,10 @@ def find_alone(name: str) -> Pipeline:
 
 
 def refuse_newer_file(pipeline: Pipeline, path: Path, folder: Path, made: Iterable[Pipeline] = ()) -> None:
-    """Refuse a pipeline of a DAG file if an older file, or the file itself, gives one of its tables to another one.
+    """Raise `DeclarationError` if an older file, or ``made`` of this one, gives a table of the pipeline to another one.
 
     A new file is refused rather than the old one, so that it stops no pipeline that runs. Other files are read only if
     they contain the name of one of the tables, and never if they import Airflow: their DAGs would count as this file's.
-
-    Args:
-        pipeline: the declaration.
-        path: the file, which is being read.
-        folder: the DAGs folder.
-        made: the pipelines that the file has declared before.
-
-    Raises:
-        DeclarationError: names table, pipelines and files.
     """
     tables = [split_table(sink.table)[1].encode() for sink in (*pipeline.targets, *pipeline.states)]
     texts = {other: _older_text(other, path) for other in dag_files(folder) if other != path}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.restart import WITHOUT_END, RestartStrategy
+from epochline.declare.settings import WITHOUT_END, RestartStrategy
 from epochline.declare.topic import KafkaTopic
 from epochline.errors import SinkUnavailableError
 from epochline.ports import DueReceipt, Ledger

@@ -10,15 +10,21 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, alone, check_columns, check_identifier, refuse_names, repeated
+from epochline.declare.base import (
+    DeclarationModel,
+    Pause,
+    alone,
+    check_columns,
+    check_identifier,
+    refuse_names,
+    repeated,
+)
 from epochline.declare.columns import END, START, parse_type
-from epochline.declare.event_time import EventTime
+from epochline.declare.event_time import EventTime, Windows
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
-from epochline.declare.restart import Pause
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
-from epochline.declare.windows import Windows
 
 _TIME = parse_type("timestamptz").name
 _FLAG = parse_type("boolean").name
@@ -26,7 +32,6 @@ _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s
 _TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
 Sink = PostgresTable | KafkaTopic
-"""Sinks that can take results."""
 
 
 def sink_name(sink: Sink) -> str:
@@ -113,7 +118,6 @@ class Windowed(DeclarationModel):
 
     @property
     def _result(self) -> list[str]:
-        """The columns of the result."""
         return [*self.key, START, END, *self.aggregates, *filter(None, [self.retractions])]
 
     @property

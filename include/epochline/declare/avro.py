@@ -138,10 +138,7 @@ _LOGICAL = {
 
 
 def unheld(avro: Any, kind: ColumnType, named: Mapping[str, Any]) -> str | None:
-    """The first Avro type of a field or of its union that does not hold every value of a column, as a message shows it.
-
-    ``avro`` is the field's type as fastavro parsed it, ``named`` the named types of the schema.
-    """
+    """The first Avro type of a field that does not hold every value of a column, as a message shows it."""
     branches = [branch for branch in avro if branch != "null"] if isinstance(avro, list) else [avro]
     if not branches:
         return "null"

@@ -8,6 +8,7 @@ import importlib.util
 import re
 from collections.abc import Iterable
 from contextvars import ContextVar
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -59,10 +60,7 @@ def _readable(kind: type[BaseModel], fields: dict[str, Any], error: ValidationEr
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> str:
-    """List the invalid fields without their input, which pydantic's own text would show.
-
-    An unknown field gets the name out of ``known`` that is most like it.
-    """
+    """List the invalid fields without their input; an unknown one gets the most similar of the known names."""
     listed = []
     for problem in error.errors(include_url=False):
         where = ".".join(str(step) for step in problem["loc"])
@@ -181,3 +179,22 @@ def _defines(module: str, kind: type[ast.FunctionDef | ast.ClassDef], name: str)
 
 Reference = Annotated[str, AfterValidator(check_function)]
 """``module:function`` that exists."""
+
+
+def _not_negative(value: timedelta) -> timedelta:
+    if value < timedelta(0):
+        raise ValueError(f"must not be negative, got {value}")
+    return value
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError(f"must be longer than zero, got {value}")
+    return value
+
+
+Pause = Annotated[timedelta, AfterValidator(_not_negative)]
+"""A duration of zero or more: seconds, or ISO 8601 (``PT10S``)."""
+
+Duration = Annotated[timedelta, AfterValidator(_positive)]
+"""A duration longer than zero: seconds, or ISO 8601 (``PT10S``)."""

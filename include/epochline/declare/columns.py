@@ -91,10 +91,7 @@ _SPELLING = re.compile(
 
 
 def parse_type(text: str) -> ColumnType:
-    """Parse a type as PostgreSQL spells it: ``bigint``, ``int8``, ``numeric(12,2)``, ``timestamp(3)``, ``text[]``, ….
-
-    Raises ``ValueError`` for any other type; the message lists the supported ones.
-    """
+    """Parse a type as PostgreSQL spells it: ``int8``, ``numeric(12,2)``, ``text[]``; raises ``ValueError``."""
     match = _SPELLING.fullmatch(text.lower())
     spelled = " ".join(filter(None, (match[1], match[4]))) if match else ""
     name = _ALIASES.get(spelled, spelled)
@@ -158,10 +155,7 @@ UNITS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
-    """The unit of each column whose numbers stand for a date or a time, from one of `UNITS` for all, or by column.
-
-    Raises ``ValueError`` if a column has no such type, or a unit is unknown.
-    """
+    """The unit of each column whose numbers stand for times; raises ``ValueError`` for another column or unit."""
     kinds = {name: parse_type(text).name for name, text in columns.items()}
     times = {name for name, kind in kinds.items() if kind in TIMES}
     units = dict.fromkeys((name for name in columns if name in times), unit) if isinstance(unit, str) else dict(unit)
@@ -185,10 +179,7 @@ LINEAGE: dict[str, str] = {**STAGED_LINEAGE, "_epoch": "bigint"}
 """Columns that tie a target row to its record and epoch."""
 
 STAGED_PLACE = {"_part": "integer", "_seq": "bigint"}
-"""Columns of every row for a topic: the Spark partition that staged the row, and the row's number within that part.
-
-They record the order of an outbox, because the physical order of a table's rows is undefined.
-"""
+"""Columns of every row for a topic: the Spark partition that staged the row, and the row's number within that part."""
 
 DELETED = "_deleted"
 """Boolean column of an upsert sink's staging: true for a tombstone that deletes its key."""

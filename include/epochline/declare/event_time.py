@@ -1,22 +1,25 @@
-"""Event time: computes watermarks from the times of records. Pure.
+"""Event time: watermarks, computed from the times of records, and the windows that they close. Pure.
 
 A watermark is a time below which no further record is expected. Two watermarks matter in each epoch. The watermark of
 the *previous* epoch decides which records are late; the epoch's own watermark decides which windows close. So no
 result depends on the order in which an epoch's records are read.
+
+A window ``[start, end)`` is *closed* once the watermark reaches ``end``: its result is written. Until the watermark has
+passed ``end`` by the allowed lateness, a late record corrects the result. A later record is *too late*: it is counted
+and, if a sink is declared for it, kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from operator import not_
-from typing import TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel
-from epochline.declare.restart import Duration, Pause
+from epochline.declare.base import DeclarationModel, Duration, Pause
 from epochline.declare.specs import EventTimeSpec
 
 K = TypeVar("K")
@@ -80,11 +83,9 @@ class TimeStanding:
     """Event time of a pipeline when an epoch is planned."""
 
     watermark: datetime | None
-    """The watermark of the last committed epoch, or None."""
     partitions: Mapping[tuple[str, int], PartitionTime]
     """By topic and partition, for every partition that the pipeline reads."""
     now: datetime
-    """Database time at the plan."""
 
     def after(self, declared: EventTime, newest: Mapping[tuple[str, int], datetime | None]) -> datetime | None:
         """Compute the epoch's watermark from its newest event time per partition."""
@@ -97,8 +98,7 @@ def watermark(
 ) -> datetime | None:
     """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's, ``before``.
 
-    It stays ``before`` as long as a partition that is not idle has had no record. ``partitions`` are all that the
-    pipeline reads, with this epoch's records; ``now`` is database time.
+    It stays ``before`` while a partition that is not idle has had no record. ``now`` is database time.
     """
     awake = [time for time in partitions.values() if not _idle(declared, time, now)]
     if awake:
@@ -117,3 +117,90 @@ def _idle(declared: EventTime, time: PartitionTime, now: datetime) -> bool:
         return False
     # A partition that never had a record is idle from the beginning: nothing says when its idle time began.
     return time.read_at is None or now - time.read_at >= declared.idle_after
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Windows are aligned to this moment, as in Spark and Flink."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """The time ``[start, end)``."""
+
+    start: datetime
+    end: datetime
+
+    def __str__(self) -> str:
+        return f"[{self.start.isoformat()}, {self.end.isoformat()})"
+
+
+class Tumbling(DeclarationModel):
+    """Adjacent windows of one size.
+
+    Args:
+        size: length of a window.
+    """
+
+    kind: Literal["tumbling"] = "tumbling"
+    size: Duration
+
+    def of(self, moment: datetime) -> Sequence[Window]:
+        """The window that contains a moment."""
+        start = moment - (moment - EPOCH) % self.size
+        return (Window(start, start + self.size),)
+
+
+class Sliding(DeclarationModel):
+    """Overlapping windows of one size, one beginning every ``slide``; a record may be in several.
+
+    Args:
+        size: length of a window.
+        slide: time from the beginning of one window to the next, at most ``size``.
+    """
+
+    kind: Literal["sliding"] = "sliding"
+    size: Duration
+    slide: Duration
+
+    @model_validator(mode="after")
+    def _slides_over_every_record(self) -> Self:
+        if self.slide > self.size:
+            raise ValueError("slide: longer than size, so that records between two windows would belong to none")
+        return self
+
+    def of(self, moment: datetime) -> Sequence[Window]:
+        """The windows that contain a moment, the earliest first."""
+        start = moment - (moment - EPOCH) % self.slide
+        windows = []
+        while start > moment - self.size:
+            windows.append(Window(start, start + self.size))
+            start -= self.slide
+        return tuple(reversed(windows))
+
+
+class Session(DeclarationModel):
+    """Windows that grow with their records: one ends when ``gap`` passes without a record of its key.
+
+    Args:
+        gap: the time without a record that ends a window.
+    """
+
+    kind: Literal["session"] = "session"
+    gap: Duration
+
+    def of(self, moment: datetime) -> Sequence[Window]:
+        """The session of a single record at a moment; overlapping sessions are merged."""
+        return (Window(moment, moment + self.gap),)
+
+
+Windows = Annotated[Tumbling | Sliding | Session, Field(discriminator="kind")]
+
+
+def closed(window: Window, watermark: datetime | None) -> bool:
+    """Whether a window's result is written."""
+    return watermark is not None and window.end <= watermark
+
+
+def forgotten(window: Window, watermark: datetime | None, lateness: timedelta) -> bool:
+    """Whether a window is dropped, so that a record of it is too late."""
+    return watermark is not None and window.end + lateness <= watermark

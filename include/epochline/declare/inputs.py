@@ -103,7 +103,6 @@ class Sources(DeclarationModel):
         return self
 
     def _of(self, topic: str) -> tuple[OneSource, str] | None:
-        """The source of a topic in the ledger, and the topic's own name."""
         name, slash, own = topic.partition("/")
         return (self.inputs[name].source, own) if slash and name in self.inputs else None
 
@@ -173,10 +172,7 @@ def one_source(source: DeclaredSource) -> OneSource:
 
 
 def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
-    """Return the only source of the pipeline of this name.
-
-    Raises `ConfigurationError` if there are several; ``what`` needs one.
-    """
+    """The only source of a pipeline; raises `ConfigurationError` if ``what``, which needs one, has several."""
     if not isinstance(source, Sources):
         return source
     raise _refused(pipeline, f"{what} needs a single source", f"{len(source.inputs)} ({', '.join(source.inputs)})")

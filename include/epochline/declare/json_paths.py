@@ -22,10 +22,7 @@ _OBJECTS = ("json", "jsonb")
 
 
 def read_path(text: str) -> tuple[str, ...]:
-    """The names of the members on a path, from the outermost object inwards.
-
-    Raises ``ValueError`` if the text is no path, or the path goes through an array.
-    """
+    """The names of the members on a path, outermost first; raises ``ValueError`` for any other text."""
     if not text.startswith("$"):
         raise ValueError(f"{text!r}: a path begins with $, such as $.address.city")
     steps: list[str] = []

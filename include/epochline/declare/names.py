@@ -15,13 +15,11 @@ INSPECTOR = "epochline_inspector"
 """Roles of least privilege, created by the ledger's migration. None of them can log in."""
 
 OUTBOX = "epochline_outbox"
-"""Schema of the outbox tables."""
 
 FOLLOWED = "epochline_follow_state"
 """Prefix of the names of a state table's triggers. They refuse no row, so the seal does not probe them."""
 
 ORDER = "_order_"
-"""Prefix of the names of order columns."""
 
 
 def ledger_prefix(source: str) -> str:
@@ -34,10 +32,7 @@ def _digest(*parts: str) -> str:
 
 
 def staging_table(pipeline: str, sink: str, epoch_id: int, attempt: int) -> str:
-    """Name of the table in ``epochline_staging`` into which one attempt stages the rows of one sink.
-
-    The name begins with a readable hint of the sink; its digest makes it unique.
-    """
+    """Name of the staging table of one attempt and sink: a readable hint, and a digest that makes it unique."""
     hint = re.sub(r"[^a-z0-9_]", "_", sink.rsplit(".", 1)[-1].lower())[:20]
     return f"stg_{hint}_{_digest(pipeline, sink)}_e{epoch_id}_a{attempt}"
 

@@ -26,10 +26,7 @@ def named_groups(pattern: str) -> tuple[str, ...]:
 
 
 def whole_match(pattern: str) -> str:
-    r"""The pattern that matches a whole text, without unnamed groups, which Arrow refuses.
-
-    An open ``\Q`` is closed, because it would quote what follows the pattern.
-    """
+    r"""The pattern that matches a whole text, without unnamed groups, which Arrow refuses; closes an open ``\Q``."""
 
     def written(part: re.Match[str]) -> str:
         if part["quoted"] is not None:

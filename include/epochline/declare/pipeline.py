@@ -18,6 +18,7 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, mo
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import (
     DeclarationModel,
+    Duration,
     check_columns,
     check_function,
     check_plain_name,
@@ -30,7 +31,6 @@ from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.inputs import AnySource, Input, Sources
 from epochline.declare.names import OUTBOX, consumer_group, split_table
 from epochline.declare.parsers import ReadyMadeParser
-from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
 from epochline.declare.settings import profile as find_profile
 from epochline.declare.source import CustomSource, FromGroup, KafkaSource
@@ -227,7 +227,6 @@ class Pipeline(DeclarationModel):
     def _check_rows(
         self, sink: PostgresTable | KafkaTopic | ExternalSink, columns: Collection[str], kind: Literal["table", "sink"]
     ) -> None:
-        """Check that a sink's rows can be made as it says."""
         if self.is_transformed:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each {kind}'s rows")

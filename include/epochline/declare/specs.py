@@ -1,14 +1,18 @@
 """The part of a declaration that a Spark worker needs, as plain values (``spec`` of each declaration class).
 
-The driver checks a declaration. A worker reads only these values, so that it does not import pydantic.
+The driver checks a declaration. A worker reads only these values, so that it does not import pydantic. It imports the
+functions that a declaration names as ``module:function``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from epochline.errors import DeclarationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +63,8 @@ class AvroSpec:
 
 
 FormatSpec = BytesSpec | TextSpec | JsonSpec | AvroSpec
-"""Format of a topic's values."""
 
 ParserSpec = FormatSpec | RegexSpec
-"""A ready-made parser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +89,11 @@ class TopicSpec:
     """See `epochline.declare.topic.KafkaTopic`."""
 
     name: str
-    """Name of the sink in the ledger."""
     topic: str
     topics: tuple[str, ...]
-    """Every topic that a record may go to."""
     topic_column: str | None
     value: FormatSpec | str
     record: Mapping[str, str]
-    """Columns and types that are read from the rows."""
     key: tuple[str, ...]
     headers: Mapping[str, str]
     partition: str | None
@@ -118,7 +117,6 @@ class OutboxSpec:
 
 
 SinkSpec = TableSpec | OutboxSpec
-"""A destination of an epoch's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +124,9 @@ class FilesSpec:
     """See `epochline.declare.external.Files`."""
 
     name: str
-    """Name of the sink in the ledger."""
     path: str
     format: str
     written: Mapping[str, str]
-    """Columns and types of the rows that a writer receives."""
 
     def __str__(self) -> str:
         return self.name
@@ -141,7 +137,6 @@ class CustomSourceSpec:
     """See `epochline.declare.source.CustomSource`. ``dense`` tells whether every position has a record."""
 
     name: str
-    """Name of the source in the ledger."""
     source: str
     options: Mapping[str, Any]
     dense: bool
@@ -152,7 +147,6 @@ class CustomSinkSpec:
     """See `epochline.declare.external.CustomSink`."""
 
     name: str
-    """Name of the sink in the ledger."""
     sink: str
     options: Mapping[str, Any]
 
@@ -161,7 +155,6 @@ class CustomSinkSpec:
 
 
 ExternalSpec = FilesSpec | CustomSinkSpec
-"""An external sink, which Spark writes directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +194,19 @@ class Output:
     """One sink of a pipeline, as staging, manifests and receipts know it."""
 
     name: str
-    """Name of the sink in receipts."""
     staged_as: str
     """Name of its rows in manifests and parts: that of a table, or of the sink if Spark writes it."""
     shown_at_commit: bool
     """Whether the commit shows the rows; a publish shows those of the other sinks later."""
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import the function; raises `DeclarationError` if the module cannot be imported or has no such function."""
+    module, _, name = reference.partition(":")
+    try:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DeclarationError(
+            f"{reference}: cannot be imported here ({error}). Is spark_jobs/ on PYTHONPATH of this process?"
+        ) from error
+    return loaded

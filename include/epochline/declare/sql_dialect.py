@@ -2,18 +2,19 @@
 
 These functions are those of Spark SQL whose result depends on their arguments alone, so that every try of an epoch and
 every division into epochs gives the same result. Floating-point functions whose last digit may differ between machines
-are left out. sqlglot takes a third of a second to import, so only a declaration with a query imports it.
+are left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from sqlglot import exp
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.generators.spark import SparkGenerator
+from sqlglot.parsers.spark import SparkParser
 
 WINDOWS = frozenset({"window", "session_window"})
 AGGREGATES = frozenset({"count", "count_if", "sum", "min", "max", "avg", "bool_and", "bool_or", "every"})
@@ -70,7 +71,7 @@ Word = tuple[str, str]
 
 
 def check_words(words: Sequence[Word]) -> None:
-    """Raise ``ValueError`` for a function that no query may call, or a literal that sqlglot reads otherwise than Spark.
+    """Raise ``ValueError`` for a function that no query may call, or a literal that sqlglot misreads.
 
     The words are checked as they were written, because a tree knows synonyms by one name.
     """
@@ -100,44 +101,38 @@ def _check_function(name: str) -> None:
         )
 
 
+class Query(Spark):
+    """Spark's dialect, in which ``window`` is the name of a function."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """Reads WINDOW as a name."""
+
+        KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "WINDOW"}
+
+    class Parser(SparkParser):
+        """Keeps functions as they were written; sqlglot would write those that it knows in its own way."""
+
+        FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name.lower() in AGGREGATES}
+        FUNCTION_PARSERS = {
+            name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST")
+        }
+
+    class Generator(SparkGenerator):
+        """Writes x IS NOT NULL, which Spark plans otherwise than NOT x IS NULL."""
+
+        def not_sql(self, expression: exp.Not) -> str:
+            negated = expression.this
+            if isinstance(negated, exp.Is):
+                return f"{self.sql(negated, 'this')} IS NOT {self.sql(negated, 'expression')}"
+            return super().not_sql(expression)
+
+
 def expression(text: str) -> exp.Expr:
     """Parse one expression of Spark SQL."""
-    import sqlglot
-
-    parsed: exp.Expr = sqlglot.parse_one(text, dialect=dialect())
+    parsed: exp.Expr = sqlglot.parse_one(text, dialect=Query)
     return parsed
 
 
 def sql_of(tree: exp.Expr) -> str:
     """Write a tree as Spark SQL, with every name quoted."""
-    return str(tree.sql(dialect=dialect(), identify=True, comments=False))
-
-
-@cache
-def dialect() -> Any:
-    """Spark's dialect, in which ``window`` is the name of a function."""
-    from sqlglot import exp
-    from sqlglot.dialects.spark import Spark
-    from sqlglot.generators.spark import SparkGenerator
-    from sqlglot.parsers.spark import SparkParser
-
-    class Query(Spark):
-        class Tokenizer(Spark.Tokenizer):
-            KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "WINDOW"}
-
-        class Parser(SparkParser):
-            # sqlglot writes the functions that it knows in its own way; it keeps the others as they were written.
-            FUNCTIONS = {name: make for name, make in SparkParser.FUNCTIONS.items() if name.lower() in AGGREGATES}
-            FUNCTION_PARSERS = {
-                name: parse for name, parse in SparkParser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST")
-            }
-
-        class Generator(SparkGenerator):
-            def not_sql(self, expression: exp.Not) -> str:
-                # sqlglot writes NOT x IS NULL, which Spark plans otherwise than x IS NOT NULL.
-                negated = expression.this
-                if isinstance(negated, exp.Is):
-                    return f"{self.sql(negated, 'this')} IS NOT {self.sql(negated, 'expression')}"
-                return super().not_sql(expression)
-
-    return Query
+    return str(tree.sql(dialect=Query, identify=True, comments=False))

@@ -11,15 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain, count
-from typing import TYPE_CHECKING
+
+from sqlglot import exp
 
 from epochline.declare.columns import END, INTEGERS, START, ColumnType, parse_type
+from epochline.declare.event_time import Session
 from epochline.declare.sql_dialect import expression, sql_of
 from epochline.declare.sql_query import TOUCH, GroupedQuery, columns_of
-from epochline.declare.windows import Session
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 _WIDEST = 38
 _SUM_GROWS_BY = 10
@@ -44,61 +42,27 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partial:
-    """One partial aggregate: a column of the open windows."""
-
-    function: str
-    """``count``, ``sum``, ``min`` or ``max``."""
-    argument: str | None
-    """Spark SQL over a record; None for ``count(*)``."""
-    type: str
-    """PostgreSQL type of the partial result."""
-
-
 @dataclass(kw_only=True)
 class Split:
     """A query in parts, as `split` fills them."""
 
-    where: str | None = None
-    """Spark SQL over a record, or None."""
-    partials: dict[str, Partial] = field(default_factory=dict)
-    """Partial aggregates, by column of the open windows."""
-    results: dict[str, str] = field(default_factory=dict)
-    """Spark SQL over a window's key, ``window_start``, ``window_end`` and partial aggregates, by result column."""
-    having: str | None = None
-    """The same for HAVING, or None."""
-
-
-def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
-    """Split a query over records with these columns and types; no partial aggregate gets a reserved name.
-
-    Raises ``ValueError`` with the reason if the query names a column that the record lacks, or the type of an aggregate
-    is unknown or has no exact partial results.
-    """
-    parts = Split()
-    where, having = query.tree.args.get("where"), query.tree.args.get("having")
-    if where is not None:
-        _check_row_wise(where.this, record)
-        parts.where = sql_of(where.this)
-    splitter = _Splitter(query=query, record=record, reserved=reserved | {*record, *query.key}, partials=parts.partials)
-    parts.results = {name: splitter.over_partials(tree, name) for name, tree in query.results.items()}
-    if having is not None:
-        parts.having = splitter.over_partials(having.this, None)
-    return parts
-
-
-@dataclass(kw_only=True)
-class _Splitter:
     query: GroupedQuery
     record: Mapping[str, str]
     reserved: frozenset[str]
-    partials: dict[str, Partial]
+    where: str | None = None
+    """Spark SQL over a record, or None."""
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Spark SQL over a record, by the column that is added to it."""
+    aggregates: dict[str, str] = field(default_factory=dict)
+    """``count``, ``sum``, ``min`` or ``max`` of such a column, by column of the open windows."""
+    types: dict[str, str] = field(default_factory=dict)
+    """PostgreSQL types of these columns."""
+    results: dict[str, str] = field(default_factory=dict)
+    """Spark SQL over an open window, by result column."""
+    having: str | None = None
 
     def over_partials(self, tree: exp.Expr, name: str | None) -> str:
         """Replace every aggregate by what it is of the partial results; a lone aggregate's partial has the name."""
-        from sqlglot import exp
-
         root = exp.Paren(this=tree.copy())
         calls = list(_outermost_calls(root))
         inside = {id(node) for call in calls for node in call.walk()}
@@ -113,7 +77,6 @@ class _Splitter:
         return sql_of(root.this)
 
     def _end(self) -> exp.Expr:
-        """The end of a window as Spark gives it."""
         touch = f"{TOUCH // timedelta(microseconds=1)} MICROSECOND"
         return expression(f"(`{END}` - INTERVAL {touch})" if isinstance(self.query.window, Session) else f"`{END}`")
 
@@ -146,20 +109,23 @@ class _Splitter:
 
     def _add(self, name: str | None, function: str, argument: str | None, kind: str) -> str:
         """Add a partial aggregate unless it is there, and return its name, quoted; without a name it gets a new one."""
-        partial = Partial(function=function, argument=argument, type=kind)
-        known = next((column for column, same in self.partials.items() if same == partial), None)
+        column = "*"
+        if argument is not None:
+            column = next((column for column, text in self.arguments.items() if text == argument), "")
+            column = column or f"_argument_{len(self.arguments) + 1}"
+            self.arguments[column] = argument
+        call, kind = f"{function}({column})", str(parse_type(kind))
+        known = next((key for key, same in self.aggregates.items() if (same, self.types[key]) == (call, kind)), None)
         if known is None:
             names = chain([name] if name else [], (f"partial_{number}" for number in count(1)))
             known = next(filter(self._is_free, names))
-            self.partials[known] = partial
+            self.aggregates[known], self.types[known] = call, kind
         return f"`{known.replace('`', '``')}`"
 
     def _is_free(self, name: str) -> bool:
-        return name not in self.reserved and name not in self.partials and not name.startswith("_")
+        return name not in self.reserved and name not in self.aggregates and not name.startswith("_")
 
     def _type(self, argument: exp.Expr | None, shown: str) -> ColumnType:
-        from sqlglot import exp
-
         while isinstance(argument, exp.Paren):
             argument = argument.this
         if isinstance(argument, exp.Column):
@@ -179,6 +145,23 @@ class _Splitter:
         )
 
 
+def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
+    """Split a query over records with these columns; no partial aggregate gets a reserved name.
+
+    Raises ``ValueError`` for an unknown column, or an aggregate without exact partial results.
+    """
+    parts = Split(query=query, record=record, reserved=reserved | {*record, *query.key})
+    where, having = query.tree.args.get("where"), query.tree.args.get("having")
+    if where is not None:
+        _check_row_wise(where.this, record)
+        parts.where = sql_of(where.this)
+    for name, tree in query.results.items():
+        parts.results[name] = parts.over_partials(tree, name)
+    if having is not None:
+        parts.having = parts.over_partials(having.this, None)
+    return parts
+
+
 def _outermost_calls(node: exp.Expr) -> Iterator[exp.Expr]:
     """The aggregates in a tree; `_check_row_wise` refuses an aggregate inside of another."""
     if _function(node) is not None:
@@ -190,8 +173,6 @@ def _outermost_calls(node: exp.Expr) -> Iterator[exp.Expr]:
 
 def _function(node: exp.Expr) -> str | None:
     """The aggregate function that a node calls, with or without FILTER; None for any other node."""
-    from sqlglot import exp
-
     if isinstance(node, exp.Filter):
         return _function(node.this)
     if isinstance(node, exp.Anonymous):
@@ -201,8 +182,6 @@ def _function(node: exp.Expr) -> str | None:
 
 def _call(call: exp.Expr) -> tuple[str, exp.Expr | None, exp.Expr | None]:
     """Function, argument and condition of an aggregate; the argument of ``count(*)`` is None."""
-    from sqlglot import exp
-
     function, condition = _function(call), None
     if isinstance(call, exp.Filter):
         call, condition = call.this, call.expression.this

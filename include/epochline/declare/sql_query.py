@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from string import Formatter
-from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
 
 from epochline.declare.base import repeated
 from epochline.declare.columns import END, START
-from epochline.declare.sql_dialect import WINDOWS, check_words, dialect, sql_of
-from epochline.declare.windows import Session, Sliding, Tumbling, Windows
-
-if TYPE_CHECKING:
-    from sqlglot import exp
+from epochline.declare.event_time import Session, Sliding, Tumbling, Windows
+from epochline.declare.sql_dialect import WINDOWS, Query, check_words, sql_of
 
 RECORDS = "records"
 """Name of the placeholder for the epoch's records, as ``spark.sql(query, records=…)`` takes it."""
@@ -46,12 +45,10 @@ class GroupedQuery:
     tree: exp.Select
     """sqlglot's tree of the query, with the values of its parameters."""
     time: str
-    """Column that the window is of."""
     window: Windows
     key: tuple[str, ...]
     """Columns of the record by which the query groups in addition to the window."""
     results: Mapping[str, exp.Expr]
-    """The expression of each result column, in their order."""
 
     @property
     def text(self) -> str:
@@ -61,10 +58,7 @@ class GroupedQuery:
 
 
 def read_query(text: str, parameters: Mapping[str, str]) -> GroupedQuery:
-    """Read a query, ``… FROM {records} …``, with the values of markers such as ``:size``.
-
-    Raises ``ValueError`` with the reason if the text is no SQL, or the query holds what epochs cannot compute.
-    """
+    """Read a query with its parameters; raises ``ValueError`` with the reason if epochs cannot compute it."""
     return _read(text, tuple(sorted(parameters.items())))
 
 
@@ -89,13 +83,10 @@ def _with_table(text: str) -> str:
 
 
 def _parsed(text: str) -> exp.Select:
-    import sqlglot
-    from sqlglot import exp
-
     try:
-        words = sqlglot.tokenize(text, dialect=dialect())
+        words = sqlglot.tokenize(text, dialect=Query)
         check_words([(word.text, word.token_type.name) for word in words])
-        trees = sqlglot.parse(text, dialect=dialect())
+        trees = sqlglot.parse(text, dialect=Query)
     except sqlglot.errors.SqlglotError as error:
         # The message quotes the text with codes for a terminal's colours.
         raise ValueError("this is no SQL: " + re.sub(r"\x1b\[\d*m", "", str(error).splitlines()[0])) from error
@@ -105,8 +96,6 @@ def _parsed(text: str) -> exp.Select:
 
 
 def _check_clauses(tree: exp.Select) -> None:
-    from sqlglot import exp
-
     for name, clause in tree.args.items():
         if clause and name not in _KNOWN_CLAUSES:
             raise ValueError(f"{_CLAUSES.get(name, name)} is refused: a query is SELECT, WHERE, GROUP BY and HAVING")
@@ -136,8 +125,6 @@ _REFUSED = {
 
 
 def _check_expressions(tree: exp.Select) -> None:
-    from sqlglot import exp
-
     for node in tree.walk():
         reason = _REFUSED.get(type(node).__name__)
         if reason is not None:
@@ -148,8 +135,6 @@ def _check_expressions(tree: exp.Select) -> None:
 
 def _bound(tree: exp.Select, parameters: dict[str, str]) -> exp.Select:
     """Put the values of the parameters into the tree; raises ``ValueError`` for one too many or too few."""
-    from sqlglot import exp
-
     named = {str(marker.name) for marker in tree.find_all(exp.Placeholder)}
     if named != parameters.keys():
         wrong = ", ".join(sorted(named ^ parameters.keys()))
@@ -162,8 +147,6 @@ def _bound(tree: exp.Select, parameters: dict[str, str]) -> exp.Select:
 
 
 def _group(tree: exp.Select) -> tuple[str, Windows, tuple[str, ...]]:
-    from sqlglot import exp
-
     windows, key = [], []
     for group in tree.args["group"].expressions:
         if isinstance(group, exp.Anonymous) and str(group.this).lower() in WINDOWS:
@@ -172,7 +155,7 @@ def _group(tree: exp.Select) -> tuple[str, Windows, tuple[str, ...]]:
             key.append(str(group.name))
         else:
             raise ValueError(
-                f"GROUP BY {group.sql(dialect=dialect())} is refused: group by a window and columns of the record;"
+                f"GROUP BY {group.sql(dialect=Query)} is refused: group by a window and columns of the record;"
                 " compute others in parse, so that a record without a value is a bad record"
             )
     if len(windows) != 1:
@@ -186,8 +169,6 @@ def _group(tree: exp.Select) -> tuple[str, Windows, tuple[str, ...]]:
 
 
 def _window(call: exp.Anonymous) -> tuple[str, Windows]:
-    from sqlglot import exp
-
     name, (column, *durations) = str(call.this).lower(), call.expressions
     texts = [str(text.this) for text in durations if isinstance(text, exp.Literal) and text.is_string]
     if not isinstance(column, exp.Column) or column.table or not texts or len(texts) != len(durations):
@@ -215,13 +196,11 @@ def _duration(text: str) -> timedelta:
 
 
 def _results(tree: exp.Select, key: tuple[str, ...]) -> dict[str, exp.Expr]:
-    from sqlglot import exp
-
     results: dict[str, exp.Expr] = {}
     for column in tree.expressions:
         is_key = isinstance(column, exp.Column) and column.name in key and not column.table
         if not (is_key or isinstance(column, exp.Alias)):
-            raise ValueError(f"name the result column: {column.sql(dialect=dialect())} AS …")
+            raise ValueError(f"name the result column: {column.sql(dialect=Query)} AS …")
         name = str(column.alias_or_name)
         if name in results:
             raise ValueError(f"{name} would be two columns of the result; rename one")
@@ -231,8 +210,6 @@ def _results(tree: exp.Select, key: tuple[str, ...]) -> dict[str, exp.Expr]:
 
 def columns_of(tree: exp.Expr) -> Iterator[tuple[exp.Column, str]]:
     """The columns in a tree, each with its name; ``window_start`` and ``window_end`` for those of the window."""
-    from sqlglot import exp
-
     for column in tree.find_all(exp.Column):
         path = [part.name.lower() for part in column.parts]
         if len(path) == 2 and path[0] in WINDOWS and path[1] in ("start", "end"):

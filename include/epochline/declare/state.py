@@ -90,10 +90,7 @@ class StateStanding:
 
 
 def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_committed: int | None) -> None:
-    """Refuse to continue if a state table is not as the last epoch left it.
-
-    Raises `StateError` if a table was edited, replaced or restored from a backup.
-    """
+    """Raise `StateError` if a state table is not as the last epoch left it: edited, replaced or restored."""
     for table, standing in standings.items():
         what = f"{pipeline}: state {table}"
         accept = f"accept-state {pipeline} --reason …"

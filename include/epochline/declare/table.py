@@ -174,10 +174,7 @@ class PostgresTable(DeclarationModel):
 
 
 def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
-    """Types of the ``_order_…`` columns of an upsert sink, by name; empty without ``order_by``.
-
-    Raises ``ValueError`` if a column has a type that staging holds as text, so that it would be ordered as text.
-    """
+    """Types of the ``_order_…`` columns of an upsert sink, by name; raises ``ValueError`` if one cannot order rows."""
     kinds = {name: parse_type(kind) for name, kind in {**(sink.columns or {}), **record}.items()}
     for name in sink.order_by:
         if name in kinds and (kinds[name].by_text or kinds[name].element):

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from epochline.declare.avro import Avro
 from epochline.declare.base import (
     DeclarationModel,
+    Duration,
     Reference,
     alone,
     check_columns,
@@ -23,15 +24,11 @@ from epochline.declare.base import (
 from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import OUTBOX, outbox_table
 from epochline.declare.parsers import Json, ValueFormat
-from epochline.declare.restart import Duration
 from epochline.declare.specs import OutboxSpec, TopicSpec
 from epochline.declare.table import PostgresTable
 
 CONTROL_TOPIC = "epochline.markers"
-"""Compacted topic of one partition with the last marker of each pipeline and sink.
-
-A marker is written in the Kafka transaction of the records that it marks.
-"""
+"""Compacted topic of one partition with the last marker of each pipeline and sink, written with its records."""
 
 
 class Outbox(PostgresTable):

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from epochline.declare.aggregation import Sink, Windowed, check_result, check_upsert
-from epochline.declare.base import DeclarationModel, check_unreserved, refuse_names
-from epochline.declare.columns import DELETED, END, START, parse_type
+from epochline.declare.base import DeclarationModel, Pause, check_unreserved, refuse_names
+from epochline.declare.columns import DELETED, END, START
 from epochline.declare.event_time import EventTime
-from epochline.declare.restart import Pause
-from epochline.declare.sql_partials import Split, split
-from epochline.declare.sql_query import GroupedQuery, read_query
 from epochline.declare.topic import KafkaTopic
 
-_ARGUMENT = "_argument_{}"
-"""Columns that are added to each record: the arguments of the aggregates."""
+if TYPE_CHECKING:
+    from epochline.declare.sql_query import GroupedQuery
 
 
 class QueryWindows(Windowed):
@@ -40,7 +37,6 @@ class QueryWindows(Windowed):
     having: str | None
     """Spark SQL over an open window; other windows have no result."""
     record: dict[str, str]
-    """Columns and types of the record."""
 
     @property
     def result_key(self) -> tuple[str, ...] | None:
@@ -126,32 +122,26 @@ class WindowedQuery(DeclarationModel):
 
     def compiled(self, record: Mapping[str, str]) -> QueryWindows:
         """Compile the query to windows with partial aggregates; raises ``ValueError`` if it does not fit the record."""
+        from epochline.declare.sql_partials import split
+
         query = self._read()
         try:
-            parts: Split = split(query, record, frozenset({START, END, DELETED, *query.key}))
+            parts = split(query, record, frozenset({START, END, DELETED, *query.key}))
         except ValueError as error:
             raise ValueError(f"windows.query: {error}") from error
-        if not parts.partials:
+        if not parts.aggregates:
             raise ValueError("windows.query: select an aggregate, such as count(*)")
-        arguments: dict[str, str] = {}
-        aggregates: dict[str, str] = {}
-        for name, partial in parts.partials.items():
-            if partial.argument is None:
-                aggregates[name] = "count(*)"
-                continue
-            column = next((name for name, text in arguments.items() if text == partial.argument), None)
-            column = column or _ARGUMENT.format(len(arguments) + 1)
-            arguments[column] = partial.argument
-            aggregates[name] = f"{partial.function}({column})"
         return QueryWindows(
-            time=self.time, window=query.window, key=query.key, aggregates=aggregates, into=self.into,
+            time=self.time, window=query.window, key=query.key, aggregates=parts.aggregates, into=self.into,
             lateness=self.lateness, too_late=self.too_late, query=self.query, parameters=self.parameters,
-            text=query.text, where=parts.where, arguments=arguments,
-            types={name: str(parse_type(partial.type)) for name, partial in parts.partials.items()},
+            text=query.text, where=parts.where, arguments=parts.arguments, types=parts.types,
             results=parts.results, having=parts.having, record=dict(record),
         )  # fmt: skip
 
     def _read(self) -> GroupedQuery:
+        # Loads sqlglot, which takes a third of a second: only for a declaration with a query.
+        from epochline.declare.sql_query import read_query
+
         try:
             return read_query(self.query, self.parameters)
         except ValueError as error:

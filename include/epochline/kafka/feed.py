@@ -19,7 +19,7 @@ from epochline.config.kafka import SERVERS, python_settings
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, SourceUnavailableError
 from epochline.kafka.client import SOURCE, Reports, new_producer
 from epochline.kafka.client_log import shorten_log
-from epochline.kafka.feed_lines import FeedRecord, Partitioner, plain_record
+from epochline.kafka.outgoing import Outgoing, Partitioner, plain_record
 from epochline.kafka.sending import RecordQueue
 
 shorten_log()
@@ -27,7 +27,7 @@ shorten_log()
 STANDARD_INPUT = Path("-")
 _PROPERTIES = {"client.id": "epochline-feed", "linger.ms": 20, "batch.size": 256 * 1024, "message.timeout.ms": 120_000}
 
-ReadLine = Callable[[bytes], FeedRecord]
+ReadLine = Callable[[bytes], Outgoing]
 """Makes a record of a line. Raises `ValueError`, whose text goes on after "line 3"."""
 
 
@@ -136,12 +136,12 @@ class _FeedQueue(RecordQueue):
         self.records: Counter[int] = Counter()
         self.payload = 0
 
-    def send(self, record: FeedRecord, turn: int) -> None:
+    def send(self, record: Outgoing, turn: int) -> None:
         """Hand a record to the client. ``turn`` is its partition if it names none and has no key to choose it."""
         partition = record.partition
         if partition is None and (self._in_turn or record.key is None):
             partition = turn
-        self.put(self._topic, record, partition, record.timestamp_ms)
+        self.put(self._topic, record, partition)
 
     def wait_until(self, due: float) -> None:
         while (left := due - time.monotonic()) > 0:
@@ -185,7 +185,7 @@ def _check(path: Path, read: ReadLine) -> tuple[int, int] | None:
     return highest
 
 
-def _record(path: Path, number: int, line: bytes, read: ReadLine) -> FeedRecord:
+def _record(path: Path, number: int, line: bytes, read: ReadLine) -> Outgoing:
     try:
         return read(line)
     except ValueError as error:

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.client import SOURCE, Reports, call_in_turns, new_consumer, partitions_of
 from epochline.protocol.offsets import OffsetRange
+from epochline.protocol.planning import HeldLog
 
 RECORDS, BYTES = 10_000, 16 * 1024 * 1024
 """Where a batch ends by default."""
@@ -51,7 +52,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 class RecordReader:
-    """Reads ranges of offsets at an isolation level, in order and in bounded memory.
+    """Reads ranges of offsets of one Kafka cluster at an isolation level, in order and in bounded memory.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -72,6 +73,18 @@ class RecordReader:
         self._settings, self._isolation = settings, isolation
         self._patience = patience
         self._limits = records, size
+
+    def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
+        """The logs of those topics that exist, by topic and partition, up to the last stable offset.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses.
+        """
+        # Loads the admin client, which Spark's tasks do not need.
+        from epochline.kafka.source import KafkaOffsets
+
+        return KafkaOffsets(self._settings).held(topics) if topics else {}
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:

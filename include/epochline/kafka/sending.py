@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -16,7 +15,7 @@ from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.kafka.client import Reports, call_in_turns, new_producer, partitions_of
-from epochline.kafka.feed_lines import FeedRecord
+from epochline.kafka.outgoing import Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +25,6 @@ _TURN_SECONDS = 1.0
 _POLL_EVERY = 1_000
 _CHOSEN_BY_KEY = -1
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A record to send. Without a partition, the key chooses one, as in Kafka's Java producer."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    partition: int | None = None
-    topic: str | None = None
-    """One of the sender's other topics; None: its first one."""
 
 
 class TransactionalSender:
@@ -181,9 +168,7 @@ class RecordQueue:
         self._handed_over = self._stored = 0
         self._failed: KafkaError | None = None
 
-    def put(
-        self, topic: str, record: Outgoing | FeedRecord, partition: int | None, timestamp_ms: int | None = None
-    ) -> None:
+    def put(self, topic: str, record: Outgoing, partition: int | None) -> None:
         """Hand over one record. Waits while the queue is full. Without a partition, the key chooses one."""
         if self._handed_over % _POLL_EVERY == 0:
             self.poll(0)
@@ -196,7 +181,7 @@ class RecordQueue:
                     partition=_CHOSEN_BY_KEY if partition is None else partition,
                     headers=list(record.headers),
                     # The client takes a zero as the time now.
-                    timestamp=timestamp_ms or 0,
+                    timestamp=record.timestamp_ms or 0,
                     on_delivery=partial(self._delivered, self._handed_over, len(record.value or b"")),
                 )
             except BufferError:

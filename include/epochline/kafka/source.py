@@ -33,10 +33,9 @@ from epochline.kafka.topics import (
     retention,
 )
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import HeldLog, LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import HeldLog, LogEnd, PartitionView, SourceView
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -169,7 +168,7 @@ class KafkaOffsets:
             ]  # fmt: skip
 
     def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
-        """See `epochline.kafka.topic_logs.TopicLogs.held`."""
+        """See `epochline.kafka.records.RecordReader.held`."""
         with self._client() as call:
             return held_logs(topics, call)
 

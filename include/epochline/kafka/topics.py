@@ -19,9 +19,8 @@ from kafka.record.default_records import DefaultRecordBatch
 from epochline.declare.source import KafkaSource, OneSource
 from epochline.errors import SourceError, TopicMissingError
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import HeldLog, Retention
 from epochline.protocol.offsets import OffsetRange, TopicPartition, joined, left_out
-from epochline.protocol.planning import OpenTransaction
+from epochline.protocol.planning import HeldLog, OpenTransaction, Retention
 
 _UNKNOWN_TOPIC = 3
 

@@ -146,17 +146,16 @@ def _cancel(loop: asyncio.AbstractEventLoop, running: set[asyncio.Task[Any]]) ->
 
 
 class UnreachableError(Exception):
-    """No connection could be opened, whatever the key. The cause holds the reason."""
+    """No connection could be opened, whatever the key. Its argument is the reason."""
 
 
 def raise_unreachable(error: BaseException) -> NoReturn:
-    """Say that a store cannot be reached.
+    """Raise an `EpochlineError` as it is, also as the reason of an `UnreachableError`.
 
     Raises:
-        EpochlineError: the error, or what caused an `UnreachableError`, if it is one.
         LookupUnavailableError: for every other error.
     """
-    cause = error.__cause__ if isinstance(error, UnreachableError) else error
+    cause = error.args[0] if isinstance(error, UnreachableError) else error
     if isinstance(cause, EpochlineError):
         raise cause
     # Neither text nor cause: a client may show its password in them, and logs show both.

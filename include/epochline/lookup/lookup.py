@@ -8,7 +8,9 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -19,6 +21,8 @@ from epochline.lookup.pool import Pool, PoolExhaustedError, PoolLimits
 K = TypeVar("K")
 V = TypeVar("V")
 C = TypeVar("C")
+
+_TIMED_OUT: Ended = (Outcome.TIMED_OUT, None, None)
 
 
 class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
@@ -85,7 +89,7 @@ async def _fetched(fetch: Callable[[C, K], Awaitable[Any]], client: C, seconds: 
         async with limit:
             return Outcome.ANSWERED, await fetch(client, key), None
     except Exception as error:
-        return (Outcome.TIMED_OUT, None, None) if limit.expired() else (Outcome.FAILED, None, error)
+        return _TIMED_OUT if limit.expired() else (Outcome.FAILED, None, error)
     finally:
         # Else the traceback would refer to its own task.
         del limit
@@ -153,7 +157,8 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             "pool": limits, "ordered": ordered, "on_timeout": on_timeout, "cancel": cancel,
         }  # fmt: skip
         super().__init__(unavailable=(UnreachableError,), arguments=arguments)
-        self._fetch, self._cancel, self._max_wait = fetch, cancel, limits.max_wait
+        self._fetch, self._cancel = fetch, cancel
+        self._max_wait = timeout if limits.max_wait is None else limits.max_wait
         self._pool = Pool(connect, close, limits)
         # Spark ships the functions again with each task; connections of earlier copies must not accumulate.
         weakref.finalize(self, self._pool.close)
@@ -168,21 +173,18 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             loop.close()
 
     async def _look_up(self, threads: _Threads, key: K) -> Ended:
-        seconds = self.timeout.total_seconds()
-        deadline = time.monotonic() + seconds
-        wait_until = deadline if self._max_wait is None else time.monotonic() + self._max_wait.total_seconds()
-        request: _Request[K, V, C] = _Request(self._fetch, self._pool, key)
-        threads.run(partial(request.serve, wait_until, deadline))
+        request: _Request[C] = _Request()
+        threads.run(partial(_serve, request, self._fetch, key, self._pool, self._max_wait, self.timeout))
         try:
-            await asyncio.wait({request.served}, timeout=seconds)
+            await asyncio.wait({asyncio.wrap_future(request.ended)}, timeout=self.timeout.total_seconds())
         finally:
             # What the thread has answered counts, even if the caller took so long that the deadline has passed.
-            timed_out = request.settle((Outcome.TIMED_OUT, None, None))
+            timed_out = request.ended.cancel()
             threads.give_back(is_free=not timed_out)
             if timed_out and self._cancel is not None and request.connection is not None:
                 # In its own thread, because a store that does not answer may not accept a cancellation either.
                 threading.Thread(target=_quietly, args=(self._cancel, request.connection), daemon=True).start()
-        return request.ended or (Outcome.TIMED_OUT, None, None)
+        return _TIMED_OUT if timed_out else request.ended.result()
 
 
 class _Threads:
@@ -218,92 +220,56 @@ class _Threads:
                 return
 
 
-class _Request(Generic[K, V, C]):
+@dataclass(slots=True, eq=False)
+class _Request(Generic[C]):
     """One look-up in a thread. Either the thread or the deadline settles it, whichever comes first."""
 
-    def __init__(self, fetch: Callable[[C, K], V], pool: Pool[C], key: K) -> None:
-        self._fetch, self._pool, self._key = fetch, pool, key
-        self._loop = asyncio.get_running_loop()
-        self.served: asyncio.Future[None] = self._loop.create_future()
-        self.ended: Ended | None = None
-        self.connection: C | None = None
-        """The connection that runs the look-up, or ran it when the request was settled."""
-        self._lock = threading.Lock()
+    ended: Future[Ended] = field(default_factory=Future)
+    """The thread sets it; the deadline cancels it."""
+    connection: C | None = None
+    """The connection that runs the look-up, or ran it when the request was settled."""
 
-    def settle(self, ended: Ended) -> bool:
-        """Set how the look-up ended. Returns False if it is settled already."""
-        with self._lock:
-            if self.ended is None:
-                self.ended = ended
-                return True
-            return False
 
-    def serve(self, wait_until: float, deadline: float) -> bool:
-        """Look the key up. Without a connection by ``deadline``, the look-up times out; by ``wait_until``, it fails.
+def _serve(
+    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
+) -> bool:
+    """Look the key up in this thread. Returns False if the deadline settled the request first."""
+    ended = _looked_up(request, fetch, key, pool, max_wait, timeout)
+    in_time = request.ended.set_running_or_notify_cancel()
+    connection = request.connection
+    # Given back before the answer is, so that the next look-up finds it.
+    kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and pool.give(connection)
+    if in_time:
+        request.ended.set_result(ended)
+    if connection is not None and not kept:
+        # Last, because closing may take long.
+        pool.drop(connection)
+    return in_time
 
-        Returns False if the deadline settled it first.
-        """
+
+def _looked_up(
+    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
+) -> Ended:
+    try:
+        connection, used = pool.take(time.monotonic() + min(max_wait, timeout).total_seconds())
+    except PoolExhaustedError as error:
+        return (Outcome.FAILED, None, error) if max_wait < timeout else _TIMED_OUT
+    except Exception as error:
+        return Outcome.FAILED, None, UnreachableError(error)
+    request.connection = connection
+    while not request.ended.cancelled():
         try:
-            connection, used = self._pool.take(min(wait_until, deadline))
-        except PoolExhaustedError as error:
-            return self._fail(error) if wait_until < deadline else self._end((Outcome.TIMED_OUT, None, None))
+            return Outcome.ANSWERED, fetch(connection, key), None
         except Exception as error:
-            return self._fail(_unreachable(error))
-        while self._start_on(connection):
-            try:
-                value = self._fetch(connection, self._key)
-            except Exception as error:
-                if not used or self.ended is not None:
-                    in_time = self._fail(error)
-                    self._pool.drop(connection)
-                    return in_time
-            else:
-                in_time = self.settle((Outcome.ANSWERED, value, None))
-                kept = in_time and self._pool.give(connection)
-                self._wake()
-                if not kept:
-                    # Last, because closing may take long.
-                    self._pool.drop(connection)
-                return in_time
-            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
-            try:
-                connection, used = self._pool.replace(connection), False
-            except Exception as error:
-                return self._fail(_unreachable(error))
-        if not self._pool.give(connection):
-            self._pool.drop(connection)
-        return False
-
-    def _start_on(self, connection: C) -> bool:
-        """Note the connection that will run the look-up. Returns False if the request is settled already."""
-        with self._lock:
-            if self.ended is None:
-                self.connection = connection
-            return self.ended is None
-
-    def _fail(self, error: Exception) -> bool:
-        return self._end((Outcome.FAILED, None, error))
-
-    def _end(self, ended: Ended) -> bool:
-        in_time = self.settle(ended)
-        self._wake()
-        return in_time
-
-    def _wake(self) -> None:
-        # The loop is closed if the deadline has passed and nobody listens any more.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(_set, self.served)
-
-
-def _set(served: asyncio.Future[None]) -> None:
-    if not served.done():
-        served.set_result(None)
-
-
-def _unreachable(cause: Exception) -> UnreachableError:
-    error = UnreachableError()
-    error.__cause__ = cause
-    return error
+            if not used or request.ended.cancelled():
+                return Outcome.FAILED, None, error
+        # An idle connection may have broken, or the store refuses the key. A new connection shows which.
+        request.connection, used = None, False
+        try:
+            request.connection = connection = pool.replace(connection)
+        except Exception as error:
+            return Outcome.FAILED, None, UnreachableError(error)
+    return _TIMED_OUT
 
 
 def _quietly(function: Callable[[C], object], connection: C) -> None:

@@ -9,8 +9,8 @@ from epochline.declare.pipeline import Pipeline
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.protocol.planning import LogEnd
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.sink import WrittenPart
 from epochline.protocol.staging import StagingTicket

@@ -7,10 +7,9 @@ from typing import Protocol
 from epochline.declare.inputs import DeclaredSource
 from epochline.declare.source import KafkaSource
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import SourceView
+from epochline.protocol.planning import LogEnd, SourceView
 
 
 class OffsetSource(Protocol):

@@ -24,10 +24,7 @@ class IntervalOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOfInterval:
-    """One partition of an interval. The three ranges do not overlap; an empty one is None.
-
-    ``start`` and ``until`` are ``o(t0)`` and ``o(t1)``; they are equal if the interval has no record of the partition.
-    """
+    """One partition of an interval, ``start`` to ``until``. The three ranges do not overlap; an empty one is None."""
 
     tp: TopicPartition
     start: int

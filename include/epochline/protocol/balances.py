@@ -15,10 +15,8 @@ from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out
 class PartitionCounts:
     """Records of one Kafka partition that a part, or a whole attempt, received.
 
-    ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
-    newest event time of a good record, if the pipeline has event time; a watermark that a record carries counts as one
-    that is newer by ``out_of_orderness``. ``oldest_timestamp`` and ``newest_timestamp`` are the least and the greatest
-    of Kafka's own timestamps, of bad records too; None if no record has a usable one.
+    ``digest`` is order-free: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the newest event time of
+    a good record or a carried watermark. The timestamps are the bounds of Kafka's own, None if there is no usable one.
     """
 
     received: int
@@ -62,9 +60,7 @@ NOTHING_SEEN = PartitionCounts(
 )
 
 
-def add_up(
-    parts: Iterable[Mapping[tuple[str, int], PartitionCounts]],
-) -> dict[tuple[str, int], PartitionCounts]:
+def add_up(parts: Iterable[Mapping[tuple[str, int], PartitionCounts]]) -> dict[tuple[str, int], PartitionCounts]:
     """Sum the messages of parts, keyed by (topic, partition)."""
     total: dict[tuple[str, int], PartitionCounts] = {}
     for part in parts:
@@ -75,10 +71,7 @@ def add_up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGaps:
-    """The offsets of a range that can give no record.
-
-    ``invisible`` counts transaction markers and records of aborted transactions. At ``holes`` the log has nothing.
-    """
+    """Offsets of a range without a record: ``invisible`` markers and aborted records, and ``holes`` in the log."""
 
     invisible: int
     holes: tuple[OffsetRange, ...] = ()
@@ -94,12 +87,9 @@ def unbalanced(
 ) -> list[str]:
     """List the partitions that do not balance at the seal (INV-9).
 
-    Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Elsewhere
-    than in the topics of ``invisible_allowed`` (compacted, or declared to have gaps), ``invisible`` and holes must be
-    what the log was found to have. `undeclared` says which holes nobody declared lost.
-
-    ``counted`` has the source's own counts of records, empty if it does not count. ``gaps`` has what the log was found
-    to have, for ranges of which offsets gave no record.
+    Per partition ``until - start = read + invisible + holes`` and ``read = passed + skipped + quarantined``. Outside
+    the topics of ``invisible_allowed``, ``invisible`` and holes must be the ``gaps`` that the log was found to have.
+    ``counted`` has the source's own counts of records, empty if it does not count.
     """
     problems: list[str] = []
     for one in planned:

@@ -2,9 +2,10 @@
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -27,7 +28,7 @@ class Change:
     field: str
     before: Any
     now: Any
-    effect: Effect
+    effect: Effect = Effect.NEXT_EPOCH
     advice: str = ""
 
     def __str__(self) -> str:
@@ -65,6 +66,7 @@ _READ_AGAIN = (
 )
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
 _DURATION = TypeAdapter(timedelta)
+_NEXT = (Effect.NEXT_EPOCH, "")
 _GROUPS = frozenset({"sinks", "state"})
 _POST_COMMIT = {"topic": "kafka", "path": "files", "sink": "own"}
 _OUTBOX = "the outbox needs other columns: publish all epochs, drop its table, run `epochline migrate`"
@@ -101,12 +103,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
 def as_last_written(
     before: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]], now: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Add the current sinks that the last epoch's declaration lacks to it, each as it was last declared.
+    """Add the current sinks that the last epoch's declaration lacks to it, each as ``earlier`` ones last declared it.
 
     A table keeps its rows and their meaning while declarations leave the table out.
-
-    ``before`` is the declaration of the last epoch. ``earlier`` has those of committed epochs, the newest first; it is
-    read only if a sink is missing.
     """
     missing = {name for group in _GROUPS for name in _by_table(now, group)}
     missing -= {name for group in _GROUPS for name in _by_table(before, group)}
@@ -128,21 +127,35 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tu
             yield field, before.get(field), now.get(field)
 
 
+def _compared(
+    where: str,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    effect_of: Callable[[str, Any, Any], tuple[Effect, str]] = lambda field, old, new: _NEXT,
+) -> Iterator[Change]:
+    """The changes of the fields of one part; ``effect_of`` gives effect and advice of each."""
+    for field, old, new in _differing(before, now):
+        effect, advice = effect_of(field, old, new)
+        yield Change(field=f"{where}{field}", before=old, now=new, effect=effect, advice=advice)
+
+
 def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     for field, old, new in _differing(before, now):
         if field in _GROUPS:
             continue
-        if field == "source" and isinstance(old, Mapping) and isinstance(new, Mapping):
+        if field == "source" and old and new:
             if "inputs" in old and "inputs" in new:
                 yield from _several(old, new)
             elif "inputs" in old or "inputs" in new:
-                yield _other_names(old, new)
+                # The ledger would name the topics otherwise.
+                shown = [f"{len(one['inputs'])} sources" if "inputs" in one else "one source" for one in (old, new)]
+                yield Change(field=field, before=shown[0], now=shown[1], effect=Effect.REFUSED, advice=_READ_AGAIN)
             else:
-                yield from _one_source("source", old, new)
-        elif field == "windows" and isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _windows(old, new)
+                yield from _one_source("source.", old, new)
+        elif field == "windows" and old and new:
+            yield from _compared("windows.", old, new, partial(_on_windows, old.get("into") == new.get("into")))
         else:
-            yield Change(field=field, before=old, now=new, effect=Effect.NEXT_EPOCH)
+            yield Change(field=field, before=old, now=new)
 
 
 def _one_source(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
@@ -153,16 +166,7 @@ def _one_source(where: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
     }
     if "source" in now:
         advice["connection"] = "the identity of a partition tells whether its positions are the same"
-    for field, old, new in _differing(before, now):
-        yield Change(
-            field=f"{where}.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH, advice=advice.get(field, "")
-        )
-
-
-def _other_names(before: Mapping[str, Any], now: Mapping[str, Any]) -> Change:
-    """A single source became several, or the other way round: the ledger would name its topics otherwise."""
-    shown = [f"{len(one['inputs'])} sources" if "inputs" in one else "one source" for one in (before, now)]
-    return Change(field="source", before=shown[0], now=shown[1], effect=Effect.REFUSED, advice=_READ_AGAIN)
+    yield from _compared(where, before, now, lambda field, old, new: (Effect.NEXT_EPOCH, advice.get(field, "")))
 
 
 def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
@@ -170,51 +174,40 @@ def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
     gone = {name: _place(was[name]) for name in was.keys() - becomes.keys()}
     for name in sorted(gone):
         yield Change(
-            field=f"source.inputs.{name}", before="declared", now=None, effect=Effect.NEXT_EPOCH,
-            advice="the heads of its topics are kept",
-        )  # fmt: skip
-    for name in sorted(becomes.keys() - was.keys()):
-        former = sorted(one for one, place in gone.items() if place == _place(becomes[name]))
-        yield Change(
-            field=f"source.inputs.{name}",
-            before=former[0] if former else None,
-            now=name if former else "declared",
-            effect=Effect.REFUSED if former else Effect.NEXT_EPOCH,
-            advice=_READ_AGAIN if former else "its topics begin by the startup mode",
+            field=f"source.inputs.{name}", before="declared", now=None, advice="the heads of its topics are kept"
         )
+    for name in sorted(becomes.keys() - was.keys()):
+        former = min((other for other, place in gone.items() if place == _place(becomes[name])), default=None)
+        effect, advice = Effect.NEXT_EPOCH, "its topics begin by the startup mode"
+        if former is not None:
+            effect, advice = Effect.REFUSED, _READ_AGAIN
+        shown = "declared" if former is None else name
+        yield Change(field=f"source.inputs.{name}", before=former, now=shown, effect=effect, advice=advice)
     for name in sorted(was.keys() & becomes.keys()):
-        yield from _one_source(f"source.inputs.{name}.source", was[name]["source"], becomes[name]["source"])
-        for field, old, new in _differing(was[name], becomes[name]):
-            if field != "source":
-                yield Change(field=f"source.inputs.{name}.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
-    for field, old, new in _differing(before, now):
-        if field == "records_per_epoch":
-            yield Change(field=f"source.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
+        where = f"source.inputs.{name}."
+        yield from _one_source(f"{where}source.", was[name]["source"], becomes[name]["source"])
+        yield from _compared(where, {**was[name], "source": None}, {**becomes[name], "source": None})
+    yield from _compared("source.", {**before, "inputs": None}, {**now, "inputs": None})
 
 
 def _place(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What an input reads, whatever its name is."""
     source = given["source"]
-    if "connection" in source:
-        return source["connection"], source.get("topics"), source.get("pattern")
-    return source.get("source"), source.get("options"), source.get("label")
+    names = ("connection", "topics", "pattern") if "connection" in source else ("source", "options", "label")
+    return tuple(source.get(name) for name in names)
 
 
-def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+def _on_windows(kept: bool, field: str, old: Any, new: Any) -> tuple[Effect, str]:
     """Refuse changes to open windows, which the old declaration made; another result table has no open windows."""
-    kept = before.get("into") == now.get("into")
-    advice = "open windows were made by the old one; give the results another table"
-    for field, old, new in _differing(before, now):
-        if kept and field in ("window", "key", "aggregates", "query", "parameters", "retractions"):
-            yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
-        elif kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
-            forgotten = "windows that the old one dropped would begin again; give the results another table"
-            yield Change(field="windows.lateness", before=old, now=new, effect=Effect.REFUSED, advice=forgotten)
-        elif field == "time" and old and new and _moves_marks(old, new):
-            carried = "watermarks that records carried depend on the old one; keep both fields, or make a new pipeline"
-            yield Change(field="windows.time", before=old, now=new, effect=Effect.REFUSED, advice=carried)
-        else:
-            yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
+    if kept and field in ("window", "key", "aggregates", "query", "parameters", "retractions"):
+        return Effect.REFUSED, "open windows were made by the old one; give the results another table"
+    if kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
+        return Effect.REFUSED, "windows that the old one dropped would begin again; give the results another table"
+    if field == "time" and old and new and _moves_marks(old, new):
+        return (
+            Effect.REFUSED,
+            "watermarks that records carried depend on the old one; keep both fields, or make a new pipeline",
+        )
+    return _NEXT
 
 
 def _moves_marks(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -239,33 +232,29 @@ def _sinks(
 ) -> Iterator[Change]:
     for table in sorted(before.keys() - now.keys()):
         advice = "the table is kept" if "table" in before[table] else "its unpublished epochs are still published"
-        yield Change(field=f"{group}.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
+        yield Change(field=f"{group}.{table}", before="declared", now=None, advice=advice)
     for table in sorted(now.keys() - before.keys()):
         yield Change(field=f"{group}.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
     for table in sorted(before.keys() & now.keys()):
-        for field, old, new in _differing(before[table], now[table]):
-            if field == "semantics" and old == "at_least_once":
-                where = f"{group}.{table}.semantics"
-                yield Change(field=where, before=old, now=new, effect=Effect.REFUSED, advice=_UNMARKED)
-                continue
-            if "table" not in now[table]:
-                advice = _OUTBOX if field in _IN_OUTBOX and "topic" in now[table] else ""
-                effect = Effect.MIGRATION if advice else Effect.NEXT_EPOCH
-                yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
-                continue
-            if field == "columns":
-                yield from _columns(f"{group}.{table}.columns", old or {}, new or {})
-                continue
-            effect, advice = _SINK.get(field, (Effect.NEXT_EPOCH, ""))
-            if field == "key" and before[table].get("mode") == now[table].get("mode") == "append":
-                effect, advice = Effect.MIGRATION, _UNIQUE
-            yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
+        old, new = before[table], now[table]
+        for change in _compared(f"{group}.{table}.", old, new, partial(_on_sink, old, new)):
+            if change.field == f"{group}.{table}.columns" and "table" in new:
+                yield from _compared(f"{change.field}.", change.before or {}, change.now or {}, _on_column)
+            else:
+                yield change
 
 
-def _columns(where: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
-    for name, old, new in _differing(before, now):
-        if new is None:
-            effect, advice = Effect.NEXT_EPOCH, "the table keeps the column; it is NULL in new rows"
-        else:
-            effect, advice = Effect.MIGRATION, _ALTER
-        yield Change(field=f"{where}.{name}", before=old, now=new, effect=effect, advice=advice)
+def _on_sink(was: Mapping[str, Any], becomes: Mapping[str, Any], field: str, old: Any, new: Any) -> tuple[Effect, str]:
+    if field == "semantics" and old == "at_least_once":
+        return Effect.REFUSED, _UNMARKED
+    if "table" not in becomes:
+        return (Effect.MIGRATION, _OUTBOX) if field in _IN_OUTBOX and "topic" in becomes else _NEXT
+    if field == "key" and was.get("mode") == becomes.get("mode") == "append":
+        return Effect.MIGRATION, _UNIQUE
+    return _SINK.get(field, _NEXT)
+
+
+def _on_column(name: str, old: Any, new: Any) -> tuple[Effect, str]:
+    if new is None:
+        return Effect.NEXT_EPOCH, "the table keeps the column; it is NULL in new rows"
+    return Effect.MIGRATION, _ALTER

@@ -18,12 +18,7 @@ _APART = 2
 
 
 def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
-    """Refuse a log that is no longer the one that the heads were read from.
-
-    Raises:
-        DataLossError: a topic was made again, partitions are gone, retention passed a head, or the log ends before a
-            head.
-    """
+    """Raise `DataLossError` if topics or partitions are others, or a log begins behind or ends before a head."""
     views = {(view.tp.topic, view.tp.partition): view for view in partitions}
     seen = [(head, views.get((head.tp.topic, head.tp.partition))) for head in heads]
     _refuse_gone(pipeline, [head for head, view in seen if view is None], partitions)
@@ -69,10 +64,7 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
 
 
 def lost_unread(heads: Sequence[Head], partitions: Sequence[PartitionView]) -> dict[TopicPartition, str]:
-    """Kafka's logs that end behind the head, but before where the plan of the head's epoch saw them end; each in words.
-
-    An end never goes back while no record is lost. The end of a source of the user's own may, and it has no leader.
-    """
+    """Kafka's logs that end before where the last plan saw them end, although not before the head; each in words."""
     views = {view.tp: view for view in partitions if view.leader_epoch is not None}
     return {
         head.tp: (
@@ -103,11 +95,7 @@ class CutOff:
 
 
 def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence[CutOff]) -> None:
-    """Refuse to plan if records that a sink shows and the tables lack were truncated before they were read again.
-
-    Raises:
-        DataLossError: there are such records; other records have or will get their offsets.
-    """
+    """Raise `DataLossError` if records that a sink shows and the tables lack were truncated meanwhile."""
     next_offsets = {head.tp: head.next_offset for head in heads}
     lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
     if lacking:
@@ -125,13 +113,10 @@ def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence
 
 
 def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[TopicPartition, int | None]) -> None:
-    """Refuse a log that was truncated below a head and has grown past it since, which offsets alone cannot show.
+    """Raise `DataLossError` for a log that was truncated below a head and has grown past it since.
 
-    For heads that were read under an earlier leader, ``ends`` has the end of that leader's epoch
-    (`epochline.ports.OffsetSource.leader_epoch_ends`).
-
-    Raises:
-        DataLossError: a head lies beyond the end of its leader's epoch.
+    Offsets alone cannot show it. For heads that were read under an earlier leader, ``ends`` has the end of that
+    leader's epoch (`epochline.ports.OffsetSource.leader_epoch_ends`).
     """
     truncated: dict[TopicPartition, tuple[str, int | None]] = {}
     for head in heads:
@@ -152,14 +137,10 @@ def check_read(
     partitions: Sequence[PartitionView],
     ends: Mapping[TopicPartition, int | None],
 ) -> None:
-    """Refuse an epoch that may have read another log than the one in which its ranges were planned.
+    """Raise `DataLossError` for an epoch that may have read another log than its ranges were planned in.
 
-    Records are read by a topic's name, which does not identify the log.
-
-    ``partitions`` are Kafka's after the read. ``ends`` is as in `check_not_truncated`, for the ranges.
-
-    Raises:
-        DataLossError: a topic is gone or was made again, or a log was truncated before the end of a range.
+    Records are read by a topic's name, which does not identify the log. ``partitions`` are Kafka's after the read,
+    ``ends`` as in `check_not_truncated`.
     """
     views = {(view.tp.topic, view.tp.partition): view.tp.topic_id for view in partitions}
     gone, again, truncated = [], [], {}
@@ -202,8 +183,7 @@ def cannot_be_read_again(
 ) -> str | None:
     """Why one of these ranges may not hold the records any more that were read from it; None if all do.
 
-    Each range has the leader epoch of its plan. ``ends`` is what `epochline.coordinator.observe.ends_of_leader_epochs`
-    gave, and ``counted`` what `epochline.operations.restorable.logs_of` found.
+    ``counted`` is what `epochline.operations.restorable.logs_of` found.
     """
     views = {view.tp: view for view in seen.partitions}
     for planned in ranges:

@@ -120,11 +120,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One row of the ledger's epochs, as last read.
-
-    ``epoch_id`` counts up per pipeline and is never reused. ``attempt`` is the number of the newest attempt, 0 before
-    the first. ``lease_expired`` is by the database's clock.
-    """
+    """One row of the ledger's epochs. Ids count up per pipeline; ``attempt`` is the newest attempt's number, or 0."""
 
     pipeline: str
     epoch_id: int
@@ -149,9 +145,7 @@ class Epoch:
     record_limit: int | None = None
     """Most offsets that its plan allowed; None for no limit."""
     interval: Interval | None = None
-    """The interval that bounded a backfill epoch's ranges."""
     replays: int | None = None
-    """The epoch whose ranges a replay reads."""
     attempts_before: int = 0
     """Number of the newest attempt when the epoch was last planned."""
 
@@ -159,11 +153,7 @@ class Epoch:
         return f"epoch {self.epoch_id} of {self.pipeline}"
 
     def to(self, state: EpochState) -> EpochState:
-        """Check a transition against the table.
-
-        Raises:
-            EpochStateError: the table has no such transition.
-        """
+        """Check a transition against `NEXT`; raises `EpochStateError`."""
         if state not in NEXT[self.state]:
             raise EpochStateError(f"{self}: is {self.state} and cannot become {state}; nothing was changed.")
         return state

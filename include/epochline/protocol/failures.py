@@ -43,14 +43,10 @@ class RecordedError:
     said: str
     """The message in one line, without the class and the command."""
     command: str | None = None
-    """The command that goes on, without ``epochline``."""
 
     @classmethod
     def of(cls, error: BaseException, said: str | None = None) -> RecordedError:
-        """What the ledger keeps of an error.
-
-        ``said`` is the error's message, where the error's own text holds more than that.
-        """
+        """What the ledger keeps of an error; ``said`` is its message, where its own text holds more."""
         command: str | None = getattr(error, "command", None)
         if said is None:
             said = str(error) if command is None else getattr(error, "said", str(error))
@@ -61,11 +57,7 @@ class RecordedError:
 
 
 def failure_of(error_class: str | None, error: str | None) -> Failure:
-    """Tell failures apart that the pipeline survives from those after which somebody has to act.
-
-    The class is None if nothing was heard of the attempt: its process was lost. ``error`` is the whole text that the
-    ledger keeps.
-    """
+    """What made an attempt fail; its class is None if its process was lost, ``error`` is the ledger's whole text."""
     if error_class is None or error_class in _OF_SERVERS:
         return Failure.PASSING
     ours = rebuilt(error_class, "")
@@ -77,10 +69,7 @@ def failure_of(error_class: str | None, error: str | None) -> Failure:
 
 
 def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
-    """How many of an epoch's newest attempts failed of the same error of code; 0 if the newest failure may pass.
-
-    Given are class and text of each attempt's error. What fenced an older attempt follows in its text.
-    """
+    """How many of an epoch's newest attempts, by class and text, failed of one error of code; 0 if it may pass."""
     if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
         return 0
     error_class, error = newest_first[0][0], _without_numbers(newest_first[0][1])
@@ -94,12 +83,9 @@ def _without_numbers(error: str | None) -> str:
 
 
 def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[str, Any]]]:
-    """Group the rows that stand next to each other and have one error. A row without an error is a group by itself.
+    """Group neighbouring rows whose ``error`` is one, and whose columns ``same`` are equal.
 
-    Errors are one if they differ in the numbers of attempts and epochs that they name, or if something was added to
-    one of them afterwards.
-
-    Rows have the column ``error``. In the columns ``same``, the rows of a group are equal.
+    Errors are one if they differ in numbers of attempts and epochs, or by what was added afterwards.
     """
     groups: list[list[Mapping[str, Any]]] = []
     for row in rows:

@@ -19,7 +19,6 @@ class MirroredOffset:
 
 
 Mirrored = Mapping[tuple[str, int], MirroredOffset]
-"""By topic and partition, what a consumer group holds."""
 
 _EXPIRY_SLACK = 0.9
 """Part of a group's retention after which its offsets may be gone: two clocks measure it."""
@@ -27,10 +26,9 @@ _EXPIRY_SLACK = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMirror:
-    """The newest write of the heads to the consumer group that Kafka has confirmed.
+    """The newest write of the heads to the consumer group that Kafka has confirmed, ``age`` ago.
 
-    ``age`` is the time since then. ``after`` has the numbers of other writes that may have reached Kafka later: they
-    were at work at the same time, or nobody knows whether they ended.
+    ``after`` has the numbers of other writes that may have reached Kafka later.
     """
 
     number: int
@@ -41,9 +39,9 @@ class LastMirror:
     after: Collection[int] = ()
 
     def older(self, mirrored: Mirrored) -> dict[tuple[str, int], MirroredOffset]:
-        """What the group shows of an earlier write: Kafka went back in time, as from a backup.
+        """What the group shows of an earlier write: Kafka went back in time.
 
-        An offset that a person moved has no epoch, and shows nothing.
+        An offset that a person moved does not count.
         """
         return {
             key: one
@@ -57,10 +55,7 @@ class LastMirror:
         return one.number < self.number and one.number not in self.after
 
     def missing(self, mirrored: Mirrored) -> list[str]:
-        """The topics of the inputs of which the group shows nothing any more.
-
-        One topic alone may be missing, because Kafka deletes its offsets with the topic.
-        """
+        """The topics of inputs of which the group shows nothing: Kafka deletes a topic's offsets with it."""
         shown = {_input_of(topic) for topic, _ in mirrored}
         return sorted(topic for topic in self.topics if _input_of(topic) not in shown)
 

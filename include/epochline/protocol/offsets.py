@@ -1,9 +1,15 @@
-"""Partitions, offset ranges, heads and origins. Pure arithmetic on half-open ranges."""
+"""Partitions, offset ranges, heads and origins, and the names that the ledger has for those of several sources. Pure.
+
+In the ledger, both the name and the id of a topic begin with the input's name, so that two inputs may read topics of
+one name or have equal identities. The ledger keeps the clusters in one text: the id of a single source's cluster, or
+``input=id`` of each input, sorted and joined by ``, ``.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from epochline.declare.names import ledger_prefix
 from epochline.protocol.quantities import runs
 
 
@@ -75,10 +81,7 @@ def left_out(of: OffsetRange, taken: Iterable[OffsetRange]) -> list[OffsetRange]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan.
-
-    ``records`` is how many the sealed attempt read; None before the seal, and for a range without records.
-    """
+    """The range that one epoch reads from one partition; ``records`` is how many the sealed attempt read of it."""
 
     tp: TopicPartition
     range: OffsetRange
@@ -91,10 +94,7 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How far a partition is committed: ``[origin, next_offset)``, last by epoch ``epoch_id``.
-
-    ``epoch_id`` is None while the partition has only its origin.
-    """
+    """How far a partition is committed: ``[origin, next_offset)``, last by epoch ``epoch_id`` if there was one."""
 
     tp: TopicPartition
     origin: int
@@ -119,11 +119,7 @@ def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:
 
 
 def stored_heads(stored: Iterable[Mapping[str, Any]]) -> list[Head]:
-    """Parse the result of `stored_reached`. An older version wrote no origins; they are 0 then.
-
-    Raises:
-        ValueError: `stored_reached` did not write it.
-    """
+    """Parse the result of `stored_reached`; raises ``ValueError`` for others. Origins that are missing are 0."""
     origins, leader_epochs = origins_of(stored), _held(stored, "leader_epoch")
     return [
         Head(tp=tp, origin=origins.get(tp, 0), next_offset=offset, leader_epoch=leader_epochs.get(tp))
@@ -132,29 +128,17 @@ def stored_heads(stored: Iterable[Mapping[str, Any]]) -> list[Head]:
 
 
 def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """Next offsets in the result of `stored_reached`.
-
-    Raises:
-        ValueError: `stored_reached` did not write it.
-    """
+    """Next offsets in the result of `stored_reached`; raises ``ValueError`` for others."""
     return _held(stored, "next", always=True)
 
 
 def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """Origins in the result of `stored_reached`; empty if an older version wrote it.
-
-    Raises:
-        ValueError: `stored_reached` did not write it.
-    """
+    """Origins in the result of `stored_reached`, if it has them; raises ``ValueError`` for others."""
     return _held(stored, "origin")
 
 
 def cut_reached(stored: Iterable[Mapping[str, Any]], cuts: Reached) -> list[dict[str, Any]]:
-    """The result of `stored_reached`, with no partition beyond its cut.
-
-    Raises:
-        ValueError: `stored_reached` did not write it.
-    """
+    """The result of `stored_reached`, with no partition beyond its cut; raises ``ValueError`` for others."""
     return stored_reached(
         replace(head, origin=min(head.origin, until), next_offset=min(head.next_offset, until))
         for head in stored_heads(stored)
@@ -183,3 +167,43 @@ class Origin:
     leader_epoch: int | None = None
     same_log_until: int | None = None
     """Of an adopted log: up to where it is the log that earlier generations read; None if nothing was cut off."""
+
+
+def in_ledger(source: str, tp: TopicPartition) -> TopicPartition:
+    """A partition of a source, as the ledger names it."""
+    prefix = ledger_prefix(source)
+    return replace(tp, topic=f"{prefix}{tp.topic}", topic_id=f"{prefix}{tp.topic_id}")
+
+
+def in_source(source: str, tp: TopicPartition) -> TopicPartition:
+    """A partition in the ledger, as its source names it."""
+    prefix = ledger_prefix(source)
+    return replace(tp, topic=tp.topic.removeprefix(prefix), topic_id=tp.topic_id.removeprefix(prefix))
+
+
+def belongs_to(source: str, topic: str) -> bool:
+    """Whether a topic in the ledger is of this source; every topic is of a single one, which has no name."""
+    return topic.startswith(ledger_prefix(source))
+
+
+def cluster_ids(text: str | None) -> dict[str, str]:
+    """The id of each input's cluster; a single source has the name ``""``."""
+    named = [one.partition("=") for one in text.split(", ")] if text else []
+    return {name if equals else "": cluster_id if equals else name for name, equals, cluster_id in named}
+
+
+def cluster_text(ids: Mapping[str, str | None]) -> str | None:
+    """The inverse of `cluster_ids`. Inputs without a cluster are left out; None if none is left."""
+    known = {name: one for name, one in ids.items() if one is not None}
+    return ", ".join(f"{name}={one}" if name else one for name, one in sorted(known.items())) or None
+
+
+def moved_clusters(known: str | None, now: str | None) -> dict[str, tuple[str, str]]:
+    """The inputs whose cluster is another one than the known one: its known id and its id now."""
+    before, after = cluster_ids(known), cluster_ids(now)
+    return {name: (before[name], after[name]) for name in before.keys() & after.keys() if before[name] != after[name]}
+
+
+def with_clusters(known: str | None, now: str | None) -> str | None:
+    """The known clusters with those of inputs that were not known."""
+    return cluster_text({**cluster_ids(now), **cluster_ids(known)})

@@ -18,16 +18,10 @@ def missing_origins(
     by_pattern: bool,
     found: Mapping[TopicPartition, int | None] = _NOWHERE,
 ) -> list[Origin]:
-    """Compute the origins of partitions without a head.
+    """Compute the origins of partitions without a head; a head is kept in every startup mode.
 
-    A startup mode is resolved once; a partition that has a head keeps it in every mode.
-
-    ``found`` has, for `FromGroup` and `FromTimestamp`, Kafka's offset of each partition of `begun_by_startup`; None or
-    absent if Kafka has none.
-
-    Raises:
-        SourceError: the mode gives a partition no offset, or one outside its log.
-        SourceUnavailableError: ``latest`` is not known while a source of the user's own waits for transactions.
+    ``found`` has Kafka's offsets of the partitions of `begun_by_startup`, for `FromGroup` and `FromTimestamp`. Raises
+    `SourceError` if the mode gives no offset inside the log, `SourceUnavailableError` if ``latest`` is not known yet.
     """
     ruled = {view.tp for view in begun_by_startup(heads, partitions, by_pattern=by_pattern)}
     known = {head.tp for head in heads}
@@ -49,10 +43,7 @@ def missing_origins(
 def begun_by_startup(
     heads: Sequence[Head], partitions: Sequence[PartitionView], *, by_pattern: bool
 ) -> list[PartitionView]:
-    """The partitions that begin by the startup mode: the partitions of newly declared topics.
-
-    A partition that appears later in a known topic, and a topic that newly matches a pattern, begin at offset 0.
-    """
+    """The partitions that begin by the startup mode, those of newly declared topics; others begin at offset 0."""
     if by_pattern and heads:
         return []
     known_topics = {head.tp.topic for head in heads}

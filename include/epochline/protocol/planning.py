@@ -1,4 +1,4 @@
-"""Computes the ranges of the next epoch from heads and Kafka's offsets, and shares them among tasks. Pure."""
+"""What Kafka shows of partitions and logs, and the ranges of the next epoch, shared among tasks. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,7 @@ from epochline.protocol.quantities import duration
 class OpenTransaction:
     """A transaction that has written to a partition and not ended, as the broker reports it.
 
-    ``transactional_id``, ``begun_at`` and ``timeout`` are None if its coordinator does not know the transaction or may
-    not be asked. Only an operator can end a transaction that its coordinator does not know.
+    Fields are None if its coordinator does not know the transaction, which only an operator can end then.
     """
 
     start_offset: int
@@ -29,8 +28,7 @@ class OpenTransaction:
 class PartitionView:
     """Offsets of one partition as Kafka reports them, at the isolation level ``read_committed``.
 
-    ``last_stable`` is the last stable offset. No range goes beyond it, or an open transaction's records would be
-    skipped for ever. A ``high_watermark`` beyond it means that a transaction is open.
+    No range goes beyond ``last_stable``; a ``high_watermark`` beyond it means that a transaction is open.
     """
 
     tp: TopicPartition
@@ -68,13 +66,9 @@ class SourceView:
 def share_limit(
     backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Share a record limit between partitions in proportion to their backlog.
+    """Share a record limit between partitions in proportion to their backlog, all numbers > 0.
 
-    The shares add up to ``min(limit, total backlog)``, none exceeds its backlog, and with a limit of at least the
-    number of lagging partitions each gets one offset or more. With a smaller limit the first ``limit`` partitions
-    of ``order`` get one each.
-
-    All numbers are > 0. ``order`` has every partition of ``backlog``, the longest wait first.
+    Each partition gets at least one offset if the limit allows it, else the first ones of ``order`` do.
     """
     total = sum(backlog.values())
     if limit >= total:
@@ -105,10 +99,7 @@ def left_unread(
 
 
 def next_boundary(heads: Sequence[Head], shown: Iterable[Reached]) -> Reached | None:
-    """Find the nearest position that a sink shows and that some head has not reached; None if there is none.
-
-    An epoch must end there, so that the sink shows all of the epoch or nothing of it.
-    """
+    """The nearest position that a sink shows and some head has not reached, where an epoch must end; or None."""
     ahead = [one for one in shown if any(head.next_offset < one.get(head.tp, 0) for head in heads)]
     return min(ahead, key=lambda one: sum(one.values()), default=None)
 
@@ -120,13 +111,9 @@ def next_ranges(
     limit: int | None = None,
     bounds: Mapping[TopicPartition, int] | None = None,
 ) -> list[PlannedRange]:
-    """The ranges of the next epoch: from each head to the last stable offset, within the limit.
+    """The ranges of the next epoch, sorted: from each head to the last stable offset, within limit and bounds.
 
-    ``heads`` has every partition's head, including new origins. ``bounds`` says where a backfill run's interval ends;
-    no range goes beyond it.
-
-    Returns:
-        Ranges sorted by topic and partition; empty if there is nothing to read.
+    ``heads`` include new origins; ``bounds`` say where a backfill run's interval ends.
     """
     views = {view.tp: view for view in partitions}
     ends: dict[TopicPartition, int] = {}
@@ -150,10 +137,7 @@ def next_ranges(
 
 
 def shared(ranges: Sequence[PlannedRange], tasks: int) -> tuple[tuple[PlannedRange, ...], ...]:
-    """Cut ranges into shares of equal numbers of offsets, at most one per task, in the order of the ranges.
-
-    The same arguments give the same shares. Every offset is in exactly one share, and no share is empty.
-    """
+    """Cut ranges into shares of equal numbers of offsets, in order, at most one per task and none of them empty."""
     left = sum(len(one.range) for one in ranges)
     shares: list[tuple[PlannedRange, ...]] = []
     rest = list(reversed(ranges))
@@ -180,13 +164,9 @@ _TICK = timedelta(microseconds=1)
 def adapted_limit(most: int, target: timedelta, newest: Epoch | None) -> int:
     """The record limit with which the next epoch takes about ``target`` from its plan to its commit.
 
-    The newest epoch's records are multiplied by ``target`` / (the time it took), at most by 4 and at least by 1/4. As
-    an epoch has a fixed cost beside that of its records, the limit approaches the right one from one side. An epoch
-    that read less than its limit and was in time says nothing, and neither does one that needed several attempts.
-
-    The result lies between a hundredth of ``most``, the declared limit, and ``most``: a target below an epoch's fixed
-    cost would otherwise end at one record per epoch, and the backlog would grow for ever. ``newest`` is the newest
-    committed epoch that was planned without an interval.
+    The newest epoch's records are multiplied by ``target`` / (the time it took), within a factor of 4. An epoch that
+    read less than its limit in time, or needed several attempts, says nothing. The result is at least a hundredth of
+    ``most``, the declared limit: a target below an epoch's fixed cost would otherwise end at one record per epoch.
     """
     if newest is None or newest.committed_at is None:
         return most
@@ -209,3 +189,38 @@ def missed_interval(interval: timedelta, newest: Epoch | None) -> str | None:
         f"the interval of {duration(interval.total_seconds())} was not kept: {newest} took"
         f" {duration(took.total_seconds())} from its plan to its commit"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """The settings of a topic by which Kafka deletes records; -1 means that there is no limit."""
+
+    cleanup_policy: str
+    milliseconds: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The offsets between which a ``read_committed`` consumer finds the records of a partition."""
+
+    tp: TopicPartition
+    log_start: int
+    last_stable: int
+    retention: Retention | None = None
+    """None if Kafka was not asked, or may not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLog:
+    """The positions ``[start, end)`` that a partition holds now, for audits; ``identity`` tells which log it is."""
+
+    identity: str
+    start: int
+    end: int
+    compacted: bool = False
+
+
+def log_ends_of(view: SourceView) -> Sequence[LogEnd]:
+    """The ends of the logs that a plan saw."""
+    return [LogEnd(tp=one.tp, log_start=one.log_start, last_stable=one.known_end) for one in view.partitions]

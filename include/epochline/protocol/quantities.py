@@ -1,6 +1,6 @@
-"""How numbers, durations and ranges are written for people: one form on every screen. Pure."""
+"""How numbers, durations, ranges and bytes are written for people: one form on every screen. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -54,3 +54,20 @@ def size(value: float) -> str:
     """Bytes in a unit in which they have at most four digits."""
     power = min((max(int(value), 1).bit_length() - 1) // 10, len(_BYTES) - 1)
     return f"{number(round(value / 1024**power, 1))} {_BYTES[power]}"
+
+
+_HEX_BYTES = 16
+
+
+def on_one_line(content: bytes) -> str:
+    """Bytes as UTF-8. Bytes that are no text, line ends and other characters that do not print are escaped."""
+    text = content.decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def hex_lines(content: bytes) -> Iterator[str]:
+    """Bytes in hex, 16 a line, each line with its offset and with the bytes that are ASCII."""
+    for start in range(0, len(content), _HEX_BYTES):
+        line = content[start : start + _HEX_BYTES]
+        seen = "".join(chr(one) if 32 <= one < 127 else "." for one in line)
+        yield f"{start:08x}  {line.hex(' '):<{3 * _HEX_BYTES - 1}}  {seen}"

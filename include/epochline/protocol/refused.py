@@ -13,13 +13,11 @@ Refused = Mapping[tuple[str, int], Mapping[int, str]]
 NONE_REFUSED: Refused = MappingProxyType({})
 
 Place = tuple[str, int, int]
-"""Topic, partition and offset of a record."""
 
 MOST = 100_000
 """Most refused records that one search finds: it holds them in memory. The next attempt finds the rest."""
 
 REPORT_SECONDS = 10.0
-"""Time between two reports of a search's progress."""
 
 _SHOWN = 5
 
@@ -28,13 +26,8 @@ _SHOWN = 5
 class RefusedRow:
     """One row that a target does not take.
 
-    Args:
-        sink: the target.
-        said: the violated rule, without any value of the row.
-        reason: the server's message with values, for the ledger, which only its owner reads.
-        place: place of the row's record; None if a transform or an aggregate made the row.
-        row: the staged row as JSON; None if the row has a record.
-        raised: whether code of the target, such as a trigger, raised the error.
+    ``said`` is the violated rule without values, ``reason`` the server's message for the ledger. A row that belongs to
+    no record has no ``place`` but a ``row``, as JSON. ``raised`` tells that code of the target raised the error.
     """
 
     sink: str
@@ -46,12 +39,7 @@ class RefusedRow:
 
 
 class Search:
-    """The time that a search for refused records may take, and the reports of its progress.
-
-    Args:
-        within: time after which the search ends with what it has found.
-        report: called every `REPORT_SECONDS` with the numbers of rows that were checked and refused, as text.
-    """
+    """The time that a search for refused records may take; ``report`` gets its progress as text."""
 
     def __init__(self, within: timedelta, report: Callable[[str], None]) -> None:
         self.within = within

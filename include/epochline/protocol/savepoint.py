@@ -21,19 +21,9 @@ class SavedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """Everything that a pipeline needs to continue from an epoch.
+    """Everything that a pipeline needs to continue after an epoch: the heads of every partition and the state.
 
-    Args:
-        pipeline: name of the pipeline.
-        name: unique within the pipeline.
-        epoch_id: the last epoch whose effects it contains.
-        generation: generation of the heads: the epoch's, or a later one without a committed epoch.
-        cluster_id: id of the Kafka cluster.
-        watermark: the epoch's watermark.
-        heads: heads of every partition, including those without a committed record.
-        states: content of the copy of each state table.
-        made_by, reason, made_at: who made it, why and when.
-        imported_at: time of its import from a file, or None.
+    ``generation`` is that of the heads. ``imported_at`` is None unless the savepoint came from a file.
     """
 
     pipeline: str

@@ -9,10 +9,9 @@ from epochline.protocol.sink import SinkAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """One staging table of one attempt: its sink and its columns, in order, with PostgreSQL types.
+    """One staging table of one attempt: its columns, in order, and what is known of the target's own rules.
 
-    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as they are known. ``generated`` names its
-    columns that take no value, if the sink takes its columns from the table.
+    ``generated`` are columns that take no value, if the sink takes its columns from the table.
     """
 
     sink: str
@@ -28,9 +27,8 @@ class StagedTable:
 class StagingTicket:
     """All that a writer of one attempt needs, without secrets.
 
-    ``tables`` has one entry per table of the declaration, in its order, and the quarantine last. ``external`` has one
-    entry per external sink, in the form of a staging table. ``refused`` holds the records that a target refused in an
-    earlier attempt and that this attempt sets aside.
+    ``tables`` end with the quarantine, ``external`` has the form of staging tables. ``refused`` are records that a
+    target refused in an earlier attempt.
     """
 
     pipeline: str

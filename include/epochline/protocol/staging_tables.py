@@ -11,10 +11,7 @@ from epochline.protocol.staging import StagedTable
 
 
 def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str, str]) -> dict[str, str]:
-    """Columns of a sink's staging table.
-
-    ``target`` has the target's columns that this sink fills, without the ``_`` columns.
-    """
+    """Columns of a sink's staging table; ``target`` has those that the sink fills, without ``_`` columns."""
     columns = dict(target)
     if sink.mode == "add":
         return columns
@@ -33,10 +30,7 @@ def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str,
 def staged_tables(
     pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], epoch_id: int, attempt: int
 ) -> tuple[StagedTable, ...]:
-    """The staging tables of an attempt: one per sink and the quarantine.
-
-    ``targets`` has the targets' columns as the plan recorded them, by sink.
-    """
+    """The staging tables of an attempt, the quarantine's last; ``targets`` have the columns by the plan."""
     tables = [
         StagedTable(
             sink=sink.table,

@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any, Literal
 
 Tone = Literal["bad", "warning", "busy", "good", "quiet"]
-"""How urgent a state is, the most urgent first."""
 
 KEEPS = 3
 """So many failures without a commit between them no longer look like a failure that passes by itself."""
@@ -27,7 +26,6 @@ class StandingWord(StrEnum):
     """A state as `epochline lag`, `epochline list` and the pages in Airflow name it, the most urgent fact first."""
 
     tone: Tone
-    """How urgent the state is."""
     stands: bool
     """Whether the pipeline may stay as it is until a person acts."""
 
@@ -66,7 +64,6 @@ class Standing:
 
     word: StandingWord
     advice: str
-    """What happens next, or what to do: whole sentences."""
     since: datetime | None = None
     reason: str | None = None
     """What the ledger keeps of the cause: an error, or what an operator said."""
@@ -96,20 +93,14 @@ def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
 
 
 def way_out_of_pause(pipeline: str, command: str | None) -> str:
-    """The command, without ``epochline``, that lets a paused pipeline go on.
-
-    ``command`` is what the ledger keeps with the pause: where ledger or Kafka went back, a resumed pipeline would stop
-    again, and another command resumes it.
-    """
+    """The command that lets a paused pipeline go on, by default ``resume``; ``command`` is kept with the pause."""
     return command or f"resume {pipeline} --reason …"
 
 
 def standing_of_pipeline(row: Row) -> Standing:
-    """The state of a pipeline, the most urgent fact first.
+    """The state of a pipeline, the most urgent fact first, from a row of ``epochline.standings``.
 
-    Args:
-        row: of the view ``epochline.standings``, with ``lag``; and ``data_lost`` of the statement ``page_pipelines``,
-            if the caller does not ask Kafka itself.
+    The row also has ``lag``, and ``data_lost`` if the caller does not ask Kafka itself.
     """
     return (
         _decided(row)
@@ -132,10 +123,7 @@ def _decided(row: Row) -> Standing | None:
         )  # fmt: skip
     if not row["paused_at"]:
         return None
-    said: dict[str, Any] = {
-        "since": row["paused_at"],
-        "command": way_out_of_pause(name, row["paused_command"]),
-    }
+    said: dict[str, Any] = {"since": row["paused_at"], "command": way_out_of_pause(name, row["paused_command"])}
     if row["paused_by"] == "epochline":
         advice = "Epochline stopped the pipeline, because its next run would fail again. Repair the cause first."
         return _standing(StandingWord.STOPPED, advice, reason=f"Stopped by epochline: {row['paused_reason']}", **said)
@@ -164,7 +152,6 @@ def _planless(row: Row) -> Standing | None:
 
 
 def _failing(row: Row) -> Standing | None:
-    """Failed attempts and aborted epochs since the last commit, or since somebody resumed the pipeline."""
     name, failures, aborts = row["pipeline"], row["failures"], row["aborts"]
     if aborts < 1 and failures < 1:
         return None
@@ -235,7 +222,6 @@ def _quarantining(row: Row) -> Standing | None:
 
 
 def _at_rest(row: Row) -> Standing:
-    """The state of a pipeline that nothing holds up."""
     name = row["pipeline"]
     if row["due"]:
         return _standing(
@@ -259,13 +245,7 @@ def _at_rest(row: Row) -> Standing:
 
 
 def standing_of_epoch(row: Row) -> Standing:
-    """What becomes of an epoch.
-
-    Args:
-        row: with ``pipeline``, ``epoch_id``, ``state``, ``attempt``, ``approval``, ``lease_expired``, ``planned_at``,
-            ``error``, ``undone_by`` and ``committed_later``, the pause of its pipeline, and its newest attempt's
-            failure if it is unfinished.
-    """
+    """What becomes of an epoch, from its row with the pause of its pipeline and, if unfinished, its failure."""
     name, tries = row["pipeline"], row["attempt"]
     if row["state"] == "COMMITTED" and row["undone_by"] is not None:
         return _standing(StandingWord.UNDONE, f"Epoch {row['undone_by']} took its rows out of the target.")

@@ -16,18 +16,14 @@ MOST_PATIENCE = timedelta(minutes=5)
 def records_wait(heads: Sequence[Head], ends: Mapping[TopicPartition, int]) -> bool:
     """Whether a plan would find something to do: some partition's readable end is not its head.
 
-    A partition without a head counts, because a plan writes its origin. So does an end below the head, and a topic
-    that was made again: a plan reports the loss.
+    A new partition, an end below the head and a topic that was made again count too.
     """
     known = {head.tp: head.next_offset for head in heads}
     return any(known.get(tp) != end for tp, end in ends.items())
 
 
 def is_abandoned(epoch: Epoch) -> bool:
-    """Whether the next plan would finish or abort this unfinished epoch of a run that is gone.
-
-    An epoch that awaits an approval and a replay are left to operators.
-    """
+    """Whether the next plan would end this unfinished epoch of a lost run; operators decide approvals and replays."""
     return epoch.lease_expired and epoch.approval != "awaited" and epoch.kind is not EpochKind.REPLAY
 
 
@@ -41,10 +37,7 @@ class Restraint:
     _patience: float = 0.0
 
     def admits(self, last_epoch_id: int, now: float) -> bool:
-        """Whether the pipeline may be woken.
-
-        ``last_epoch_id`` is the highest that the ledger gave, 0 if none. ``now`` is by a clock that never goes back.
-        """
+        """Whether the pipeline may be woken; ``now`` is by a clock that never goes back."""
         if self._woken_at is None:
             return True
         planned = last_epoch_id != self._last_epoch_id

@@ -23,8 +23,7 @@ def external_sink(declared: ExternalSpec) -> Sink:
         SinkError: the URL of a file sink cannot be opened here.
     """
     # Imported here: commands that read no declaration load this package without pydantic.
-    from epochline.declare.functions import load_function
-    from epochline.declare.specs import FilesSpec
+    from epochline.declare.specs import FilesSpec, load_function
 
     if isinstance(declared, FilesSpec):
         from epochline.sinks.files import FileSink
@@ -41,7 +40,9 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> SinkFactory:
 
         for outbox in pipeline.outboxes:
             if outbox.topic.name == name:
-                return TopicSink(pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger)
+                return TopicSink(
+                    pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger.connection
+                )
         (declared,) = (one for one in pipeline.external if one.name == name)
         try:
             return external_sink(declared.spec)

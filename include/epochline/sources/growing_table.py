@@ -71,19 +71,14 @@ class GrowingTable:
         if columns is not None:
             chosen = sql.SQL(", ").join(sql.Identifier("rows", one) for one in columns)
             row = sql.SQL("(SELECT row_to_json(chosen) FROM (SELECT {}) AS chosen)").format(chosen)
-        self._names = {
-            "table": sql.Identifier(schema, table),
-            "key": sql.Identifier("rows", key),
-            "row": row,
-        }
+        self._names = {"table": sql.Identifier(schema, table), "key": sql.Identifier("rows", key), "row": row}
         self._patience = patience_seconds
 
     def partitions(self) -> Sequence[SourcePartition]:
-        """The table as one partition. Waits for open transactions for at most ``patience_seconds``.
+        """The table as one partition; waits for open transactions for at most ``patience_seconds``.
 
-        Raises:
-            SourceUnavailableError: PostgreSQL does not answer.
-            SourceError: there is no such table, or it does not keep what the source needs.
+        Raises `SourceError` if the table does not keep what the source needs, `SourceUnavailableError` without an
+        answer.
         """
         with self._session() as session:
             with self._transaction(session) as cursor:
@@ -109,11 +104,7 @@ class GrowingTable:
         ]
 
     def read(self, partition: int, start: int, until: int) -> Iterator[SourceRecord]:
-        """The rows with ids in the range, by a cursor of the server.
-
-        Raises:
-            SourceUnavailableError, SourceError: as `partitions`.
-        """
+        """The rows with ids in the range, by a cursor of the server. Raises as `partitions`."""
         with self._session() as session, self._transaction(session) as checking:
             self._examined(checking)
             with session.cursor(name="epochline") as cursor:
@@ -124,11 +115,7 @@ class GrowingTable:
                     yield SourceRecord(position=position, key=str(position).encode(), value=row.encode())
 
     def count(self, partition: int, start: int, until: int) -> int:
-        """The number of rows with ids in the range.
-
-        Raises:
-            SourceUnavailableError, SourceError: as `partitions`.
-        """
+        """The number of rows with ids in the range. Raises as `partitions`."""
         with self._session() as session, self._transaction(session) as cursor:
             self._examined(cursor)
             select = sql.SQL("SELECT count(*) FROM ONLY {table} AS rows WHERE {range}")

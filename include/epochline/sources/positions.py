@@ -9,18 +9,14 @@ from epochline.declare.source import KafkaSource
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import SourceError
 from epochline.ports import OffsetSource
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import PlannedRange, TopicPartition
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import LogEnd, PartitionView, SourceView
 from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
 
 
 class SourcePositions(OffsetSource):
-    """A source of the user's own. It has no consumer group and no leaders.
-
-    Each question constructs a new instance of the source, which holds no earlier answer.
-    """
+    """A source of the user's own, which each question constructs again. It has no consumer group and no leaders."""
 
     def __init__(self, declared: CustomSourceSpec, connection: Connection | None = None) -> None:
         self._declared = declared

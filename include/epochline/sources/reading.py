@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from epochline.config.connections import Connection
-from epochline.declare.functions import load_function
-from epochline.declare.specs import CustomSourceSpec
+from epochline.declare.specs import CustomSourceSpec, load_function
 from epochline.errors import EpochlineError, RecordsGoneError, SourceError, SourceUnavailableError
-from epochline.protocol.log_ends import HeldLog
 from epochline.protocol.offsets import OffsetRange
+from epochline.protocol.planning import HeldLog
 from epochline.protocol.source import Source, SourceRecord
 
 _BYTES = 16 * 1024 * 1024
@@ -23,12 +22,7 @@ _NO_TIME = -(2**62)
 
 
 def open_source(declared: CustomSourceSpec, connection: Connection | None = None) -> Source:
-    """Construct a source from its declaration, and from the connection if that names one.
-
-    Raises:
-        DeclarationError: the class cannot be imported.
-        SourceError: the class cannot be constructed; `SourceUnavailableError` if a retry helps.
-    """
+    """Construct a source, with its connection if it names one; raises `DeclarationError` or `SourceError`."""
     construct = load_function(declared.source)
     with explaining(declared, "cannot be opened"):
         given = declared.options if connection is None else {**declared.options, "connection": connection}
@@ -50,10 +44,7 @@ def explaining(declared: CustomSourceSpec, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SourceReader:
-    """Reads ranges of a source, in order and in bounded memory. It has the methods of Kafka's reader.
-
-    A batch ends after ``records`` records, or after 16 MiB.
-    """
+    """Reads ranges of a source in batches of ``records`` or 16 MiB. It has the methods of Kafka's reader."""
 
     declared: CustomSourceSpec
     records: int = 10_000
@@ -61,19 +52,11 @@ class SourceReader:
 
     @contextmanager
     def session(self) -> Iterator[SourceReading]:
-        """Construct the source; use it for many ranges.
-
-        Raises:
-            DeclarationError, SourceError: as `open_source`.
-        """
+        """Construct the source; use it for many ranges. Raises as `open_source`."""
         yield SourceReading(self.declared, open_source(self.declared, self.connection), self.records)
 
     def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
-        """What the source has now, by its name and partition; empty if it is none of the topics.
-
-        Raises:
-            DeclarationError, SourceError: as `open_source`.
-        """
+        """What the source has now, by name and partition; empty for other topics. Raises as `open_source`."""
         name = self.declared.name
         source = open_source(self.declared, self.connection)
         with explaining(self.declared, "does not say what it has"):
@@ -97,10 +80,7 @@ class SourceReading:
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Mapping[str, Sequence[Any]]]:
         """Yields the records of a range in order, some thousand at a time, as Kafka's reader does.
 
-        Raises:
-            RecordsGoneError: positions are dense, and one is missing.
-            SourceUnavailableError: the source does not answer.
-            SourceError: the source fails, or gives positions that do not rise or lie outside the range.
+        Raises `RecordsGoneError` if one is missing from dense positions, `SourceError` if the source fails.
         """
         doing = f"{topic}-{partition}{wanted}"
         position, batch, size = wanted.start, list[SourceRecord](), 0

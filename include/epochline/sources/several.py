@@ -14,21 +14,23 @@ from epochline.declare.source import FromGroup, KafkaSource, OneSource
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.balances import LogGaps
-from epochline.protocol.inputs import belongs_to, cluster_text, in_ledger, in_source
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
-from epochline.protocol.planning import SourceView
+from epochline.protocol.offsets import (
+    Head,
+    PlannedRange,
+    TopicPartition,
+    belongs_to,
+    cluster_text,
+    in_ledger,
+    in_source,
+)
+from epochline.protocol.planning import LogEnd, SourceView
 
 V = TypeVar("V")
 
 
 def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], OffsetSource]) -> OffsetSource:
-    """What is asked for the offsets of a declared source.
-
-    Raises:
-        SourceError, ConfigurationError: as ``of_one`` does. The message names the input and its connection.
-    """
+    """What is asked for the offsets of a declared source. Raises what ``of_one`` does, with the input's name."""
     if not isinstance(declared, Sources):
         return of_one(declared)
     asked = {}
@@ -39,10 +41,7 @@ def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], Of
 
 
 class SeveralOffsets:
-    """Several sources. Every topic has the prefix of its input, as in the ledger.
-
-    Each method raises what the sources raise. The message names the input and its connection.
-    """
+    """Several sources, whose topics have the prefix of their input. Errors name the input and its connection."""
 
     def __init__(self, declared: Sources, asked: Mapping[str, OffsetSource]) -> None:
         self._declared = declared
@@ -116,7 +115,6 @@ class SeveralOffsets:
         partitions: Iterable[TopicPartition],
         ask: Callable[[OffsetSource, Mapping[TopicPartition, TopicPartition]], Mapping[TopicPartition, int | None]],
     ) -> Mapping[TopicPartition, int | None]:
-        """Ask each input for its partitions, which are given with their names in the ledger."""
         answers: dict[TopicPartition, int | None] = {}
         for name, asked in self._asked.items():
             own = {in_source(name, tp): tp for tp in partitions if belongs_to(name, tp.topic)}
@@ -175,7 +173,6 @@ class SeveralOffsets:
 
 
 def _all(topics: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """Topics of every input, under their names in the ledger."""
     return frozenset(f"{ledger_prefix(name)}{topic}" for name, own in topics.items() for topic in own)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from epochline.config.registry import Registries
-from epochline.declare.functions import load_function
-from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec
+from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec, load_function
 
 NO_REGISTRIES = Registries()
 

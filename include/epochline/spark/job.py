@@ -22,7 +22,7 @@ from epochline.failpoints import failpoint
 from epochline.postgres.ledger.parts import end_job, is_live, record_error
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.failures import RecordedError
-from epochline.protocol.inputs import belongs_to
+from epochline.protocol.offsets import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
 from epochline.spark.connection import transaction

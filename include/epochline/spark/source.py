@@ -23,8 +23,7 @@ from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import InputCutError
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
-from epochline.protocol.inputs import belongs_to
-from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
@@ -143,7 +142,7 @@ def read_ranges(
     Raises:
         ConfigurationError: a file with a certificate or key cannot be read.
     """
-    opened = partial(_opened_kafka, travelling_settings(kafka), _records_per_batch(spark))
+    opened = partial(_opened_kafka, travelling_settings(kafka), PATIENCE_SECONDS, _records_per_batch(spark))
     return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
 
 
@@ -165,11 +164,11 @@ def read_custom(
     return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
 
 
-def _opened_kafka(kafka: Mapping[str, str], records: int) -> AbstractContextManager[ReadingSession]:
+def _opened_kafka(kafka: Mapping[str, str], patience: float, records: int) -> AbstractContextManager[ReadingSession]:
     # Loads librdkafka, which tasks that read no records do not need.
     from epochline.kafka.records import RecordReader
 
-    return RecordReader(kafka, PATIENCE_SECONDS, records).session()
+    return RecordReader(kafka, patience, records).session()
 
 
 def _opened_custom(reader: SourceReader, functions: ShippedFunctions) -> AbstractContextManager[ReadingSession]:

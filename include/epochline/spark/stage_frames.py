@@ -21,10 +21,9 @@ from epochline.config.registry import Registries
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, STAGED_LINEAGE
 from epochline.declare.event_time import TimeStanding
-from epochline.declare.functions import load_function
 from epochline.declare.names import QUARANTINE, order_column
 from epochline.declare.pipeline import Pipeline
-from epochline.declare.specs import OutboxSpec, SinkSpec
+from epochline.declare.specs import OutboxSpec, SinkSpec, load_function
 from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError

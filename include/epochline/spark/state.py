@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.declare.columns import END, START, ColumnType, parse_type
-from epochline.declare.functions import load_function
 from epochline.declare.names import split_table
+from epochline.declare.specs import load_function
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.protocol.staging import StagingTicket

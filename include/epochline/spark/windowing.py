@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
+from epochline.declare.event_time import Session, Sliding, Tumbling
 from epochline.declare.windowed_query import QueryWindows
-from epochline.declare.windows import Session, Sliding, Tumbling
 from epochline.errors import DeclarationError
 from epochline.spark.parse_frame import quoted, spark_schema
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from epochline.airflow.pages.views import MOST_COUNTED, PageFilter
 from epochline.airflow.reading import Snapshot, Table
-from epochline.protocol.record_text import hex_lines, on_one_line
+from epochline.protocol.quantities import hex_lines, on_one_line
 
 LISTED_BYTES = 80
 MOST_REASONS = 20

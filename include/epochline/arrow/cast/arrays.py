@@ -61,10 +61,7 @@ def planted(rows: Any, into: list[Any], element: ColumnType, read: Callable[[Any
 
 
 def read_array(text: str, into: list[Any], element: ColumnType) -> Tree:
-    """Read a JSON array: each element as a text (or bytes) that its type is cast from.
-
-    Raises `DoesNotFitError` if the text is no JSON array, or an element has another JSON type.
-    """
+    """The tree of a JSON array; adds its elements to ``into``. Raises `DoesNotFitError` if it is no such array."""
     document = read_json(text)
     if not isinstance(document, list):
         raise DoesNotFitError("not an array")

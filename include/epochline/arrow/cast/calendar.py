@@ -44,10 +44,7 @@ def day_number(day: int) -> int:
 
 
 def tick_number(tick: int) -> int:
-    """Arrow's number of a timestamp, from microseconds since 1970-01-01.
-
-    Raises `DoesNotFitError` if PostgreSQL has no such timestamp.
-    """
+    """Arrow's number of a timestamp, from microseconds since 1970-01-01; raises `DoesNotFitError` as `day_number`."""
     if not _FIRST_TICK <= tick < _AFTER_TICKS or tick == _NOT_A_TIME + 2**64:
         raise DoesNotFitError("outside 4713 BC to 294276 AD")
     return tick if tick < 2**63 else tick - 2**64
@@ -62,10 +59,7 @@ def microseconds(count: int, unit: int, parts: int = 1) -> int:
 
 
 def time_number(micros: int, arrow: pa.DataType) -> int:
-    """Arrow's number of a date, timestamp or time, from microseconds since 1970-01-01 or midnight.
-
-    Raises `DoesNotFitError` if PostgreSQL has no such value.
-    """
+    """Arrow's number of a date, timestamp or time; raises `DoesNotFitError` if PostgreSQL has no such value."""
     if pa.types.is_timestamp(arrow):
         return tick_number(micros)
     if pa.types.is_time(arrow):

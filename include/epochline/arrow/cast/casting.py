@@ -1,8 +1,4 @@
-"""Cast a column to its PostgreSQL type: all rows at once, and in halves if that fails.
-
-A value that the type cannot hold becomes a problem of its row, with a reason that names the column. No value is
-rounded, and COPY accepts every value that is left.
-"""
+"""Cast a column to its PostgreSQL type: all rows at once, and in halves if that fails. No value is rounded."""
 
 from __future__ import annotations
 
@@ -36,11 +32,7 @@ class Cast:
 
 
 def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
-    """Cast a column to the Arrow type of a PostgreSQL type. Reasons name the column.
-
-    Raises:
-        ColumnMismatchError: the array's type cannot be cast to ``kind``.
-    """
+    """Cast a column; reasons name it. Raises `ColumnMismatchError` if the array's type cannot be cast to ``kind``."""
     plain = _plain(array)
     target = arrow_type(kind)
     if pa.types.is_null(plain.type):
@@ -59,11 +51,7 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
 
 
 def cast_elements(name: str, trees: Sequence[arrays.Tree], elements: pa.Array, kind: ColumnType) -> Cast:
-    """Cast the elements of all rows' arrays to their type, and write each array as JSON, from one tree per row.
-
-    Raises:
-        ColumnMismatchError: the elements' type cannot be cast to ``kind``.
-    """
+    """Cast all rows' elements and write each array as JSON, from one tree per row. Raises as `cast_column`."""
     cast = cast_column(name, elements, kind)
     in_json = arrays.in_json(cast.array, kind)
     texts: list[str | None] = []

@@ -13,11 +13,7 @@ ERROR, SKIP = "_error", "_skip"
 
 
 def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Call a user's function, whose role and name is ``what``, and check that it returns one row per input row.
-
-    Raises:
-        BatchContractError: the function returned no record batch, another number of rows, or two columns of one name.
-    """
+    """Call a user's function, as ``what`` names it; raises `BatchContractError` unless rows match one to one."""
     given = function(batch)
     if isinstance(given, pa.Table):
         given = given.combine_chunks()
@@ -56,12 +52,9 @@ def refuse_generated(what: str, names: Iterable[str], generated: Collection[str]
 
 
 def marks(what: str, batch: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
-    """The rows that a parse marked: the text of ``_error`` per row, and the rows with a true ``_skip``.
+    """The rows that a parse marked: the text of ``_error`` per row, and the rows with a true ``_skip`` and no error.
 
-    A row with both counts as an error, because skipping it would hide the error.
-
-    Raises:
-        BatchContractError: a marker column has the wrong type.
+    Raises `BatchContractError` if a marker column has the wrong type.
     """
     errors: dict[int, str] = {}
     skipped: list[int] = []

@@ -91,10 +91,7 @@ def _may_wrap_around(given: Any, target: Any) -> bool:
 
 
 def _within_digits(texts: pa.Array, precision: int, scale: int) -> pa.Array:
-    """The numerals without exponents and needless zeros; raises `DoesNotFitError` if one has more digits than the type.
-
-    Arrow reads only these safely: with more digits it wraps around in silence, and a far exponent ends the process.
-    """
+    """Bring numerals to a form that Arrow reads safely: otherwise it wraps around, or ends the process."""
     whole, fraction = precision - scale, rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
     plain = pc.match_substring_regex(texts, rf"^[+-]?{f'[0-9]{{1,{whole}}}' if whole else '0'}{fraction}$")
     strange = pc.fill_null(pc.invert(plain), False)
@@ -139,10 +136,7 @@ _MOST_BYTES = 65_536
 
 
 def unscaled(digits: bytes, scale: int) -> str:
-    """A decimal as text, with each digit of an integer in two's complement. ``scale`` of its digits follow the point.
-
-    Raises `DoesNotFitError` if there is no byte, or more digits than any ``numeric`` has.
-    """
+    """A decimal as text, from an integer in two's complement; raises `DoesNotFitError` if it is out of range."""
     if not 1 <= len(digits) <= _MOST_BYTES or abs(scale) > _DIGITS_BEFORE:
         raise DoesNotFitError("out of range" if digits else "no bytes")
     sign, figures, _ = Decimal(int.from_bytes(digits, "big", signed=True)).as_tuple()

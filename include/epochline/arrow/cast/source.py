@@ -36,11 +36,7 @@ _NEEDED = ("topic", "partition", "offset", "value")
 
 
 def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring a batch of source records to `SOURCE_SCHEMA`.
-
-    Raises:
-        ColumnMismatchError: a column is missing, or its type cannot be cast.
-    """
+    """Bring source records to `SOURCE_SCHEMA`; raises `ColumnMismatchError` if a column is missing or unfit."""
     if batch.schema.equals(SOURCE_SCHEMA):
         return batch
     columns = []
@@ -60,12 +56,9 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-    """Records of one partition as a batch of `SOURCE_SCHEMA`. A time that it cannot hold becomes NULL.
+    """Records of one partition, as `epochline.kafka.records.ReadSession.read` gives them, in `SOURCE_SCHEMA`.
 
-    Args:
-        topic: their topic.
-        partition: their partition.
-        columns: as `epochline.kafka.records.ReadSession.read` gives them.
+    A time that the schema cannot hold becomes NULL.
     """
     rows = len(columns["offset"])
     headers = [pairs and _named(pairs) for pairs in columns["headers"]] if any(columns["headers"]) else [None] * rows
@@ -100,10 +93,7 @@ def stored_record(
     value: Any,
     headers: Sequence[Sequence[str | None]] | None,
 ) -> dict[str, Any]:
-    """A quarantined record, as the ledger stores it, as a row of `SOURCE_SCHEMA`. It has no ``timestamp_type``.
-
-    Headers are pairs of name and base64 of the value or None.
-    """
+    """A quarantined record, as the ledger stores it, as a row of `SOURCE_SCHEMA`; headers are pairs with base64."""
     return {
         "topic": topic,
         "partition": partition,

@@ -58,11 +58,7 @@ def read_date(text: str) -> int:
 
 
 def read_moment(text: str, *, has_zone: bool) -> int:
-    """Arrow's number of a timestamp, in UTC if it has a zone.
-
-    Raises `DoesNotFitError` if the text is no timestamp of PostgreSQL, has more than six digits of a second that are
-    not 0, or has an offset from UTC although the type has none, or the other way round.
-    """
+    """Arrow's number of a timestamp, in UTC if it has a zone; raises `DoesNotFitError` if there is none."""
     if text.lower() in INFINITE_TICKS:
         return INFINITE_TICKS[text.lower()]
     match = _MOMENT_TEXT.fullmatch(text)
@@ -76,10 +72,7 @@ def read_moment(text: str, *, has_zone: bool) -> int:
 
 
 def read_time(text: str) -> int:
-    """Microseconds of a time of day, up to ``24:00:00``.
-
-    Raises `DoesNotFitError` if the text is no time, or has more than six digits of a second that are not 0.
-    """
+    """Microseconds of a time of day, up to ``24:00:00``; raises `DoesNotFitError` if the text is none."""
     match = _CLOCK_TEXT.fullmatch(text)
     if match is None or match[2] is None:
         raise DoesNotFitError("not a time of day")
@@ -123,8 +116,7 @@ _DAYS_IN_64_BITS = 106_000_000
 def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
     """From timestamps of any unit and zone, dates, and texts in ISO 8601 or as PostgreSQL writes them.
 
-    A timestamp without a zone counts as UTC, and one with a zone is converted to UTC. A text must have an offset for a
-    type with a zone, and none for a type without. Digits of a second that the type does not keep are refused.
+    A timestamp without a zone counts as UTC. A text has an offset if and only if the type has a zone.
     """
     given, target = array.type, arrow_type(kind)
     if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):

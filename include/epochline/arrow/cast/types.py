@@ -40,10 +40,7 @@ def column_types(columns: Mapping[str, str], labels: Mapping[str, tuple[str, ...
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """The Arrow type that holds every value of a column type, or ``string`` if Arrow has no such type.
-
-    ``numeric`` without a precision travels as text, because each value has its own scale.
-    """
+    """The Arrow type that holds every value of a column type, or ``string`` if Arrow has no such type."""
     if kind.name == "numeric" and kind.precision is not None:
         wide = kind.precision > BINARY_DIGITS
         return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale or 0)

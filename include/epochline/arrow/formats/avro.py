@@ -21,19 +21,14 @@ from epochline.arrow.cast.reasons import DoesNotFitError
 from epochline.arrow.cast.temporal import read_text
 from epochline.arrow.cast.types import arrow_type
 from epochline.arrow.formats import avro_values
-from epochline.arrow.formats.avro_values import Logical
-from epochline.arrow.formats.placeholder import WITHIN, Placeholder
+from epochline.arrow.formats.avro_values import Logical, is_recursive
+from epochline.arrow.formats.columns import WITHIN, Placeholder
 from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header
-from epochline.declare.avro_logical import is_recursive
 from epochline.declare.columns import INTEGERS, UNITS, ColumnType
 
 
 class AvroReader:
-    """Reads records of any schemas into columns, which `cast_column` then casts.
-
-    ``unavailable`` is what a connector sends in place of a value that it does not have. ``units`` has by column the
-    unit of a number that stands for a date or a time.
-    """
+    """Reads records of any schemas into columns, which `cast_column` then casts. See `epochline.declare.avro.Avro`."""
 
     def __init__(
         self,
@@ -49,10 +44,7 @@ class AvroReader:
         self._recursive: dict[int, bool] = {}
 
     def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str], dict[int, list[str]]]:
-        """The columns, the reason for each row that is not such a record, and per row the columns left out.
-
-        The columns of a record without a value come from its key. Raises what `Registry.schema` raises.
-        """
+        """The columns, the reason for each unfit row, and per row the columns left out. Raises as `Registry.schema`."""
         columns: list[list[Any]] = [[] for _ in self._fields]
         problems: dict[int, str] = {}
         left_out: dict[int, list[str]] = {}
@@ -79,7 +71,6 @@ class AvroReader:
         return arrays, problems, left_out
 
     def _key(self, key: bytes | None) -> dict[str, Any]:
-        """The record in a key; an empty one if the key is not Avro."""
         try:
             return self._decode(key or b"")
         except UndecodableError:
@@ -94,7 +85,6 @@ class AvroReader:
         return fastavro._read_py.schemaless_reader if self._recursive[schema_id] else fastavro.schemaless_reader
 
     def _without_placeholders(self, record: dict[str, Any], placeholder: Placeholder) -> list[str]:
-        """Set fields whose value is the placeholder to null, and return their names."""
         placeholders = []
         for name, *_ in self._fields:
             if placeholder.stands_for(record.get(name)):
@@ -230,7 +220,6 @@ def _text(value: Any) -> str:
 
 
 def _time(value: Any, *, kinds: tuple[str, ...], arrow: pa.DataType, what: str) -> int:
-    """Arrow's number of a logical date or time, or of a text: with an offset if the type has one."""
     if isinstance(value, str):
         return read_text(value, arrow)
     if not isinstance(value, Logical) or not value.kind.startswith(kinds):
@@ -287,4 +276,3 @@ _READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "json": (pa.string(), _document),
     "jsonb": (pa.string(), _document),
 }
-"""Dates and times are numbers of `epochline.arrow.cast.calendar`."""

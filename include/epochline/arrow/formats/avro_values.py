@@ -1,11 +1,11 @@
-"""The exact values of Avro's logical types, and what a column takes of them.
+"""The exact values of Avro's logical types, and what a column takes of them. Nothing is rounded.
 
-A record is read with the schema of `epochline.declare.avro_logical.exact_schema`. Its logical values are `Logical`, the
-plain value with its type, and only a column that takes one converts it. Nothing is rounded: a decimal may have more
-digits than its schema says, and a time may be of any year that PostgreSQL has.
+A record is read with the schema of `epochline.config.registry.exact_schema`. Its logical values are `Logical`, which
+only a column that takes one converts: a decimal may have more digits than its schema says, a time may be of any year.
 """
 
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from epochline.arrow.cast.calendar import civil, microseconds, time_number
 from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError
-from epochline.declare.avro_logical import EXACT, LOGICAL
+from epochline.config.registry import EXACT, LOGICAL
 from epochline.declare.columns import UNITS
 
 _NANOSECONDS = {"millis": UNITS["ms"], "micros": UNITS["us"], "nanos": UNITS["ns"]}
@@ -88,3 +88,21 @@ def _clock(nanos: int) -> str:
     seconds, rest = divmod(nanos, UNITS["s"])
     fraction = f".{rest:09d}".removesuffix("000") if rest else ""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{fraction}"
+
+
+def is_recursive(schema: Any) -> bool:
+    """Whether a record of a schema that fastavro parsed may contain itself, so that a value may be of any depth."""
+    return _recurs(schema, schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}, frozenset())
+
+
+def _recurs(schema: Any, named: Mapping[str, Any], inside: frozenset[str]) -> bool:
+    if isinstance(schema, list):
+        return any(_recurs(one, named, inside) for one in schema)
+    if isinstance(schema, str):
+        return schema in inside or (schema in named and _recurs(named[schema], named, inside))
+    if not isinstance(schema, dict):
+        return False
+    inside = inside | {schema["name"]} if "name" in schema else inside
+    parts = [schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))]
+    inner = schema.get("type")
+    return any(_recurs(one, named, inside) for one in ([*parts, inner] if isinstance(inner, dict | list) else parts))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import only_postgres, outside_years
-from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.texts import as_text
 from epochline.config.registry import Registry, with_header
 from epochline.declare.columns import ColumnType
 from epochline.declare.specs import AvroSpec
@@ -29,9 +29,7 @@ class AvroWriter:
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
         """One value per row, and the reason for each row that does not fit the schema.
 
-        Raises:
-            SourceUnavailableError: the registry does not answer. A retry may help.
-            SinkError: the registry refuses the schema.
+        Raises as `Registry.register`.
         """
         if not rows.num_rows:
             return pa.array([], pa.binary()), {}

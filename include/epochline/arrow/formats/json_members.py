@@ -23,14 +23,9 @@ from epochline.declare.json_paths import written_path
 class Member:
     """Reads one member of each object: alone with `take`, or by Arrow's reader, whose values `given` checks.
 
-    Arrow's reader has other types for decimals: it reads them as ``read_as`` and gives them as ``given_as``.
-
-    Args:
-        name: of the column.
-        kind: of the column.
-        steps: the names of the members that lead to the value, from the outermost object inwards.
-        unit: of a number that stands for a date or a time.
-        scale: of a decimal that is sent as base64 of its unscaled integer.
+    ``steps`` lead to the value, from the outermost object inwards. ``unit`` is that of a number that stands for a time,
+    ``scale`` that of a decimal that is sent as base64. Arrow's reader reads decimals as ``read_as`` and gives them as
+    ``given_as``.
     """
 
     def __init__(

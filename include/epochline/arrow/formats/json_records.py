@@ -1,7 +1,4 @@
-"""Parse records as JSON objects: framing, defaults of missing members, values that a record leaves out.
-
-A record that needs it is written again as another document, which `JsonReader` then reads like any other.
-"""
+"""Parse records as JSON objects: framing, defaults of missing members, values that a record leaves out."""
 
 import json
 from collections.abc import Sequence
@@ -14,9 +11,8 @@ from epochline.arrow.cast.contract import ERROR
 from epochline.arrow.cast.jsontext import read_json, write_json_as_utf8
 from epochline.arrow.cast.reasons import DoesNotFitError
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.columns import body_of, cast_batch, texts_of, unframed
+from epochline.arrow.formats.columns import WITHIN, Placeholder, body_of, cast_batch, texts_of, unframed
 from epochline.arrow.formats.json_values import JsonReader, joined
-from epochline.arrow.formats.placeholder import WITHIN, Placeholder
 from epochline.declare.specs import JsonSpec
 from epochline.errors import DeclarationError
 

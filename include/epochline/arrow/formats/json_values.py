@@ -144,7 +144,6 @@ def _is_in(data: pa.Buffer, pattern: str) -> bool:
 
 
 def _nested(read_as: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
-    """A schema with a struct for each object on a path."""
     fields: dict[str, pa.DataType] = {}
     inner: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
     for (name, *rest), kind in read_as.items():

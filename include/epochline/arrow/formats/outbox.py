@@ -12,12 +12,10 @@ from epochline.arrow.cast.contract import ERROR, call, marks, require_columns
 from epochline.arrow.cast.reasons import any_true
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.json_objects import JsonWriter
-from epochline.arrow.formats.postgres_text import as_text
+from epochline.arrow.formats.texts import JsonWriter, as_text
 from epochline.config.registry import registry
 from epochline.declare.columns import DELETED, ColumnType
-from epochline.declare.functions import load_function
-from epochline.declare.specs import AvroSpec, FormatSpec, JsonSpec, OutboxSpec
+from epochline.declare.specs import AvroSpec, FormatSpec, JsonSpec, OutboxSpec, load_function
 from epochline.errors import BatchContractError
 
 EncodeValues = Callable[[pa.RecordBatch], tuple[pa.Array, dict[int, str]]]
@@ -42,16 +40,10 @@ class TopicEncoder:
         self._key = JsonWriter({name: self._kinds[name] for name in topic.key})
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """One outbox row per row, and the reason for each row that cannot be encoded. Such a row has only NULLs.
+        """One outbox row per row, and the reason for each row that cannot be encoded, which has only NULLs.
 
-        Args:
-            rows: the columns of ``topic.record``, cast to their types, and optionally ``_deleted``. A true ``_deleted``
-                makes a row a tombstone: its value is NULL.
-
-        Raises:
-            SourceUnavailableError: the registry of an Avro schema does not answer. A retry may help.
-            SinkError: the registry refuses the schema.
-            BatchContractError: a function that makes the records broke its contract.
+        Rows have the columns of ``topic.record``, cast, and optionally ``_deleted``, which makes a row a tombstone.
+        Raises as `Registry.register` and `Serializer.serialize`.
         """
         problems: dict[int, str] = {}
         deleted = _deleted(rows)
@@ -127,7 +119,6 @@ class TopicEncoder:
         return partitions
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        """A column as a key or a header: bytes unchanged, everything else as text."""
         column, kind = rows.column(name), self._kinds[name]
         return column if kind.name == "bytea" else as_text(column, kind).cast(pa.binary())
 
@@ -162,14 +153,10 @@ class Serializer:
         self._function = load_function(reference)
 
     def serialize(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """Key, value and headers of one record per row, and the reason for each row that cannot be sent.
+        """Key, value and headers (as JSON) of one record per row, and the reason for each row that cannot be sent.
 
-        Headers are texts: JSON, a list of [name, base64 of the value or null]. A deleted row has no value, whatever the
-        function returns for it.
-
-        Raises:
-            BatchContractError: the function broke its contract.
-            ColumnMismatchError: the function returned no ``value``.
+        A deleted row has no value. Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its
+        contract.
         """
         marked = pa.repeat(False, rows.num_rows) if deleted is None else deleted
         given = call(self._what, self._function, rows.append_column(DELETED, marked))

@@ -12,20 +12,15 @@ from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.columns import cast_batch, parsed_batch, texts_of
 from epochline.arrow.formats.json_records import JsonParser
 from epochline.config.registry import registry
-from epochline.declare.functions import load_function
 from epochline.declare.patterns import whole_match
-from epochline.declare.specs import AvroSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
+from epochline.declare.specs import AvroSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec, load_function
 from epochline.errors import DeclarationError
 
 
 def build_parser(pipeline: PipelineSpec) -> BatchFunction:
-    """The function that parses this pipeline's source batches.
+    """The function that parses this pipeline's source batches, one row per input row, with ``_error`` and ``_skip``.
 
-    It returns one row per input row, in order: the record's columns and optionally ``_error`` and ``_skip``. Ready-made
-    parsers cast the columns to the record's types; a user's function may return other types.
-
-    Raises:
-        DeclarationError: the function cannot be imported, or Arrow's RE2 refuses the pattern.
+    Raises `DeclarationError` if a function cannot be imported, or Arrow's RE2 refuses the pattern.
     """
     parse = pipeline.parse
     if isinstance(parse, str):

@@ -62,23 +62,15 @@ class _Parsed:
     record: npt.NDArray[np.int64]
     """Per row, the index of its record in the source batch."""
     reasons: dict[int, str]
-    """The reason per bad record; the first one found is kept."""
     skip: npt.NDArray[np.bool_]
-    """Per record of the source batch, whether it is skipped."""
     carried: EventTimes
-    """The times that watermarks of skipped records stand for."""
 
 
 class BatchRows:
-    """Turns source batches of one pipeline into rows of its staging tables.
+    """Turns source batches of one pipeline into rows of its staging tables; keeps no state between batches.
 
-    A record is passed, skipped or quarantined as a whole: if one sink refuses it, no sink gets it. No state is kept
-    between batches.
-
-    Args:
-        pipeline: the resolved declaration.
-        tables: the attempt's staging tables, which may include the quarantine.
-        refused: records that a target refused when an earlier attempt of the epoch was sealed. They count as bad.
+    A record is passed, skipped or quarantined as a whole: if one sink refuses it, no sink gets it. A record of
+    ``refused`` was refused by a target when an earlier attempt was sealed, and counts as bad.
     """
 
     def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
@@ -96,9 +88,7 @@ class BatchRows:
     def process(self, batch: pa.RecordBatch) -> Processed:
         """Rows of every sink, the quarantine's rows and the counts of one source batch; without a ``transform``.
 
-        Raises:
-            BadRecordError: a record is bad and the pipeline's policy is ``fail``. It names the first bad record.
-            EpochlineError: the parse or a select broke its contract.
+        Raises `BadRecordError` if a record is bad and the policy is ``fail``.
         """
         source = source_batch(batch)
         parsed = self._parse_records(source)
@@ -123,11 +113,7 @@ class BatchRows:
         )
 
     def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]:
-        """For a pipeline with a ``transform``: rows of `parsed_schema`, the quarantine's rows and the counts.
-
-        If a sink quarantines tombstones, they are quarantined here, because a transform's rows no longer belong to
-        records. Raises what `process` raises.
-        """
+        """For a ``transform``: rows of `parsed_schema`, the quarantine's rows and the counts. Raises as `process`."""
         source = source_batch(batch)
         parsed = self._parse_records(source)
         rows = parsed.rows
@@ -225,7 +211,6 @@ class BatchRows:
         return parsed
 
     def _refused_rows(self, source: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-        """Row and reason of each record in a batch that a target refused earlier."""
         for (topic, partition), offsets in self._refused.items():
             here = pc.and_(pc.equal(source.column("topic"), topic), pc.equal(source.column("partition"), partition))
             refused = pc.and_(here, pc.is_in(source.column("offset"), pa.array(list(offsets), pa.int64())))
@@ -258,17 +243,11 @@ def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mappi
 
 
 def explode(batch: pa.RecordBatch, name: str, keep_empty: pa.Array) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
-    """Make one row per element of a list column.
+    """Make one row per element of a list column; the fields of a list of structs become columns.
 
-    The fields of a list of structs become columns, and replace columns of the same name. The elements of another list
-    become the column itself. A row with an empty list or NULL gives no row, unless ``keep_empty`` is true for it: then
-    it gives one row without an element. Tombstones need this, because they have no list.
-
-    Returns:
-        The rows; per row the index of its row in ``batch``; per row its number within the record, from 0.
-
-    Raises:
-        BatchContractError: the column does not exist, or it is not a list.
+    A row with an empty list or NULL gives no row, unless ``keep_empty`` is true for it, as for tombstones. Returns the
+    rows, the index of each one's row in ``batch``, and its number within the record. Raises `BatchContractError` if
+    there is no such list.
     """
     at = batch.schema.get_field_index(name)
     if at < 0:

@@ -1,11 +1,9 @@
 """What source batches held, by topic and partition: numbers of records, their digest, and the span of their times.
 
-The digest is an order-free sum of record hashes, equal on every machine and in every process. It shows whether two
-tries of a part read the same records (INV-3). It detects accidents, but it is not cryptographic: records can be made to
-collide.
+The digest is an order-free sum of record hashes, equal on every machine. It shows whether two tries of a part read the
+same records (INV-3). It detects accidents, but it is not cryptographic.
 
-A watermark that a record carries counts as a record that is newer by the declared ``out_of_orderness``. So the
-watermark of its partition is at least the carried one.
+A watermark that a record carries counts as a record that is newer by the declared ``out_of_orderness``.
 """
 
 from __future__ import annotations
@@ -113,11 +111,7 @@ _NO_TIME = -1
 
 
 def _span(timestamps: npt.NDArray[np.int64]) -> tuple[datetime | None, datetime | None]:
-    """The oldest and the newest of timestamps in microseconds since 1970; None and None if none can be used.
-
-    Kafka stores -1 for a record without a timestamp. It also takes any number from a producer, and what lies after the
-    year 9999 is no time for Python or for a reader.
-    """
+    """The oldest and newest of timestamps in microseconds; Kafka takes any number, and -1 stands for none."""
     if timestamps.size and not (timestamps.min() >= 0 and timestamps.max() <= _LAST):
         timestamps = timestamps[(timestamps >= 0) & (timestamps <= _LAST)]
     if not timestamps.size:
@@ -127,7 +121,6 @@ def _span(timestamps: npt.NDArray[np.int64]) -> tuple[datetime | None, datetime 
 
 
 CountsByPartition = dict[tuple[str, int], PartitionCounts]
-"""Numbers of records, by topic and partition."""
 
 
 def count_records(source: pa.RecordBatch, quarantined: Iterable[int], skip: npt.NDArray[np.bool_]) -> CountsByPartition:
@@ -184,14 +177,8 @@ def skipped_times(
 ) -> tuple[EventTimes, dict[int, str]]:
     """The times that watermarks of skipped records stand for, and the reason for each row whose watermark is no time.
 
-    A skipped record belongs to no window, so its own time does not count.
-
-    Args:
-        source: the source batch.
-        given: rows of the parse, one per record.
-        skipped: rows that the parse skips.
-        time: the declared event time.
-        record: columns and types of the parsed record.
+    A skipped record belongs to no window, so its own time does not count. ``given`` are the parse's rows, one per
+    record.
     """
     if time.punctuation is None or time.punctuation not in given.schema.names:
         return {}, {}

@@ -16,10 +16,7 @@ from epochline.errors import EpochlineError
 
 
 class CopyEncoder:
-    """Encodes the batches of one staging table, whose columns have been cast, for ``COPY … FROM STDIN``.
-
-    The format is binary if every column's type has an exact binary encoder, else text, which the server parses.
-    """
+    """Encodes the cast batches of one staging table for COPY: binary if every type has an exact encoder, else text."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
@@ -111,7 +108,6 @@ def csv_rows(batch: pa.RecordBatch) -> bytes:
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """The column in a form that Arrow writes and PostgreSQL reads."""
     if pa.types.is_binary(column.type):
         return hexadecimal(column)
     if _is_temporal(column.type):

@@ -31,26 +31,19 @@ class ParsedRecords:
     """The result of a parse."""
 
     read: int = 0
-    """Number of records that were parsed."""
     skipped: int = 0
-    """Number of records that the parse leaves out."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """The parsed rows: the record's columns, and ``_topic``, ``_partition``, ``_offset`` and ``_row``. ``_deleted``
-    says that the row deletes its key from an upsert target; never before a transform, which decides it.
-    """
+    """The parsed rows with their lineage; a true ``_deleted`` deletes the key of an upsert target."""
     refused: list[RefusedRecord] = field(default_factory=list)
     batches: list[pa.RecordBatch] = field(default_factory=list)
     """The parsed rows as a transform gets them."""
 
 
 class RecordParser:
-    """Parses records as an epoch does, sinks' own checks included, and keeps the results.
+    """Parses records as an epoch does, sinks' own checks included, and keeps the results; runs no ``transform``.
 
-    A bad record is a refusal under both policies. A ``transform`` is not run: the rows are those that it would get.
-    Rules that only the target's database knows, such as NOT NULL or a CHECK, are not checked.
-
-    Raises:
-        DeclarationError: a function that the declaration names cannot be imported.
+    A bad record is a refusal under both policies. Rules that only the target's database knows are not checked. Raises
+    `DeclarationError` if a function cannot be imported.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -64,11 +57,7 @@ class RecordParser:
         self.result = ParsedRecords()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Parse a batch of `epochline.arrow.cast.source.SOURCE_SCHEMA`, and add what came of it to ``result``.
-
-        Raises:
-            EpochlineError: the parse or a ``select`` broke its contract.
-        """
+        """Parse a batch of `epochline.arrow.cast.source.SOURCE_SCHEMA`. Raises as `BatchRows.process`."""
         rows, refused, counts = self._flow.parse_only(batch)
         deleted: set[tuple[Any, ...]] = set()
         if not self._flow.transformed:
@@ -93,7 +82,6 @@ class RecordParser:
 
 
 def _deleted(staged: Iterable[pa.RecordBatch]) -> set[tuple[Any, ...]]:
-    """Topic, partition, offset and number of each row that deletes its key."""
     return {
         tuple(row.values())
         for rows in staged

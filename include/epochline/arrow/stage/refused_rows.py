@@ -40,11 +40,7 @@ def without_refused(rows: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.Reco
 
 
 def left_out(rows: pa.RecordBatch) -> dict[int, list[str]]:
-    """Per row, the columns whose values its record does not give, as the parse names them in ``_unavailable``.
-
-    Raises:
-        BatchContractError: ``_unavailable`` is not a list of texts.
-    """
+    """Per row, the columns that its record does not give; raises `BatchContractError` for an unfit ``_unavailable``."""
     if UNAVAILABLE not in rows.schema.names:
         return {}
     column = rows.column(UNAVAILABLE)
@@ -76,15 +72,9 @@ _NO_VALUE = f"the record has no value, and {_LEAVE_OUT}"
 def outside_windows(
     pipeline: PipelineSpec, given: pa.RecordBatch, columns: Mapping[str, pa.Array], tombstones: pa.Array
 ) -> dict[int, str]:
-    """The rows that belong to no window, with the reason.
+    """The rows that belong to no window, with the reason. ``given`` are the parse's rows, ``columns`` the cast ones.
 
     A record without a value is a deletion, unless a function ``parse`` gives it a time and a key.
-
-    Args:
-        pipeline: has windows.
-        given: rows of the parse.
-        columns: the same rows, cast to the types of the record.
-        tombstones: whether the record of each row has no value.
     """
     problems: dict[int, str] = {}
     deleted = deleted_by_parse(given)
@@ -101,11 +91,7 @@ def outside_windows(
 
 
 def deleted_by_parse(rows: pa.RecordBatch) -> pa.Array | None:
-    """Which rows the parse marked with ``_deleted``, or None if it has no such column.
-
-    Raises:
-        BatchContractError: ``_deleted`` is not boolean.
-    """
+    """Which rows the parse marked with ``_deleted``, if any; raises `BatchContractError` unless it is boolean."""
     if DELETED not in rows.schema.names:
         return None
     column = rows.column(DELETED)

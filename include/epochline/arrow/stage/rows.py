@@ -18,9 +18,8 @@ from epochline.arrow.stage.refused_rows import (
     without_refused,
 )
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
-from epochline.declare.functions import load_function
 from epochline.declare.names import order_column
-from epochline.declare.specs import TableSpec
+from epochline.declare.specs import TableSpec, load_function
 from epochline.errors import ValueDoesNotFitError
 from epochline.protocol.staging import StagedTable
 
@@ -29,13 +28,9 @@ TOMBSTONE = "_tombstone"
 
 
 class RowBuilder:
-    """Makes the staging rows of one sink.
+    """Makes the staging rows of one sink from rows that are cast to ``record``.
 
-    Args:
-        sink: the resolved declaration of the sink.
-        staged: its staging table.
-        record: columns and types of the parsed record. The rows for `build` must be cast to them.
-        plain_arrow: whether the sink takes Arrow's values as they are, and so none that only PostgreSQL has.
+    With ``plain_arrow`` the sink takes Arrow's values as they are, and so none that only PostgreSQL has.
     """
 
     def __init__(
@@ -54,15 +49,10 @@ class RowBuilder:
         self._plain_arrow = plain_arrow
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
-        """The staging rows of parsed rows. A true ``_deleted`` deletes the row's key, whatever ``tombstone`` declares.
+        """The staging rows, the reason for each row that cannot be staged, and the staged rows' indices (None: all).
 
-        Returns:
-            The staging rows; the reason for each row of ``rows`` that cannot be staged; and the indices of the staged
-            rows in ``rows``, or None if no row was left out.
-
-        Raises:
-            BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
-            ColumnMismatchError: a column is missing, or its type cannot be cast.
+        A true ``_deleted`` deletes the row's key. Raises `BatchContractError` if ``_deleted`` or a select is unfit,
+        `ColumnMismatchError` if a column is missing or cannot be cast.
         """
         problems: dict[int, str] = {}
         chosen = rows
@@ -182,14 +172,10 @@ def _fill_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
 
 
 def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Cast a batch of a transform's DataFrame to the staging columns.
+    """Cast a batch of a transform's DataFrame to the staging columns, which are matched by name.
 
-    Columns are matched by name. An upsert's order columns come from the columns of ``order_by``. ``_deleted`` comes
-    from a column of that name, else from ``_tombstone`` as the sink declares, else it is false.
-
-    Raises:
-        ColumnMismatchError: a column is missing, or its type cannot be cast.
-        ValueDoesNotFitError: a value does not fit; the message names the column.
+    ``_deleted`` comes from a column of that name, else from ``_tombstone`` as the sink declares. Raises
+    `ColumnMismatchError` if a column is missing or cannot be cast, `ValueDoesNotFitError` if a value does not fit.
     """
     if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
         batch = batch.filter(pc.invert(pc.fill_null(batch.column(TOMBSTONE), False)))
@@ -237,9 +223,8 @@ def _position(batch: pa.RecordBatch, row: int) -> str:
 
 
 KEY_BYTES = 2692
-"""Maximum bytes of a key of one text column. A B-tree entry has at most a third of an 8 kB page, 2,704 bytes, and 12 of
-them are headers. PostgreSQL accepts longer values that compress well, but a producer cannot know which ones. So the
-limit applies to all values."""
+"""Maximum bytes of a key of one text column: a third of a page, without headers. A longer value may fit if it
+compresses well, but a producer cannot know that."""
 
 _HEADER = 8
 _FIXED = 16

@@ -68,14 +68,10 @@ Key = tuple[Any, ...]
 
 
 class PartialSums:
-    """Partial sums per key of one part, for a sink of mode ``add``.
+    """Partial sums per key of one part, for a sink of mode ``add``. They depend on the rows and their order alone.
 
-    The output depends only on the rows and their order. Sums are flushed when a new key arrives while ``max_keys`` keys
-    are held, and never because of memory, time or the limits of batches. So a second try of the part stages the same
-    number of rows.
-
-    If a sum would exceed its column's type, the sum so far is flushed as one row and a new sum begins. The commit finds
-    out whether the total fits.
+    Sums are flushed when a new key arrives while ``max_keys`` are held, and never because of memory or time. A sum that
+    would exceed its column's type is flushed and a new one begins; the commit finds out whether the total fits.
     """
 
     def __init__(self, staged: StagedTable, sink: TableSpec, max_keys: int = 100_000) -> None:
@@ -121,10 +117,7 @@ class PartialSums:
         return batch.slice(batch.num_rows)
 
     def _grouped(self, batch: pa.RecordBatch) -> list[tuple[Key, list[Any], int]] | None:
-        """Key, sums and first row of each key of the batch, in the order of first rows.
-
-        Returns None if Arrow cannot sum the batch, or if a sum over the batch exceeds its column's type.
-        """
+        """Key, sums and first row of each key, in order; None if Arrow cannot sum, or a sum is too large."""
         columns = {name: _hashable(batch.column(name)) for name in self._keys}
         for name, measure in self._measures.items():
             summable = measure.summable(batch.column(name))

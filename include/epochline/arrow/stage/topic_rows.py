@@ -13,8 +13,7 @@ from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.stage.refused_rows import deleted_by_parse, left_out, not_given, refused_for, without_refused
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
-from epochline.declare.functions import load_function
-from epochline.declare.specs import OutboxSpec
+from epochline.declare.specs import OutboxSpec, load_function
 from epochline.errors import ValueDoesNotFitError
 from epochline.protocol.staging import StagedTable
 
@@ -33,10 +32,7 @@ class TopicRows:
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
         """The outbox rows of parsed rows, and the reason for each row that cannot be sent. No row is left out.
 
-        A true ``_deleted`` makes a record with its key and without a value.
-
-        Raises:
-            BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
+        Raises `BatchContractError` if ``_deleted`` is not boolean, or a select broke its contract.
         """
         what = f"{self._topic} takes its columns from the parse, which"
         chosen = rows
@@ -61,11 +57,10 @@ class TopicRows:
         return self._batch(columns), refused | problems, None
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The outbox rows of a transform's rows. A true ``_deleted`` makes a record without a value.
+        """The outbox rows of a transform's rows; a true ``_deleted`` makes a record without a value.
 
-        Raises:
-            ValueDoesNotFitError: a value does not fit its column, or cannot be sent.
-            ColumnMismatchError: a column is missing.
+        Raises `ValueDoesNotFitError` if a value does not fit or cannot be sent, `ColumnMismatchError` if a column is
+        missing.
         """
         deleted = batch.column(DELETED) if DELETED in batch.schema.names else None
         encoded, problems = self._encode(f"the transform of {self._topic}", batch, deleted)

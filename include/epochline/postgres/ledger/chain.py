@@ -6,8 +6,8 @@ from dataclasses import asdict
 from epochline.postgres.ledger.rows import offsets, partition, range_values
 from epochline.postgres.queries.statements import InTransaction
 from epochline.protocol.epoch import Epoch
-from epochline.protocol.log_ends import LogEnd
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
+from epochline.protocol.planning import LogEnd
 
 
 class PostgresChain(InTransaction):

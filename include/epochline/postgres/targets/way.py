@@ -6,7 +6,9 @@ values up by NULL. Where a column does not take NULL they are deleted and insert
 columns, if nothing else sees the difference.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import psycopg2
@@ -29,7 +31,6 @@ from epochline.postgres.targets.exclusive import (
 )
 from epochline.postgres.targets.fates import replaces
 from epochline.postgres.targets.refusals import attempt
-from epochline.protocol.turns import turns
 
 Write = Callable[..., int]
 """Writes the winners in their turns; with a condition on ``f`` of `FATES`, those that meet it."""
@@ -155,3 +156,47 @@ def _replaced(what: Application, write: Write, circle: Sequence[int]) -> int | s
     if replaced != len(circle):
         return "a trigger or rule keeps rows as they are"
     return before + replaced + write(compose("f.{turn} > (SELECT max({turn}) {of})", of=of_circle, turn=TURN))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Rows by number, in the order in which they can be written."""
+
+    before: tuple[int, ...]
+    """Each of these waits for earlier ones only."""
+    circle: tuple[int, ...]
+    """These wait for each other: no order fits, one of them must give its value up first."""
+    after: tuple[int, ...]
+    """These wait for the circle, and none of the circle waits for them."""
+
+
+def turns(waits: Iterable[tuple[int, int]]) -> Turns:
+    """Order rows so that each is written after the rows that it waits for.
+
+    Of each pair of rows, the first takes a value that the second still holds.
+    """
+    ahead: dict[int, set[int]] = defaultdict(set)
+    behind: dict[int, set[int]] = defaultdict(set)
+    for taker, holder in waits:
+        ahead[taker].add(holder)
+        behind[holder].add(taker)
+    left = {*ahead, *behind}
+    before = _peeled(left, ahead, behind)
+    after = _peeled(left, behind, ahead)
+    return Turns(before=tuple(before), circle=tuple(sorted(left)), after=tuple(reversed(after)))
+
+
+def _peeled(left: set[int], needs: dict[int, set[int]], needed_by: dict[int, set[int]]) -> list[int]:
+    """Take the rows out of ``left`` that need none of it, one after the other; returns them in this order."""
+    count = {row: len(needs.get(row, set()) & left) for row in left}
+    free = sorted(row for row in left if not count[row])
+    order: list[int] = []
+    while free:
+        row = free.pop()
+        order.append(row)
+        left.remove(row)
+        for other in needed_by.get(row, set()) & left:
+            count[other] -= 1
+            if not count[other]:
+                free.append(other)
+    return order

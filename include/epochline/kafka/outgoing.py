@@ -1,4 +1,4 @@
-"""Turn a line of a file into a record to send: the line itself, or a JSON object with key, value and headers. Pure."""
+"""A record to send to a topic, and how a line of a file becomes one: as its value, or as a JSON object. Pure."""
 
 import base64
 import binascii
@@ -27,7 +27,7 @@ class Partitioner(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FeedRecord:
+class Outgoing:
     """A record to send."""
 
     key: bytes | None
@@ -35,15 +35,18 @@ class FeedRecord:
     """None is a tombstone."""
     headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int | None = None
+    """If None, the key chooses the partition, as in Kafka's Java producer."""
+    topic: str | None = None
+    """One of the sender's other topics; None: its first one."""
     timestamp_ms: int | None = None
 
 
-def plain_record(line: bytes) -> FeedRecord:
+def plain_record(line: bytes) -> Outgoing:
     r"""The line without its `\n`, byte for byte, as the value of a record without a key."""
-    return FeedRecord(key=None, value=line.removesuffix(b"\n"))
+    return Outgoing(key=None, value=line.removesuffix(b"\n"))
 
 
-def json_record(line: bytes) -> FeedRecord:
+def json_record(line: bytes) -> Outgoing:
     """The record that a JSON object describes.
 
     Its members: `key` is a text or null. `value` is a text, null for a tombstone, or any other JSON value, which is
@@ -71,7 +74,7 @@ def json_record(line: bytes) -> FeedRecord:
         raise ValueError(f"has the member {strangers[0]!r}; a record has {', '.join(_MEMBERS)}")
     if "value" not in given and "value_base64" not in given:
         raise ValueError("has no value; write null for a tombstone")
-    return FeedRecord(
+    return Outgoing(
         key=_bytes(given, "key"),
         value=_bytes(given, "value"),
         headers=_headers(given["headers"][0]) if "headers" in given else (),
