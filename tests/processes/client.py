@@ -167,7 +167,7 @@ def _carry_out(folder: Path, task: str, given: bytes, environment: Mapping[str, 
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = path
-    for number, name in enumerate((os.devnull, folder / "out", folder / "err")):
+    for number, name in enumerate((os.devnull, str(folder / "out"), str(folder / "err"))):
         opened = os.open(name, os.O_RDWR | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)

@@ -87,7 +87,6 @@ class Soak:
         watch = Watch(self._stack.postgres.dsn(), self._pipelines)
         watch.start()
         topics = TopicWatch(self._stack.kafka.bootstrap_servers, [topic_of(name) for name in self._pipelines])
-        topics.start()
         planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
         hits = self._break(Nemesis(self._stack, seats, self._call if self._with_airflow else None), planned)
         self._producing.set()
