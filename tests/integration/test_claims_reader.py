@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
 from epochline.ports import NewEpoch, Selection
 from epochline.protocol.epoch import EpochKind

@@ -22,10 +22,10 @@ from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.testing import FakeKafka
 from tests.in_memory.attempts import FakeAttempts
 from tests.in_memory.chain import FakeChain
 from tests.in_memory.epochs import FakeEpochs
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeTransaction
 from tests.in_memory.receipts import FakeReceipts
 from tests.in_memory.rows import Rows, Side
@@ -198,8 +198,6 @@ class GuardedTransaction(FakeTransaction):
 
 
 class Guarded(Side):
-    """A side of a `GuardedTransaction`."""
-
     _tx: GuardedTransaction
 
 
@@ -282,7 +280,6 @@ class GuardedReceipts(Guarded, FakeReceipts):
 
 
 def heads_of(rows: Rows) -> Sequence[Head]:
-    """Every head of the pipeline."""
     return FakeTransaction(rows, lambda: NOW).chain.heads(NAME, 1)
 
 

@@ -25,7 +25,7 @@ from epochline.protocol.epoch import EpochState
 from epochline.protocol.sink import Sink
 from epochline.sinks import topic as outlet
 from epochline.sinks.topic import TopicSink
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.rows import Rows
 from tests.model.tables import Violation
 
@@ -79,7 +79,6 @@ class Broker:
         return True
 
     def abort(self, producer: int) -> bool:
-        """Forget the open transaction; False where the producer is fenced."""
         if self._fenced(producer):
             return False
         self.opened.pop(producer, None)
@@ -280,7 +279,6 @@ def _committed_records(rows: Rows) -> dict[int, set[str]]:
 
 
 def check_published(rows: Rows, broker: Broker) -> None:
-    """Hold the end against what was committed: each epoch once, nothing due, no outbox row left."""
     check_topic(rows, broker)
     there = {
         str(value, "ascii") for sent in broker.committed for topic, _, value in sent if topic == OUT.topic and value

@@ -190,9 +190,21 @@ class TopicSink(Sink):
     def _is_there(self, committable: Committable) -> bool:
         attempt = committable.attempt
         what = f"{self._topic.name}: epoch {attempt.epoch_id} of {self._pipeline}"
-        marker = self._known_marker(what, attempt.token)
+        marker = self._marker(what)
+        if marker is None or marker.token == attempt.token:
+            return marker is not None
+        with self._connect() as connection:
+            known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
+        if not known:
+            raise SinkAheadError(
+                f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
+                f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
+                " Nothing was sent. Bring the newer ledger back. If it is lost, the command takes over what the topic"
+                " shows and continues.",
+                f"accept-ledger {self._pipeline} --reason …",
+            )
         # Epochs are sent in order: if a later one is in the topic, this one was sent before it.
-        return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
+        return marker.epoch_id > attempt.epoch_id
 
     def _marker(self, what: str) -> Marker | None:
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
@@ -200,22 +212,6 @@ class TopicSink(Sink):
             shown = last_shown(connection, self._pipeline, self._topic.name)
         marker = last_marker(self._settings(), self._pipeline, self._topic.name)
         _refuse_lost(what, marker, shown)
-        return marker
-
-    def _known_marker(self, what: str, token: str) -> Marker | None:
-        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it."""
-        marker = self._marker(what)
-        if marker is not None and marker.token != token:
-            with self._connect() as connection:
-                known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
-            if not known:
-                raise SinkAheadError(
-                    f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
-                    f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
-                    " Nothing was sent. Bring the newer ledger back. If it is lost, the command takes over what the"
-                    " topic shows and continues.",
-                    f"accept-ledger {self._pipeline} --reason …",
-                )
         return marker
 
 

@@ -24,7 +24,7 @@ from epochline.postgres.queries.statements import change, compose, joined, names
 from epochline.postgres.targets.application import FATE, Application, attempt
 from epochline.postgres.targets.catalog import Target
 from epochline.postgres.targets.fates import replaces, with_fate
-from epochline.postgres.targets.turns import turns
+from epochline.protocol.turns import turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The order in which rows that pass values on can be written (ADR 0041). Pure."""
+"""The order in which rows are written that pass values on which only one row may hold."""
 
 from collections import defaultdict
 from collections.abc import Iterable
