@@ -9,9 +9,8 @@ from sqlalchemy import Connection, CursorResult, Row
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
-from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
-from epochline.postgres.targets.state_triggers import state_content
+from epochline.postgres.targets.states import PostgresStates, state_content
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.offsets import OffsetRange
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import execute_sql
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.columns import TargetColumn, columns_of
 from epochline.postgres.targets.conversion import count_money_as_the_database

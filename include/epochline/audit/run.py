@@ -52,7 +52,7 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records` gives it.
+        source: the pipeline's source, as `epochline.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch, inclusive; None: the oldest.

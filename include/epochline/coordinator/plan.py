@@ -34,7 +34,6 @@ from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
-from epochline.protocol.backfill import parts_of
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.mirror import LastMirror
@@ -48,6 +47,7 @@ from epochline.protocol.planning import (
     missed_interval,
     next_boundary,
     next_ranges,
+    parts_of,
 )
 
 _TRIES = 5

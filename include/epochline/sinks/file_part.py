@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from epochline.arrow.cast.calendar import spelled_out
+from epochline.arrow.cast.csv_text import csv_rows
 from epochline.arrow.cast.types import column_type, record_schema
-from epochline.arrow.stage.encoding import csv_rows
 from epochline.declare.columns import INTEGERS, ColumnType
 from epochline.declare.specs import FilesSpec
 from epochline.errors import EpochlineError, SinkError

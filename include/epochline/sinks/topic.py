@@ -19,7 +19,7 @@ from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic
 from epochline.kafka.sending import TransactionalSender, send_plainly
-from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
+from epochline.postgres.ledger.receipts import committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
 
@@ -181,7 +181,7 @@ class TopicSink(Sink):
         """Raise if another process published the epoch since the marker was read, which empties the outbox."""
         attempt = committable.attempt
         shown = last_shown(connection, self._pipeline, self._topic.name)
-        if shown is not None and shown.epoch_id >= attempt.epoch_id:
+        if shown is not None and shown >= attempt.epoch_id:
             raise SinkUnavailableError(
                 f"{self._topic.name}: another process published epoch {attempt.epoch_id} of {self._pipeline} meanwhile."
                 " Nothing was sent here; a retry finds the epoch published."
@@ -215,12 +215,12 @@ class TopicSink(Sink):
         return marker
 
 
-def _refuse_lost(what: str, marker: Marker | None, shown: Shown | None) -> None:
-    if shown is None or (marker is not None and marker.epoch_id >= shown.epoch_id):
+def _refuse_lost(what: str, marker: Marker | None, shown: int | None) -> None:
+    if shown is None or (marker is not None and marker.epoch_id >= shown):
         return
     there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
     raise SinkError(
-        f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}. The"
+        f"{what}: the ledger says that epoch {shown} is in the topic, but the control topic holds {there}. The"
         " control topic was deleted, or the connection leads to another cluster. Nothing was sent, because the content"
         " of the topic is unknown. Bring the control topic back, or publish to a new topic."
     )
