@@ -15,8 +15,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from epochline.local import kafka, spark
+from epochline.local import spark
 from epochline.local.jars import KAFKA
+from epochline.local.process import shipped_settings
 
 PROJECT = Path(__file__).parents[2]
 INCLUDE = PROJECT / "include"
@@ -203,7 +204,7 @@ def test_tasks_reach_the_server_of_spark_on_one_loopback_address_with_a_token_th
 
 
 def test_the_server_of_spark_has_the_settings_of_the_embedded_one() -> None:
-    assert spark.SETTINGS.items() <= server_settings().items()
+    assert shipped_settings("spark").items() <= server_settings().items()
     assert spark.POOLS == INCLUDE / "docker" / "spark-pools.xml"
 
 
@@ -272,7 +273,7 @@ def test_kafka_takes_transactions_as_the_embedded_broker_does() -> None:
     given = SERVICES["kafka"]["environment"]
     wanted = {
         name: value
-        for name, value in kafka._SETTINGS.items()
+        for name, value in shipped_settings("kafka").items()
         if name.startswith(("transaction.", "offsets.topic.")) or name in ("log.retention.ms", "message.max.bytes")
     }
 
