@@ -21,8 +21,8 @@ from epochline.errors import ConfigurationError, EpochFencedError, LedgerError
 from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.transaction import PartTransaction
-from epochline.testing import FakeKafka
 from tests.databases import query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.pooler import SERVERS, installed, pooled

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.preview import ParsedRecords, RecordParser
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError

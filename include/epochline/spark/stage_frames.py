@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.contract import refuse_generated
+from epochline.arrow.cast.batches import refuse_generated
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.arrow.stage.topic_rows import needed_columns
 from epochline.config.registry import Registries
