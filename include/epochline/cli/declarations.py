@@ -208,7 +208,7 @@ def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[Declaration
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
     """Create or upgrade the ledger of each database that a pipeline names."""
-    from epochline.postgres.ledger.migrate import arrange_roles, upgrade  # It loads Alembic.
+    from epochline.postgres.ledger.migrate import arrange_roles, upgrade
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
