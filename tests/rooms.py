@@ -1,8 +1,7 @@
 """``python -m tests.rooms``: count the library's rooms, the arrows between the rooms, and the circles of arrows.
 
 A room is a folder with code (an ``__init__.py`` that holds a docstring alone is no code) or a file that stands directly
-in the package. An arrow is a room that imports another one; lazy imports and imports for type checkers count. Alembic's
-scripts are not importable and do not count.
+in the package. An arrow is a room that imports another one; lazy imports and imports for type checkers count.
 """
 
 import argparse

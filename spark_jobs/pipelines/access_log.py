@@ -123,13 +123,9 @@ def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:
     odd = pc.invert(pc.fill_null(plain, False))
     if not odd.true_count:
         return field
-    others = _taken_apart_slowly(lines.filter(odd))
+    others = _groups(lines.filter(odd), _LINE)
+    others |= _groups(others.pop("tail"), _TAIL)
     return {name: pc.replace_with_mask(field[name], odd, others[name]) for name in _FIELDS}
-
-
-def _taken_apart_slowly(lines: pa.Array) -> dict[str, pa.Array]:
-    field = _groups(lines, _LINE)
-    return field | _groups(field.pop("tail"), _TAIL)
 
 
 def _request(requests: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:

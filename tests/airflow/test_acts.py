@@ -3,18 +3,15 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 
-from epochline.airflow.acts import ACTS
 from epochline.airflow.pages.app import HEADERS
-from epochline.airflow.pages.tokens import VALID_SECONDS
-from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.half_way import sealed_but_paused
-from tests.airflow.page_requests import Answer, ask, token_of
+from epochline.airflow.pages.runs import VALID_SECONDS
+from tests.airflow.conftest import Scheduler
+from tests.airflow.page_requests import ask, token_of
 from tests.elements import Elements
 
 PIPELINE = "acted_on_pages"
@@ -199,60 +196,3 @@ def assert_harmless(text: str) -> None:
     assert [one.get("src", "")[-8:] for tag, one in elements if tag == "script"] == ["pages.js"]  # type: ignore[index]
     assert [tag for tag, _ in elements if tag in ("img", "iframe", "object", "style")] == []
     assert [key for _, one in elements for key in one if key.startswith("on") or key == "style"] == []
-
-
-def perform(scheduler: Scheduler, token: str, action: str, **parameters: str | int) -> tuple[Answer, str]:
-    """Fill in the form of an action on the pipeline ``acted``, confirm the preview, and wait for the action's DAG."""
-    path, dag = f"/pipelines/acted/act/{action}", f"epochline_{action.replace('-', '_')}"
-    preview = ask(scheduler, f"{path}?{urlencode(parameters)}", token)
-    assert preview.token, preview.text
-    answer = ask(scheduler, path, token, form={"token": preview.token, "reason": f"a test wants {action} {{{{ it }}}}"})
-    assert answer.status == 303, answer.text
-    run = scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns?order_by=-id&limit=1")["dag_runs"][0]["dag_run_id"]
-    assert scheduler.wait(dag, run) == "success", scheduler.log(dag, run, "act")
-    return preview, run
-
-
-@pytest.mark.slow
-def test_actions_of_the_pages_are_done_on_a_real_scheduler_and_the_ledger_has_their_user_and_reason(
-    scheduler: Scheduler, grace: str, forgive: Path
-) -> None:
-    """Savepoint, requeue, pause, resume, abort, restore and retry, one after the other on one pipeline."""
-    scheduler.prepare("acted", {0: ["good", "bad"], 1: ["fine"], 2: ["bad"], 3: []})
-    assert scheduler.run("acted")["run"] == "success"
-    perform(scheduler, grace, "savepoint", name="before")
-    forgive.touch()
-    preview, _ = perform(scheduler, grace, "requeue", everything="true")
-    assert "2 records of acted go through" in preview.text
-    eventually("the requeue is committed", lambda: scheduler.epoch("acted", 2)[0] == "COMMITTED")
-    assert scheduler.query("SELECT count(*) FROM acted") == [(4,)]
-
-    perform(scheduler, grace, "pause")
-    assert scheduler.run("acted")["plan_epoch"] == "skipped"
-    assert "paused" in ask(scheduler, "/pipelines/acted/act/retry", grace).text
-    perform(scheduler, grace, "resume")
-
-    scheduler.produce("acted", {p: [f"later {p}"] for p in range(4)})
-    run = sealed_but_paused(scheduler, "acted", 3)
-    preview, _ = perform(scheduler, grace, "abort", epoch=3)
-    assert "sealed rows" in preview.text
-    assert scheduler.epoch("acted", 3)[0] == "ABORTED"
-    scheduler.pause("acted", False)
-    assert scheduler.wait("acted", run) == "failed"
-
-    perform(scheduler, grace, "restore", name="before")
-    assert scheduler.query("SELECT count(*) FROM acted") == [(2,)]
-    perform(scheduler, grace, "retry")
-    eventually("the new run is committed", lambda: scheduler.query("SELECT count(*) FROM acted") == [(6,)])
-
-    written = scheduler.query(
-        "SELECT action, actor, reason FROM epochline.actions WHERE pipeline = 'acted' ORDER BY action_id"
-    )
-    order = ["savepoint", "requeue", "pause", "resume", "abort", "restore", "retry"]
-    assert written == [(one, "grace", f"a test wants {one} {{{{ it }}}}") for one in order]
-    page = ask(scheduler, "/pipelines/acted", grace).text
-    offered = {name for name in ACTS if f'id="act-{name}"' in page}
-    assert {"retry", "pause", "savepoint", "restore"} <= offered
-    assert {"resume", "abort", "publish", "declare-loss"} & offered == set()
-    assert "takes rows out of the targets" in page
-    assert page.count(">done<") == 5

@@ -102,7 +102,7 @@ def test_a_viewer_is_offered_no_action_and_refused_each(scheduler: Scheduler, ch
 def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
     scheduler: Scheduler, chromium: Browser, forgive: Path, user: str
 ) -> None:
-    """Each with its preview and reason. Grace is a user of Airflow, Ada an operator."""
+    """INV-9: each with its preview and reason. Grace is a user of Airflow, Ada an operator."""
     pipeline = f"clicked_by_{user}"
     scheduler.prepare(pipeline, {0: ["good", "bad"], 1: ["fine"]})
     assert scheduler.run(pipeline)["run"] == "success"
@@ -111,6 +111,9 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
         hand.act("savepoint", "are kept as before", name="before")
         hand.act("requeue", "1 records of")
         eventually("the requeue is committed", lambda: scheduler.epoch(pipeline, 2)[0] == "COMMITTED")
+        requeues = scheduler.call("GET", "/api/v2/dags/epochline_requeue/dagRuns?order_by=-id&limit=1")["dag_runs"]
+        links = scheduler.links("epochline_requeue", requeues[0]["dag_run_id"], "act")
+        assert links == {"Pipeline": f"dags/{pipeline}/plugin/epochline_pipeline"}
         hand.act("pause", "no epoch of")
         hand.act("resume", "plan")
         scheduler.produce(pipeline, {0: ["later"], 1: ["later"]})
@@ -125,7 +128,7 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
 
 @pytest.mark.slow
 def test_an_operator_clicks_through_a_loss_a_retry_and_older_records(scheduler: Scheduler, chromium: Browser) -> None:
-    """Declare loss, retry and extend back; publish again is not offered while every sink shows every epoch."""
+    """S9, S10: declare loss, retry and extend back; publish again is not offered while every sink shows every epoch."""
     pipeline = "clicked_rarely"
     scheduler.prepare(pipeline, {0: ["older"], 1: ["older"]})
     assert scheduler.run(pipeline)["plan_epoch"] == "skipped"  # it begins with the latest
@@ -137,7 +140,11 @@ def test_an_operator_clicks_through_a_loss_a_retry_and_older_records(scheduler: 
         assert hand.seen.page.locator("#act-publish, #act-declare-loss, #act-resume").count() == 0
 
         hand.act("extend-back", "offsets 0 to 0 are read", to="earliest")
+        # An epoch takes one record, so two runs take what lay before.
         eventually("it is committed", lambda: scheduler.query(f"SELECT count(*) FROM {pipeline}") == [(3,)])
+        assert scheduler.committed(pipeline) == 3
+        origin = "SELECT DISTINCT origin_offset FROM epochline.heads WHERE pipeline = %s AND partition < 2"
+        assert scheduler.query(origin, pipeline) == [(0,)]
 
         scheduler.produce(pipeline, {0: ["lost", "kept"]})
         delete_records(scheduler.stack.kafka.bootstrap_servers, pipeline, {0: 3})

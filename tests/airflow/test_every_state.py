@@ -274,7 +274,6 @@ class Case:
     then: str | None = None
 
 
-GOES_ON = ("caught up", "behind")
 CASES: dict[str, Case] = {
     "dropped": Case(dropped, trigger=1),
     "stopped": Case(stopped, "failed", 1, mend=without_the_rule),

@@ -2,12 +2,9 @@
 
 import os
 import signal
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from epochline.coordinator import abort
@@ -58,28 +55,6 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
     scheduler.assert_exact("scheduled", values)
 
 
-@pytest.mark.slow
-def test_a_backfill_next_to_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
-    """U2, U3: Airflow runs it next to the schedule's runs; the ledger takes one after the other."""
-    first, more = one_each("first"), one_each("second")
-    scheduler.prepare("alternating", first)
-    scheduler.pause("alternating", False)
-    try:
-        wait_until_committed(scheduler, "alternating", first)
-        scheduler.produce("alternating", more)
-        now = datetime.now(UTC)
-        again = backfill(
-            scheduler, "alternating", from_date=(now - timedelta(seconds=40)).isoformat(),
-            to_date=(now - timedelta(seconds=20)).isoformat(), reprocess_behavior="completed",
-        )  # fmt: skip
-        assert set(again) == {"success"}
-        wait_until_committed(scheduler, "alternating", added(first, more))
-    finally:
-        scheduler.pause("alternating", True)
-
-    scheduler.assert_exact("alternating", added(first, more))
-
-
 def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
     """Make a backfill as the UI does, wait for it, and give the states of its runs."""
     made = scheduler.call(
@@ -92,7 +67,6 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
     return [run["state"] for run in runs]
 
 
-@pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
     """U3: backwards, again with "reprocess completed", and once more during a manual run."""
@@ -125,7 +99,6 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     scheduler.assert_exact("backfilled", added(inside, after))
 
 
-@pytest.mark.slow
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
     """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
     values, run = half_written(scheduler, "marked")
@@ -142,48 +115,6 @@ def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(sc
     assert scheduler.cleared("marked", run, "plan_epoch") == "success"
     assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
     scheduler.assert_exact("marked", values)
-
-
-@pytest.mark.slow
-def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_its_range(scheduler: Scheduler) -> None:
-    """U4, U6: the run that was marked failed shows as failed; nothing that its driver still wrote is there."""
-    values, run = half_written(scheduler, "marked_run")
-
-    scheduler.call("PATCH", f"/api/v2/dags/marked_run/dagRuns/{run}", {"state": "failed"})
-
-    eventually("the run shows as failed", lambda: scheduler.state("marked_run", run) == "failed")
-    let_go(scheduler, "marked_run")
-    assert scheduler.run("marked_run")["run"] == "success"
-    assert scheduler.state("marked_run", run) == "failed"
-    assert scheduler.epoch("marked_run", 1)[0] == "ABORTED"
-    assert scheduler.epoch("marked_run", 2)[0] == "COMMITTED"
-    scheduler.assert_exact("marked_run", values)
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F10")
-def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(
-    scheduler: Scheduler, recovery: Recovery, forgive: Path
-) -> None:
-    """U5."""
-    values = {0: ["good", "bad"], 1: ["fine"], 2: [], 3: []}
-    scheduler.prepare("overtaken", values)
-    old = scheduler.trigger("overtaken")
-    assert scheduler.wait("overtaken", old) == "failed"
-    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
-
-    forgive.touch()
-    scheduler.produce("overtaken", {2: ["newer"]})
-    assert scheduler.run("overtaken")["run"] == "success"
-    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
-
-    recovery.last_fault()
-    assert scheduler.cleared("overtaken", old, "plan_epoch") == "success"
-    assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
-    assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
-    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
-    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
-    recovery.took()
 
 
 @pytest.mark.slow
@@ -253,31 +184,6 @@ def test_a_killed_worker_is_noticed_within_minutes_and_its_epoch_is_staged_again
     recovery.took()
 
 
-@pytest.mark.slow
-@pytest.mark.fault("F9")
-def test_a_scheduler_killed_together_with_its_tasks_finishes_their_runs_after_its_restart(
-    scheduler: Scheduler, recovery: Recovery
-) -> None:
-    """F9, C4: the task counts as running, for a scheduler that is gone; the new one takes it over."""
-    values, run = half_written(scheduler, "lost_together")
-
-    pid = scheduler.stack.airflow.pids["scheduler"]
-    tasks = psutil.Process(pid).children(recursive=True)
-    kill_scheduler(scheduler)
-    for process in tasks:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    recovery.last_fault()
-    let_go(scheduler, "lost_together")
-    scheduler.stack.airflow.start()
-    scheduler.stack.airflow.wait()
-
-    assert scheduler.wait("lost_together", run) == "success"
-    scheduler.assert_exact("lost_together", values)
-    recovery.took()
-
-
-@pytest.mark.slow
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
     scheduler: Scheduler,
 ) -> None:

@@ -65,7 +65,6 @@ def test_without_an_end_a_task_is_tried_again_and_again(scheduler: Scheduler, ti
     assert scheduler.query("SELECT 1 FROM epochline.epoch WHERE pipeline = 'endless'") == []
 
 
-@pytest.mark.slow
 def test_an_epoch_that_takes_too_long_is_aborted_and_the_next_takes_its_range(scheduler: Scheduler) -> None:
     """K10: no retry, though three are declared; C10: the second run has a time-out of its own, from its conf."""
     scheduler.prepare("timed_out", {0: ["first", "wait woken"], 1: ["second"], 2: [], 3: []})

@@ -1,7 +1,6 @@
 """One PostgreSQL holds Airflow's tables, ledger and targets; it crashes while Spark writes."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local.airflow_api import FINISHED, SILENT_SCHEDULER
-from tests.airflow.conftest import Scheduler, Terminal, eventually, processes
+from tests.airflow.conftest import Scheduler, eventually, processes
 from tests.airflow.half_way import half_written, let_go
 from tests.conftest import AIRFLOW_DAGS
 from tests.crash.reliability import Recovery
@@ -37,35 +36,6 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
         assert end_of(scheduler, "shared_server", scheduler.trigger("shared_server")) == "success"
     scheduler.assert_exact("shared_server", values)
     recovery.took()
-
-
-@pytest.mark.slow
-def test_a_restart_of_postgresql_during_an_epoch_is_named_in_the_ledger_the_log_and_the_commands_answer(
-    scheduler: Scheduler, terminal: Terminal
-) -> None:
-    """F13, U7: no restart is declared, and the server comes back after the job has ended."""
-    pipeline = "server_for_good"
-    values, run = half_written(scheduler, pipeline)
-    driver = scheduler.client(pipeline)
-
-    crash(scheduler)
-    let_go(scheduler, pipeline)
-    eventually("the job has ended", lambda: not driver.is_running(), 60)
-    start_again(scheduler)
-
-    assert end_of(scheduler, pipeline, run) == "failed"
-    [(reason,)] = scheduler.query("SELECT error FROM epochline.attempts WHERE pipeline = %s", pipeline)
-    cause = reason.partition("; ")[0]
-    assert re.match(r"(JobFailedError|LedgerUnavailableError|JobLostError|Spark\w+|OperationalError): ", cause)
-    log = scheduler.log(pipeline, run, "abort_epoch")
-    assert "was aborted, its staging is discarded, no offset moved" in log
-    assert cause.splitlines()[0][:80] in log
-    assert "Clear this run from plan_epoch to try the same range again, or let the next run take it" in log
-    shown = terminal("ledger", pipeline, "--epoch", "1")
-    assert " ".join(cause.split())[:80] in shown
-    assert "No offset moved. The next run reads the range again" in shown
-    assert "is committed: " in terminal("trigger", pipeline)
-    scheduler.assert_exact(pipeline, values)
 
 
 WAITS = "waiting for up to 2 min: "

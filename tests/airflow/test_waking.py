@@ -1,19 +1,13 @@
 """Records that wait start runs, under a real scheduler and triggerer, without a clock and without a person."""
 
 from contextlib import suppress
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from epochline.config.discovery import find
-from epochline.coordinator import PlanOutcome, PlanRequest, plan
-from epochline.kafka.source import KafkaOffsets
 from epochline.local.airflow_api import FINISHED
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
 from tests.airflow.conftest import Scheduler, eventually
 from tests.conftest import AIRFLOW_DAGS
 from tests.crash.reliability import Recovery
@@ -107,32 +101,3 @@ def test_after_the_triggerer_was_killed_what_was_produced_meanwhile_is_woken_for
     shown(scheduler, "woken_late", 6)
     scheduler.assert_exact("woken_late", {p: [*some, *late.get(p, ())] for p, some in values.items()})
     recovery.took()
-
-
-@pytest.mark.slow  # tests/contract/test_waking.py has the rules one by one
-def test_aborted_and_abandoned_epochs_are_read_again_by_a_woken_run(scheduler: Scheduler, forgive: Path) -> None:
-    """INV-6, INV-7, N1: nothing is lost, nothing is doubled, and after a resume nobody has to start a run."""
-    values = {0: ["bad", "a"], 1: ["b"], 2: [], 3: []}
-    scheduler.prepare("woken_failed", values)
-    ledger = PostgresLedger(scheduler.stack.postgres.dsn())
-    down = "SELECT count(*) FROM epochline.pipeline WHERE pipeline = 'woken_failed' AND paused_at IS NOT NULL"
-    eventually("a woken run has failed", lambda: scheduler.count(down) == 1)
-    assert scheduler.epoch("woken_failed", 1) == ("ABORTED", 1)
-    forgive.touch()
-    with ledger.transaction() as tx:
-        tx.operators.resume("woken_failed")
-    shown(scheduler, "woken_failed", 3)
-
-    scheduler.pause("woken_failed", True)
-    scheduler.produce("woken_failed", {2: ["c"]})
-    pipeline = find("woken_failed", AIRFLOW_DAGS)
-    left = plan(
-        ledger, KafkaOffsets({"bootstrap.servers": scheduler.stack.kafka.bootstrap_servers}), pipeline,
-        Run(dag_id="elsewhere", run_id="gone", host="gone"), PlanRequest(lease=timedelta(seconds=1)),
-    )  # fmt: skip
-    assert left.outcome is PlanOutcome.PLANNED
-    scheduler.pause("woken_failed", False)
-
-    shown(scheduler, "woken_failed", 4)
-    scheduler.assert_exact("woken_failed", {**values, 2: ["c"]})
-    assert run_types(scheduler, "woken_failed") == {"asset_triggered"}

@@ -13,7 +13,6 @@ import pytest
 
 from epochline.errors import SealRefusedError
 from epochline.local.spark import Spark
-from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
 from tests.checker import recover
 from tests.crash.cases import slow
@@ -141,28 +140,6 @@ def test_an_epoch_whose_every_worker_is_killed_is_committed_by_the_next_attempt(
     scripted.commit(1)
     recover(scripted, since=since)
     assert scripted.query("SELECT attempt FROM epochline.epochs") == [(2,)]
-
-
-@pytest.mark.fault("F4")
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [SERVER, SUBMITTED])
-def test_a_task_that_fails_for_ever_on_a_cluster_ends_the_attempt(
-    scripted: Line, spark_cluster: Spark, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """F4, INV-7: the reason is the record's, as on one machine, and no offset moves."""
-    scripted.produce({0: ["good", "bad", "better"], 1: ["fine"], 2: ["fine"], 3: ["fine"]})
-    _, ticket = scripted.to_begun("run-1")
-    with cluster_job(spark_cluster, kind, scripted, ticket, tmp_path) as running:
-        assert running.wait(240) == 1
-
-    assert scripted.query("SELECT error LIKE 'BadRecordError%%' FROM epochline.attempts") == [(True,)]
-    scripted.abort(1, "run-1")
-    assert scripted.state() is EpochState.ABORTED
-    assert scripted.heads() == dict.fromkeys(range(4), 0)
-    since = time.monotonic()
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path))  # where this process's parse looks
-    (tmp_path / "forgive").touch()
-    recover(scripted, since=since)
 
 
 def test_the_secrets_of_a_cluster_lie_in_no_argument_and_in_no_file_of_others(spark_cluster: Spark) -> None:

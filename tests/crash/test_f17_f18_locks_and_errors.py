@@ -27,7 +27,7 @@ LOCKS = {
 @pytest.mark.fault("F17")
 @pytest.mark.parametrize("lock", LOCKS)
 def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(new_line: NewLine, lock: str) -> None:
-    """I6, INV-2: lock_timeout, nothing half done, and a retry helps."""
+    """C3, I6, INV-2, P6, Q2, X6, X7: lock_timeout, nothing half done, and the staged rows wait for the retry."""
     line = new_line(lock_timeout=1)
     line.some(5)
     line.to_sealed("run-1")
@@ -36,6 +36,7 @@ def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(new
             line.commit(1)
         assert refused.value.retryable
         assert line.state() is EpochState.PRE_COMMITTED
+    assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
 
     recover(line)
 

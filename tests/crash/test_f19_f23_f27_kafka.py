@@ -14,18 +14,15 @@ from epochline.errors import DataLossError, SourceUnavailableError
 from epochline.operations import Request
 from epochline.operations.declare_loss import DeclareLoss, DeclareLossParameters
 from epochline.protocol.epoch import EpochState
-from tests.checker import assert_exact, recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.servers import Server
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import (
-    Topic,
     admin_of,
     delete_records,
-    delete_topic,
     make_topic,
-    read_topic,
     transactional_producer,
 )  # fmt: skip
 from tests.waiting import wait_for
@@ -92,24 +89,6 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
     recover(line)
 
 
-@pytest.mark.fault("F23")
-def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(new_line: NewLine) -> None:
-    """S13, INV-9: aborted records and their marker are offsets without a record."""
-    line = new_line(partitions=1)
-    with transactional(line) as producer:
-        producer.begin_transaction()
-        aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
-        producer.abort_transaction()
-
-    assert line.run() == "success"
-
-    assert line.heads() == {0: len(aborted) + 1}
-    assert line.query("SELECT records_read, rows_written FROM epochline.epochs") == [(0, 0)]
-    assert_exact(line)
-    line.produce({0: ["and then one"]})
-    recover(line)
-
-
 @pytest.mark.fault("F24")
 def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine) -> None:
     """S13, INV-9: committed and aborted transactions in turn."""
@@ -128,32 +107,6 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine) -> N
 
     asked = "SELECT sum(records_read)::int, sum(until_offset - start_offset)::int FROM epochline.offsets"
     assert line.query(asked) == [(9, 24)]
-
-
-@pytest.mark.fault("F24")
-def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine) -> None:
-    """The cleaner has left gaps; what a consumer sees is what arrives."""
-    configs = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
-    line = new_line(partitions=1, configs=configs)
-    for number in range(30):
-        line.produce({0: [f"value {number}"]}, key=b"k%d" % (number % 3))
-
-    def visible() -> dict[tuple[int, int], bytes]:
-        return {(0, one.offset): one.value for one in read_topic(line.bootstrap, line.topic)}
-
-    def gaps() -> bool:
-        line.produce({0: ["rolls the segment"]}, key=b"roll")
-        seen = visible()
-        return len(seen) < max(offset for _partition, offset in seen)
-
-    wait_for("the cleaner took records", gaps, 120, every=0.5)
-    line.run()  # may read more than was looked at: the cleaner goes on while it reads
-
-    since = time.monotonic()
-    in_target = line.query(f"SELECT _offset, value FROM {line.name}")
-    line.produced = {(0, offset): value.encode() for offset, value in in_target}
-    assert line.produced.items() >= visible().items()
-    recover(line, since=since)
 
 
 @pytest.mark.fault("F25")
@@ -175,37 +128,6 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -
     for offset in range(head, head + 4):
         del line.produced[0, offset]
     recover(line)
-
-
-@pytest.mark.fault("F26")
-@pytest.mark.parametrize("records", [3, 60], ids=["shorter", "longer"])
-def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: Line, records: int) -> None:
-    """I11: by the topic's id."""
-    assert line.run() == "success"
-    heads = line.heads()
-    Topic(line.bootstrap, line.topic).make_again(2)
-    line.produce({p: [f"another {i}" for i in range(records)] for p in (0, 1)})
-
-    with pytest.raises(DataLossError, match="deleted and made again"):
-        line.plan("run-2")
-
-    assert line.run() == "failed"
-    assert line.heads() == heads
-
-
-@pytest.mark.fault("F26")
-def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(line: Line) -> None:
-    """I11: a range that Kafka does not hold any more is not a short one."""
-    planned, ticket = line.to_begun("run-1")
-    delete_topic(line.bootstrap, line.topic)
-
-    line.patience = 3.0
-    with pytest.raises(SourceUnavailableError, match="no record"):
-        line.stage(planned, ticket)
-
-    line.abort(1, "run-1")
-    assert line.heads() == {0: 0, 1: 0}
-    assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
 
 
 @pytest.mark.fault("F27")

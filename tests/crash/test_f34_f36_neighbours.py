@@ -7,7 +7,7 @@ import pytest
 from epochline.coordinator import abort
 from epochline.errors import TargetError
 from epochline.protocol.epoch import EpochState
-from tests.checker import assert_exact, recover
+from tests.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.integration.kafka_topics import group_offsets
@@ -65,18 +65,6 @@ def test_a_column_that_was_added_and_needs_no_value_changes_nothing(sealed: Line
 
     assert sealed.query(f"SELECT count(*), count(later) FROM {sealed.name}") == [(40, 0)]
     recover(sealed)
-
-
-@pytest.mark.fault("F36")
-def test_a_second_pipeline_may_not_write_a_table_that_has_a_writer(line: Line, new_line: NewLine) -> None:
-    assert line.run() == "success"
-    other = new_line(dsn=line.dsn, sinks=line.pipeline.sinks)
-    other.some(3)
-
-    with pytest.raises(TargetError, match=f"belongs to pipeline {line.name}"):
-        other.plan("run-1")
-
-    assert_exact(line)
 
 
 @pytest.mark.fault("F36")

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -71,6 +72,7 @@ def sleeping(new_line: NewLine) -> Line:
         parse="scripted:parse", record={"value": "text"}, bad_records="fail",
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
     )  # fmt: skip
+    line.lease = timedelta(seconds=15)  # the next run waits for its end
     line.produce(ASLEEP)
     return line
 
@@ -94,15 +96,6 @@ def writing(line: Line, ticket: StagingTicket) -> bool:
     """Whether a part of the attempt is being copied."""
     asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
     return bool(line.query(asked, ticket.application_name))
-
-
-def test_epochs_on_a_server_are_exact_one_after_the_other(line: Line, spark_server: str, tmp_path: Path) -> None:
-    staged(line, ONE, tmp_path, spark_server)
-    line.some(7, "later")
-    staged(line, TWO, tmp_path, spark_server)
-
-    recover(line)
-    assert line.query("SELECT count(*) FROM epochline.epochs WHERE state = 'COMMITTED'") == [(2,)]
 
 
 @pytest.mark.fault("F39")

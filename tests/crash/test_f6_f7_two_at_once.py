@@ -148,19 +148,29 @@ def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(new_case: NewC
 
 
 @pytest.mark.fault("F7", "F8")
-@pytest.mark.parametrize("place", ["write.copy@2", "write.part", "write.commit"])
-def test_a_zombie_writer_is_refused_and_recorded(place: str, new_case: NewCase) -> None:
-    """I1, I4, INV-4: its session is ended by the fence; what it wrote before and after is gone."""
+@pytest.mark.parametrize(
+    ("place", "wakes"),
+    [
+        ("write.copy@2", "before the commit"),
+        ("write.copy@2", "after the commit"),
+        ("write.part", "before the commit"),
+        ("write.commit", "before the commit"),
+    ],
+)
+def test_a_zombie_writer_is_refused_and_recorded(place: str, wakes: str, new_case: NewCase) -> None:
+    """I1, I4, I5, INV-4: its session is ended by the fence; what it wrote before and after is gone."""
     line = new_case(planned)
     zombie = line.stop_at(place, "pre_commit", ONE)
     since = time.monotonic()
 
     assert line.take("pre_commit", ONE).said == "41"
+    if wakes == "after the commit":
+        assert line.take("commit", ONE).said == "committed"
 
     assert zombie.go_on().ended().error == "EpochFencedError"
     asked = "SELECT count(*) FROM epochline.fenced_write JOIN epochline.attempt USING (attempt_id) WHERE pipeline = %s"
     assert line.query(asked, line.name) == [(1,)]
-    assert line.take("commit", ONE).said == "committed"
+    line.commit(1)
     recover(line, since=since)
 
 

@@ -3,15 +3,13 @@
 import hashlib
 import time
 from collections.abc import Iterator
-from functools import partial
 
-import psycopg2
 import pyarrow as pa
 import pytest
 
-from epochline import Json, KafkaSource, PostgresTable
+from epochline import Json, PostgresTable
 from epochline.coordinator import abort
-from epochline.errors import LockTimeoutError, SealRefusedError
+from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.checker import assert_exact
 from tests.crash.conftest import NewLine
@@ -92,19 +90,6 @@ def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: L
     assert_exact(line)
 
 
-def test_a_failed_commit_shows_nothing_in_any_sink_and_is_tried_again_until_it_succeeds(sealed: Line) -> None:
-    """C3, P6, X6, X7, Q2: a locked target refuses it; nothing is swallowed, and staged rows survive until it commits."""
-    for locked in (f"{sealed.name}_again", sealed.name):
-        with holding(sealed.dsn, f"LOCK TABLE {locked} IN SHARE ROW EXCLUSIVE MODE"):
-            with pytest.raises(LockTimeoutError):
-                sealed.commit(1)
-            assert sealed.query(f"SELECT count(*) FROM {sealed.name}") == [(0,)]
-            assert sealed.state() is EpochState.PRE_COMMITTED
-
-    assert sealed.commit(1).epoch.state is EpochState.COMMITTED
-    assert_exact(sealed)
-
-
 def test_a_commit_whose_mirror_finds_the_pipeline_locked_still_says_that_it_committed(sealed: Line) -> None:
     """S15, INV-5: another session plans for longer than the lock time-out; the next commit sets the group right."""
     line = sealed.again(lock_timeout=0.5)
@@ -114,17 +99,6 @@ def test_a_commit_whose_mirror_finds_the_pipeline_locked_still_says_that_it_comm
 
     assert receipt.outcome is CommitOutcome.COMMITTED
     assert line.state() is EpochState.COMMITTED
-    assert_exact(line)
-
-
-def test_with_the_mirror_off_the_group_has_no_offsets_and_epochs_commit(new_line: NewLine) -> None:
-    """N3."""
-    line = new_line(name="unmirrored", source=KafkaSource(topics="unmirrored", mirror=False))
-    line.some(5, "first")
-
-    assert line.run() == "success"
-
-    assert line.source.mirrored(line.pipeline.consumer_group) == {}
     assert_exact(line)
 
 
@@ -142,32 +116,6 @@ def test_an_abort_at_any_time_before_the_commit_leaves_the_targets_as_they_were_
 
     assert fingerprint(line) == before
     assert line.run() == "success"
-    assert_exact(line)
-
-
-def test_a_target_that_forbids_a_second_row_of_a_record_is_never_given_one(line: Line) -> None:
-    """P14: both ways against duplicates at once, staging and a unique key of topic, partition and offset."""
-    line.query(f"CREATE UNIQUE INDEX ON {line.name} (_topic, _partition, _offset)")
-    for number in range(3):
-        line.some(4, f"more {number}")
-        assert line.run() == "success"
-    assert_exact(line)
-
-    with pytest.raises(psycopg2.errors.UniqueViolation):
-        line.query(f"INSERT INTO {line.name} SELECT * FROM {line.name} LIMIT 1")
-
-
-def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
-    new_line: NewLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B1: 10,000 records under a limit of 1,000 make ten epochs whose ranges follow each other."""
-    line = new_line(partitions=1, name="capped", source=KafkaSource(topics="capped", records_per_epoch=1000))
-    line.produce({0: [f"record {i}" for i in range(10_000)]})
-    monkeypatch.setattr(line, "read", partial(line.read, batch=500))
-
-    assert [line.run() for _ in range(11)] == ["success"] * 10 + ["skipped"]
-
-    assert line.query("SELECT until_offset - start_offset FROM epochline.offsets") == [(1000,)] * 10
     assert_exact(line)
 
 

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from epochline.config.resolve import epoch_folder
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED
 from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from epochline.protocol.epoch import EpochState
 from tests.checker import assert_exact, recover
 from tests.crash.cases import NewCase, keep_records
 from tests.crash.line import Line
 from tests.crash.scenarios import ONE, SOME, TWO, Act, planned, sealed, tasks
-from tests.crash.servers import Server, end_other_sessions
+from tests.crash.servers import Server
 from tests.crash.steps import Case
-from tests.waiting import wait_for
 
 THOUSAND = 1000
 
@@ -63,26 +62,6 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
     assert_exact(thousand)
 
 
-def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(new_case: NewCase) -> None:
-    """P6: after the seal nothing but the commit ends an epoch by itself."""
-    line = new_case(sealed)
-    for _ in range(2):
-        step = line.stop_at("commit.commit", "commit", ONE)
-        end_other_sessions(line.dsn)
-        # It asks again by itself, and is cut off again.
-        step.go_on().until_stopped()
-        end_other_sessions(line.dsn)
-        ended = step.go_on().ended()
-
-        assert ended.error == "LedgerUnavailableError", ended.answer
-        assert ended.answer["retryable"]
-        assert line.state() is EpochState.PRE_COMMITTED
-
-    assert line.take("commit", ONE).said == "committed"
-
-    assert_exact(line)
-
-
 @pytest.mark.parametrize(
     ("before", "step", "failpoint"),
     [
@@ -106,23 +85,6 @@ def test_three_tolerated_failures_and_then_a_kill_lose_and_double_nothing(
     tasks(ONE, *dict.fromkeys((step, "commit")))(line)
     assert line.state(4) is EpochState.COMMITTED
     recover(line)
-
-
-def test_a_stop_that_outlasts_the_time_out_of_a_transaction_delays_the_commit_and_loses_nothing(
-    server: Server, new_case: NewCase
-) -> None:
-    """X3, K17: PostgreSQL ends it after the ledger's ten seconds; the sealed rows are in no transaction that could end."""
-    line = new_case(sealed, dsn=server.new_database())
-    step = line.stop_at("commit.commit@1", "commit", ONE)
-
-    in_transaction = (
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL"
-        " AND application_name LIKE 'epochline%'"
-    )
-    wait_for("PostgreSQL has ended the transaction", lambda: not line.query(in_transaction))
-    assert line.state() is EpochState.PRE_COMMITTED
-    assert step.go_on().ended().said == "committed"
-    assert_exact(line)
 
 
 def test_an_epoch_whose_process_died_before_its_file_gets_the_file_from_the_next_plan(new_case: NewCase) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ACCOUNTS = ["root", "nobody"] if os.geteuid() == 0 else [pwd.getpwuid(os.geteuid()).pw_name]
+ROOT_ACCOUNT = pytest.param("root", marks=pytest.mark.slow)  # CI itself is one more such clone of root's
+ACCOUNTS = [ROOT_ACCOUNT, "nobody"] if os.geteuid() == 0 else [pwd.getpwuid(os.geteuid()).pw_name]
 As = Callable[[str, str], str]
 
 

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from epochline.audit import Difference, audit
+from epochline.audit import Difference, EpochResult, audit
 
 
-class Heard:
-    """Keeps the differences that an audit tells."""
+class Findings:
+    """Keeps what an audit says."""
 
-    def __init__(self, found: list[str]) -> None:
-        self._found = found
+    def __init__(self) -> None:
+        self.said: list[str] = []
 
-    def difference(self, one: Difference) -> None:
-        self._found.append(str(one))
+    def difference(self, found: Difference) -> None:
+        self.said.append(str(found))
 
     def begin(self, epochs: int, offsets: int) -> None:
         pass
@@ -22,7 +22,7 @@ class Heard:
     def advance(self, offsets: int) -> None:
         pass
 
-    def epoch(self, result: object) -> None:
+    def epoch(self, result: EpochResult) -> None:
         pass
 
 
@@ -38,6 +38,5 @@ class NothingLeft:
 
 def audited(dsn: str, pipeline: str, source: Any) -> list[str]:
     """What an audit finds."""
-    found: list[str] = []
-    audit(dsn, source, pipeline, Heard(found))
-    return found
+    audit(dsn, source, pipeline, found := Findings())
+    return found.said

@@ -12,10 +12,10 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import CommitResult, Plan
 from epochline.declare.columns import DELETED
 from epochline.declare.names import order_column
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.spark.connection import transaction
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.databases import query
 from tests.driver import Driver, epoch_of

@@ -111,9 +111,11 @@ def read_topic(servers: Servers, topic: str, isolation: str = "read_committed") 
         found: list[Any] = []
 
         def read_to_the_end() -> bool:
-            for records in consumer.poll(500).values():
+            if all(consumer.position(key) >= ends[key] for key in keys):
+                return True
+            for records in consumer.poll(100).values():
                 found.extend(records)
-            return all(consumer.position(key) >= ends[key] for key in keys)
+            return False
 
         wait_for(f"{topic} is read to {ends}", read_to_the_end, seconds=120)
     return sorted(found, key=lambda record: (record.partition, record.offset))

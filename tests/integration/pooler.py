@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
-from epochline.local.demote import server_account
+from epochline.local.postgres import server_account
 from tests.ports import free_port
 from tests.waiting import wait_for
 

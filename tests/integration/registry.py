@@ -11,8 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from epochline.local.jars import cache_folder
-from epochline.local.java import find_java
+from epochline.local.jars import cache_folder, find_java
 from epochline.local.ports import LOOPBACK
 from tests.waiting import wait_for
 

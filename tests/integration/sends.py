@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from epochline.errors import EpochlineError
 from epochline.kafka.markers import Marker
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.kafka.outgoing import Outgoing
+from epochline.kafka.sending import TransactionalSender, send_plainly
 from tests.processes.client import Forked, fork_server
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import fsspec
 from psycopg2 import sql
@@ -34,29 +34,13 @@ BRIEF = timedelta(seconds=0.2)
 COLUMNS = {"value": "text"}
 
 
-class Kind(Protocol):
-    """One kind of sink of a pipeline."""
-
-    follows: bool
-    """Whether it shows an epoch after its commit."""
-
-    def declare(self) -> Any:
-        """The sink, as a declaration names it."""
-
-    def read(self, world: SinksPipeline) -> list[str | None]:
-        """What a reader sees, sorted."""
-
-    def left(self, world: SinksPipeline) -> int:
-        """How much of it lies there that no reader sees."""
-
-    def spoil(self, world: SinksPipeline, ticket: StagingTicket) -> None:
-        """Take away some of what an attempt wrote and was counted."""
-
-
 @dataclass
 class Table:
+    """As each kind: what it is declared as, what a reader sees, what lies there unseen, and how an attempt is spoilt."""
+
     _mode: str
     follows = False
+    """Whether it shows an epoch after its commit."""
 
     def declare(self) -> PostgresTable:
         key = ("value",) if self._mode == "upsert" else ()
@@ -151,6 +135,8 @@ class Sqlite:
         with closing(sqlite3.connect(self._path)) as database, database:
             return database.execute(statement).fetchall()
 
+
+Kind = Table | Topic | Folder | Sqlite
 
 IN_PROCESSES = ("append", "upsert", "topic", "files", "own")
 """Kinds whose sink is the same for two processes."""

@@ -8,14 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.kafka_topics import admin_of, markers_written
+from tests.integration.kafka_topics import admin_of, read_topic
 from tests.processes.client import Forked, fork_server
-from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
 
@@ -60,36 +59,10 @@ def produce(bootstrap: str, topic: str, values: Sequence[str | None], *, keys: S
 
 def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
     """Everything that a consumer of this isolation sees in a topic now, by partition and offset."""
-    if isolation == "read_committed":
-        markers_written(bootstrap)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap, "group.id": "tests", "isolation.level": isolation,
-            "enable.partition.eof": True, "enable.auto.commit": False,
-            # How long the broker waits for more before a consumer hears of the end.
-            "fetch.wait.max.ms": 10,
-        }
-    )  # fmt: skip
-    try:
-        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
-        found: list[Seen] = []
-        left = set(partitions)
-        while left:
-            # A message without a value is false.
-            (message,) = wait_for(f"the broker sends records of {topic}", lambda: consumer.consume(1, 0.1))
-            error, partition, offset = message.error(), message.partition(), message.offset()
-            assert error is None or error.code() == KafkaError._PARTITION_EOF, error
-            assert partition is not None
-            assert offset is not None
-            if error is not None:
-                left.discard(partition)
-                continue
-            headers: Any = message.headers() or ()
-            found.append(Seen(partition, offset, _text(message.key()), _text(message.value()), tuple(headers)))
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda one: (one.partition, one.offset))
+    return [
+        Seen(one.partition, one.offset, _text(one.key), _text(one.value), tuple(one.headers))
+        for one in read_topic(bootstrap, topic, isolation)
+    ]
 
 
 def values(records: Sequence[Seen]) -> list[str | None]:

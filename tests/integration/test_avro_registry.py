@@ -3,11 +3,10 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
-from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -25,10 +24,10 @@ from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import BadRecordError, ConfigurationError, RecordsRefusedError, SinkError, SourceUnavailableError
+from epochline.errors import ConfigurationError, SinkError, SourceUnavailableError
 from epochline.protocol.offsets import TopicPartition
 from tests.databases import holding
-from tests.integration.in_process import InProcess, over_records
+from tests.integration.in_process import over_records
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
 from tests.reading import source_batch
@@ -378,20 +377,6 @@ def test_a_placeholder_of_debezium_leaves_the_column_out_or_is_a_bad_record(
         assert str(error).startswith("v: the value holds the placeholder")
 
 
-def test_an_upsert_table_keeps_what_an_avro_record_does_not_give(dsn: str, client: SchemaRegistryClient) -> None:
-    values = [(1, "one"), (1, P), (2, P)]
-    id_ = registered(client, PERSON_SCHEMA)
-    records = [written(id_, PERSON_SCHEMA, {"id": number, "name": name}) for number, name in values]
-    sink = {"mode": "upsert", "key": "id", "keep_unavailable": True}
-    one = world(dsn, "quarantine", *records, unavailable=P, sink=sink)
-
-    with pytest.raises(RecordsRefusedError, match="name is unavailable"):
-        one.epoch()
-    one.epoch()
-
-    assert one.sql(f"SELECT id, name FROM {one.pipeline.name}_t") == [(1, "one")]
-
-
 def test_a_tombstone_is_no_avro_record() -> None:
     given = rows(A, {"a": "x"}).append_column("_deleted", pa.array([True]))
 
@@ -500,34 +485,16 @@ def test_a_schema_that_is_registered_later_is_found_by_the_next_task(client: Sch
     assert read({"id": "bigint"}, batch(value)) == ([{"id": 1}], [None])
 
 
-def world(
-    dsn: str, policy: str, *values: bytes, sink: Mapping[str, Any] = MappingProxyType({}), **declared: Any
-) -> InProcess:
-    name = f"avro{next(_numbers)}"
-    sinks = (PostgresTable(table=f"{name}_t", columns=PERSON, **sink),)
-    parse = Avro(columns=PERSON, **declared)
-    pipeline = Pipeline(name=name, source=KafkaSource(topics=name), parse=parse, bad_records=policy, sinks=sinks)
-    return over_records(dsn, pipeline, values)
-
-
-def test_an_unknown_schema_is_bad_record_policy_and_no_crash(dsn: str, client: SchemaRegistryClient) -> None:
-    good = written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"})
-    set_aside = world(dsn, "quarantine", good, with_header(999_999, good[5:]), good[:7])
-    refused = world(dsn, "fail", good, with_header(999_999, good[5:]))
-
-    counts = set_aside.epoch().epoch.counts
-    with pytest.raises(BadRecordError, match="offset 1: the registry has no schema 999999"):
-        refused.epoch()
-
-    assert (counts.read, counts.passed, counts.quarantined) == (3, 1, 2)
-    assert set_aside.sql(f"SELECT id, name FROM {set_aside.pipeline.name}_t") == [(1, "x")]
-
-
 def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_record(
     dsn: str, client: SchemaRegistryClient, server: SchemaRegistry
 ) -> None:
     """A registry without an answer is not the record's fault: no quarantine, and the next attempt gives every row."""
-    one = world(dsn, "quarantine", written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"}))
+    pipeline = Pipeline(
+        name="avro", source=KafkaSource(topics="avro"), parse=Avro(columns=PERSON), bad_records="quarantine",
+        sinks=(PostgresTable(table="avro_t", columns=PERSON),),
+    )  # fmt: skip
+    value = written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"})
+    one = over_records(dsn, pipeline, [value])
     planned, run = one.planned()
     ticket = one.attempt(planned, run)
     Registries({REGISTRY: {"url": f"http://127.0.0.1:{free_port()}", "login": "me", "password": "canary"}}).install()
@@ -540,8 +507,8 @@ def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_recor
 
     assert raised.value.retryable
     assert "canary" not in str(raised.value)
-    assert one.sql(f"SELECT id, name FROM {one.pipeline.name}_t") == [(1, "x")]
-    assert one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", one.pipeline.name) == [(0,)]
+    assert one.sql("SELECT id, name FROM avro_t") == [(1, "x")]
+    assert one.sql("SELECT count(*) FROM epochline.quarantine") == [(0,)]
 
 
 def test_an_address_that_is_no_registry_is_an_error_of_the_connection(server: SchemaRegistry) -> None:

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -165,21 +164,6 @@ def test_a_value_that_the_connector_does_not_have_stays_as_it_is(dsn: str, seed:
         assert world.target() == shop.orders
     assert shop.left_out
     assert world.quarantined() == []
-
-
-def test_a_change_that_is_sent_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
-    shop, world = Shop(random.Random(1)), Connector(dsn)
-    row: Order = ("ada", Decimal("1.00"), "new", datetime(2024, 1, 1, tzinfo=UTC))
-    created, deleted, other = (5, 1, row, "c"), (9, 1, None, "d"), (7, 2, row, "c")
-    for change in (created, other, deleted):
-        world.send(shop.sent(change), 0)
-    world.one.epoch()
-
-    for change in (other, created, deleted, created):
-        world.send(shop.sent(change), 2)
-    world.one.epoch()
-
-    assert world.target() == {2: row}
 
 
 @pytest.mark.parametrize(

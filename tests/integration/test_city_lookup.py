@@ -9,7 +9,6 @@ import redis
 
 from epochline import KafkaSource
 from epochline.config.discovery import find
-from epochline.errors import ConfigurationError, LookupUnavailableError
 from epochline_examples.programs import PROGRAMS, Look
 from epochline_examples.redis_server import CITIES, HASH, redis_server
 from pipelines import city_lookup
@@ -82,23 +81,6 @@ def test_a_look_up_that_takes_too_long_sets_one_record_aside_and_the_epoch_commi
     assert lines == [line for line in LINES if not line.startswith("5")]
     reason = "the look-up of line timed out after 1 s"
     assert program.sql('SELECT "offset", reason FROM epochline.quarantine') == [(4, reason)]
-
-
-@pytest.mark.parametrize("address", ["unix:///nowhere", None], ids=["down", "not named"])
-def test_an_epoch_whose_cities_cannot_be_reached_fails_and_sets_nothing_aside(
-    program: InProcess, topic: Topic, monkeypatch: Patch, address: str | None
-) -> None:
-    """INV-9: no record is to blame for a store that is down, or that nobody named."""
-    produce(topic.servers, topic.name, [b"1"])
-    planned, run = program.planned()
-    ticket = program.attempt(planned, run)
-    monkeypatch.setattr(city_lookup.LINES, "_opened", None)
-    monkeypatch.setenv("REDIS_URL", address or "")
-
-    with pytest.raises(LookupUnavailableError if address else ConfigurationError) as caught:
-        program.stage(planned, ticket)
-
-    assert caught.value.retryable == bool(address)
 
 
 def test_the_redis_of_the_program_holds_the_cities_and_ends_with_it() -> None:

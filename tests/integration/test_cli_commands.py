@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import shutil
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE
+from tests.integration.kafka_topics import produce
 from tests.integration.logins import Login, user
 from tests.integration.people import DECLARED, RUN, Patch, declare
 
@@ -196,32 +199,6 @@ def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_
     assert validated[1].endswith("compared with PostgreSQL: the tables of people, others\n")
 
 
-def test_lag_names_a_topic_that_kafka_does_not_have_and_shows_the_other_pipelines(
-    call: Call, fed: str, tmp_path: Path
-) -> None:
-    (tmp_path / "absent.py").write_text(
-        "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
-        "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
-        "    sinks=[PostgresTable(table='absent', columns={'value': 'text'})]))\n"
-    )
-
-    code, out, _ = call("lag", "--fail-above", 1000)
-
-    assert code == 3
-    assert "people: 150 records behind" in out
-    assert "absent: stands. Kafka has no topic no_such_topic." in out
-    assert "To go on, run `epochline run absent`\n" in out
-
-
-def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
-    assert call("pause", "people", "--reason", "the disk is full", "--yes")[0] == 0
-
-    code, out, _ = call("lag", "--fail-above", 1000)
-
-    assert code == 3
-    assert "the disk is full. It plans no epoch until somebody resumes it. To go on, run `epochline resume" in out
-
-
 def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
@@ -270,34 +247,6 @@ def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
     assert query(postgres_dsn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
     free = json.loads(call("plan", "people", "--json")[1])
     assert [(p["start"], p["until"]) for p in free["partitions"]] == [(0, 50), (0, 50)]
-
-
-def test_a_committed_epoch_is_not_aborted(call: Call, planned: Epoch, postgres_dsn: str) -> None:
-    query(
-        postgres_dsn,
-        "UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = now(), rows_written = 100, records_read = 100,"
-        " records_passed = 100, records_skipped = 0, records_quarantined = 0",
-    )
-
-    code, _, err = call("abort", "people", 1, "--reason", "too late", "--yes")
-
-    assert code == 1
-    assert "was committed at" in err
-    assert "with 100 rows" in err
-
-
-def test_sql_answers_as_table_json_and_csv(call: Call) -> None:
-    query_text = "SELECT 1 AS one, NULL AS nothing, 'a,\"b' AS text, sum(2::bigint) AS two, '[/x]' AS odd"
-
-    table = call("sql", query_text)
-    lines = call("sql", query_text, "--json")
-    values = call("sql", query_text, "--csv")
-
-    assert table[0] == 0
-    assert "[/x]" in table[1]
-    assert "(1 row)" in table[1]
-    assert json.loads(lines[1]) == {"one": 1, "nothing": None, "text": 'a,"b', "two": 2, "odd": "[/x]"}
-    assert list(csv.reader(io.StringIO(values[1])))[1] == ["1", "", 'a,"b', "2", "[/x]"]
 
 
 SHOWN = {
@@ -375,3 +324,82 @@ def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: St
 
     assert code == 1
     assert "epochline migrate" in err
+
+
+def test_a_pipeline_is_listed_with_state_and_lag_an_unfinished_epoch_and_a_pause_are_states(
+    call: Call, planned: Epoch
+) -> None:
+    (row,) = json.loads(call("list", "--json")[1])
+    assert (row["pipeline"], row["state"], row["lag"], row["last_commit"]) == ("people", "staging", 150, None)
+
+    call("pause", "people", "--reason", "the disk is full", "--yes")
+    (row,) = json.loads(call("list", "--json")[1])
+
+    assert row["state"] == "paused"
+    assert "the disk is full" in row["reason"]
+
+
+def test_the_lag_is_unknown_while_kafka_is_away(call: Call, fed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}'
+    )
+
+    code, out, err = call("list")
+    planned = call("plan", "people")
+
+    assert (code, err) == (0, "")
+    assert "unknown" in out
+    assert not [line for line in out.splitlines() if line != line.rstrip()]
+    assert planned[0] == 1
+    assert len(planned[2].splitlines()) == 1, "a client library logged to the terminal, or a cause was said twice"
+
+
+Between = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def between(monkeypatch: Patch) -> Iterator[Between]:
+    """Something happens between the first look and the second, and Ctrl-C is pressed after the second.
+
+    A shell starts its background processes with SIGINT ignored, and Python then leaves it ignored.
+    """
+
+    def happens(change: Callable[[], object]) -> None:
+        steps: Iterator[Callable[[], object]] = iter([change, partial(signal.raise_signal, signal.SIGINT)])
+        monkeypatch.setattr("epochline.cli.refresh.sleep", lambda _: next(steps)())
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield happens
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_ledger_is_shown_again_until_ctrl_c(
+    call: Call, planned: Epoch, postgres_dsn: str, between: Between
+) -> None:
+    between(lambda: query(postgres_dsn, "UPDATE epochline.epoch SET error = 'the disk is full'"))
+
+    code, out, err = call("ledger", "people", "--follow")
+
+    assert (code, err) == (130, "")
+    assert out.count("PLANNED") == 2
+    assert out.count("epoch 1 of people: the disk is full") == 1
+    assert out.count(" UTC\n") == 2
+
+
+def test_the_lag_is_shown_again_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
+    between(lambda: produce(kafka_bootstrap, fed, [b'{"id": 1}'], partition=0))
+
+    code, out, err = call("lag", "people", "--follow")
+
+    assert (code, err) == (130, "")
+    assert [line for line in out.splitlines() if line.startswith("people: ")] == [
+        "people: 150 records behind", "people: 151 records behind"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["ledger --json", "lag --json", "lag --fail-above 3"])
+def test_an_option_that_needs_one_answer_is_refused(call: Call, command: str) -> None:
+    code, out, err = call(*command.split(), "--follow")
+
+    assert (code, out) == (2, "")
+    assert "--follow shows answers until Ctrl-C" in " ".join(err.replace("│", " ").split())

@@ -59,13 +59,9 @@ def test_a_run_that_wrote_no_epoch_is_named_with_its_reason_also_where_no_airflo
     assert no_log.startswith("error: no Airflow runs in ")
 
 
-def test_what_the_ledger_does_not_know_is_refused(call: Call, fed: str) -> None:
+def test_what_the_ledger_does_not_know_is_refused(call: Call, fed: str, request: pytest.FixtureRequest) -> None:
     assert "people has no epoch yet; `epochline trigger people` starts a run" in call("logs", "people")[2]
     assert "Did you mean people?" in call("logs", "peple")[2]
-
-
-def test_an_unknown_epoch_is_refused(call: Call, planned: Epoch) -> None:
+    request.getfixturevalue("planned")
     code, _, err = call("logs", "people", 9)
-
-    assert code == 1
-    assert "the ledger has no epoch 9 of people; `epochline ledger people` lists them" in err
+    assert (code, "the ledger has no epoch 9 of people; `epochline ledger people` lists them" in err) == (1, True), err

@@ -1,19 +1,24 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from epochline import cli
 from epochline.cli.connections import adapters
 from epochline.config import discovery
-from epochline.coordinator.mirror import mirror
+from epochline.coordinator.evidence import mirror
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import query
-from tests.integration.kafka_topics import Topic, delete_records
+from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import produce
+from tests.integration.sinks_world import in_process
 
 
 def test_every_action_is_a_command() -> None:
@@ -55,51 +60,6 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Ca
     assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
 
 
-def test_what_retention_took_is_declared_lost_and_nothing_else(
-    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, postgres_dsn: str
-) -> None:
-    """I11, on a log that a real broker cut."""
-    call("abort", "people", 1, "--reason", "to see what is lost", "--yes")
-    refused = call("declare-loss", "people", "--reason", "is it?", "--yes")
-    delete_records(kafka_bootstrap, fed, {0: 20})
-    stopped = call("plan", "people")
-
-    code, out, _ = call("declare-loss", "people", "--reason", "retention was too short", "--yes")
-
-    assert refused[0] == 1
-    assert "nothing is lost" in refused[2]
-    assert stopped[0] == 1
-    assert "epochline declare-loss people" in stopped[2]
-    assert code == 0
-    assert f"{fed}-0: offsets [0, 20), 20 of them, are declared lost" in out
-    shown = json.loads(call("plan", "people", "--json")[1])
-    assert [one["head"] for one in shown["partitions"]] == [20, 0]
-    assert query(
-        postgres_dsn,
-        "SELECT start_offset, until_offset FROM epochline.committed_ranges WHERE chosen_by = 'declared loss'",
-    ) == [(0, 20)]
-
-
-def test_a_topic_that_was_made_again_is_adopted(
-    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, tmp_path: Path
-) -> None:
-    """I11, with a topic that a real broker deleted and made again."""
-    call("abort", "people", 1, "--reason", "its topic is to be deleted", "--yes")
-    Topic(kafka_bootstrap, fed).make_again(2)
-    source = tmp_path / "again.jsonl"
-    source.write_text('{"id": 7}\n{"id": 8}\n')
-    assert call("feed", source, "--topic", fed)[0] == 0
-    stopped = call("plan", "people")
-
-    code, out, _ = call("adopt-topic", "people", fed, "--reason", "it was made again with fewer days", "--yes")
-
-    assert stopped[0] == 1
-    assert f"epochline adopt-topic people {fed}" in stopped[2]
-    assert code == 0
-    assert "generation 2 of people begins" in out
-    assert "would read 2 offsets and leave 0" in call("plan", "people")[1]
-
-
 def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     call: Call, planned: Epoch, postgres_dsn: str
 ) -> None:
@@ -134,3 +94,150 @@ def test_a_pipeline_that_is_declared_no_more_is_still_paused_and_dropped(
     assert "no DAG file declares the pipeline" in err
     assert call("abort", "people", 1, *reason)[0] == 0
     assert "was left in Kafka" in call("drop", "people", *reason)[1]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
+
+
+@pytest.fixture
+def committed(fed: str, postgres_dsn: str, kafka_bootstrap: str) -> InProcess:
+    """A pipeline with one committed epoch, of 100 records, and 50 more to come."""
+    people = in_process(postgres_dsn, kafka_bootstrap, discovery.find("people"))
+    people.epoch()
+    return people
+
+
+def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProcess) -> None:
+    """C12, C13: made, listed, restored and deleted."""
+    section = PAGE.partition("## Savepoints")[2].partition("\n## ")[0]
+    block = re.search(r"```\n(epochline savepoint .*?)```", section, re.DOTALL)
+    assert block is not None
+    commands = block[1].replace("word_count", "people").splitlines()
+    make, show, restore, delete = (shlex.split(line)[1:] for line in commands)
+
+    assert call(*make, "--yes")[0] == 0
+    committed.epoch()
+    assert committed.sql("SELECT count(*) FROM people") == [(150,)]
+    code, out, _ = call(*show)
+    assert (code, "before-the-upgrade" in out, "version 2 goes live" in out) == (0, True, True)
+    code, out, _ = call(*restore, "--yes")
+    assert code == 0, out
+    assert committed.sql("SELECT count(*) FROM people") == [(100,)]
+    committed.epoch()
+    assert committed.sql("SELECT count(*), count(DISTINCT id) FROM people") == [(150, 150)]
+    assert call(*delete, "--yes")[0] == 0
+    assert json.loads(call("savepoints", "people", "--json")[1]) == []
+    assert "has no savepoint" in call("savepoints", "people")[1]
+
+
+def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committed: InProcess, tmp_path: Path) -> None:
+    """C11: only the owner can read the file, no export overwrites it, and its savepoint cannot be imported twice."""
+    file = tmp_path / "one.zip"
+    call("savepoint", "people", "one", "--reason", "to carry it", "--yes")
+
+    code, out, _ = call("savepoint-export", "people", "one", file)
+
+    assert (code, "epoch 1" in out, file.stat().st_mode & 0o077) == (0, True, 0)
+    assert "cannot be written: File exists" in call("savepoint-export", "people", "one", file)[2]
+    assert "has no savepoint two" in call("savepoint-export", "people", "two", tmp_path / "two.zip")[2]
+    assert not (tmp_path / "two.zip").exists()
+    assert "is here already" in call("savepoint-import", file)[2]
+    call("delete-savepoint", "people", "one", "--reason", "it is in the file", "--yes")
+    code, out, _ = call("savepoint-import", file)
+    assert (code, "epochline restore NEW one --of people" in out) == (0, True)
+    code, _, err = call("restore", "people", "one", "--reason", "why not", "--yes")
+    assert (code, "came from a file" in err) == (1, True)
+
+
+@pytest.fixture
+def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path) -> str:
+    """The topic of two epochs: the first set aside offsets 1 and 2 of partition 0, the second offset 3."""
+    file = tmp_path / "people.py"
+    file.write_text(file.read_text().replace("name=", 'bad_records="quarantine",\n    name='))
+    call("migrate")
+    declared = discovery.find("people")
+    line = InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap))
+    produce(kafka_bootstrap, people_topic, [b'{"id": 1}', b'{"id": "x"}'], partition=0)
+    produce(
+        kafka_bootstrap, people_topic, [b"\xffno\nJSON" + bytes(range(40))], partition=0, key=b"k\x00",
+        headers=[("trace", b"4711"), ("empty", b"")],
+    )  # fmt: skip
+    line.epoch()
+    produce(kafka_bootstrap, people_topic, [b"no person"], partition=0)
+    line.epoch()
+    return people_topic
+
+
+def test_records_are_listed_the_newest_first_with_the_command_that_goes_on(call: Call, set_aside: str) -> None:
+    """F28: each with its offset and reason."""
+    code, out, _ = call("quarantine", "people")
+    listed = json.loads(call("quarantine", "people", "--json")[1])
+
+    assert code == 0
+    assert [(one["epoch_id"], one["topic"], one["offset"]) for one in listed] == [
+        (2, set_aside, 3), (1, set_aside, 2), (1, set_aside, 1)
+    ]  # fmt: skip
+    assert listed[2]["value"] == "\\x" + b'{"id": "x"}'.hex()
+    heading, newest, second, *_ = out.splitlines()
+    assert heading.split() == ["epoch", "record", "time", "reason", "key", "value", "requeued", "by"]
+    assert newest.startswith(f"    2  {set_aside}/0/3")
+    assert "no person" in newest
+    assert "k\\x00" in second
+    assert r"\xffno\nJSON\x00\x01" in second
+    assert "… (48 bytes)" in second
+    assert out.endswith(
+        "3 records not requeued yet. Correct the parse, and then run:\n"
+        "epochline requeue people --everything --reason …\n"
+    )
+
+
+def test_the_list_is_narrowed_and_the_command_names_the_same_records(call: Call, set_aside: str) -> None:
+    by_epoch = call("quarantine", "people", "--epoch", 1, "--limit", 1)[1]
+    by_reason = call("quarantine", "people", "--reason", "%fit bigint%")[1]
+
+    assert len(by_epoch.splitlines()) == 4
+    assert "2 records not requeued yet" in by_epoch
+    assert by_epoch.endswith("epochline requeue people --epoch 1 --reason …\n")
+    assert f"{set_aside}/0/1" in by_reason
+    assert by_reason.endswith("epochline requeue people --like '%fit bigint%' --reason …\n")
+    told = shlex.split(by_reason.splitlines()[-1].replace("…", "mended"))
+    requeued = call(*told[1:])[1]
+    assert f"{set_aside}-0: 1 quarantined records are read again" in requeued
+    nothing = call("quarantine", "people", "--epoch", 9)
+    assert nothing == (0, "no record in the quarantine of people matches\n", "")
+
+
+def test_one_record_is_shown_with_its_bytes_and_headers(call: Call, set_aside: str) -> None:
+    code, out, _ = call("quarantine", "people", "--show", f"{set_aside}/0/2")
+
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == f"{set_aside}/0/2 of epoch 1, generation 1"
+    assert "header trace: 4711" in lines
+    assert "header empty: " in lines
+    assert "key, 2 bytes: k\\x00" in lines
+    assert "  00000000  6b 00                                            k." in lines
+    assert r"value, 48 bytes: \xffno\nJSON\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n" in out
+    assert "  00000000  ff 6e 6f 0a 4a 53 4f 4e 00 01 02 03 04 05 06 07  .no.JSON........" in lines
+    assert lines[-1] == f"epochline requeue people --topic {set_aside} --partition 0 --offset 2 --reason …"
+
+
+def test_a_requeued_record_names_its_epoch_and_no_command(call: Call, set_aside: str, postgres_dsn: str) -> None:
+    query(postgres_dsn, "UPDATE epochline.quarantined_record SET requeued_by = 2, requeued_at = now()")
+
+    shown = call("quarantine", "people", "--show", f"{set_aside}/0/1")[1]
+    listed = call("quarantine", "people")[1]
+
+    assert "requeued by epoch 2 at 20" in shown
+    assert "epochline requeue" not in shown + listed
+
+
+def test_an_unknown_pipeline_or_record_is_refused(call: Call, set_aside: str) -> None:
+    code, out, err = call("quarantine", "people", "--show", f"{set_aside}/1/7")
+    assert (code, out) == (1, "")
+    assert f"the quarantine of people has no record {set_aside}/1/7; `epochline quarantine people` lists" in err
+
+    code, _, err = call("quarantine", "peple")
+    assert code == 1
+    assert "Did you mean people?" in err
+    assert call("quarantine", "people", "--show", "17")[0] == 2

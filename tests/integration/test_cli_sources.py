@@ -98,14 +98,6 @@ def test_an_audit_reads_the_source_again_and_names_the_record_whose_row_is_missi
     assert (code, "numbers: missing: numbers-0 offset 3 (epoch 1)" in out) == (1, True), out + err
 
 
-def test_an_operator_drops_the_pipeline_without_kafka(call: Call, postgres_dsn: str) -> None:
-    one_epoch(postgres_dsn)
-
-    code, out, err = call("drop", "numbers", "--reason", "it has counted enough", "--yes")
-
-    assert code == 0, out + err
-
-
 def test_the_files_of_epochs_are_listed_and_shown_and_a_missing_one_is_named(
     call: Call, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

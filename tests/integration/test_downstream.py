@@ -274,18 +274,6 @@ def airflow(it: Downstream) -> Airflow:
     return Airflow(it.world)
 
 
-def test_what_a_lost_task_announced_is_announced_again_until_airflow_has_it(it: Downstream, airflow: Airflow) -> None:
-    """A task dies between the ledger's commit and its own end: a later run emits the event."""
-    it.commit(1)
-    assert airflow.task("first", lost=True) == [1]
-    assert airflow.task("first", lost=True) == [1]
-    it.commit(1)
-
-    assert airflow.task("second") == [1, 2]
-
-    assert airflow.task("third") == []
-
-
 def test_an_epoch_is_announced_with_its_rows_and_the_offsets_that_it_took(it: Downstream, airflow: Airflow) -> None:
     it.world.to_committed("of both partitions")
     it.commit(1)

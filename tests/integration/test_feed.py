@@ -2,11 +2,9 @@
 
 import json
 import re
-import shutil
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +16,17 @@ from typer.testing import CliRunner, Result
 from epochline.cli import app
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
 from epochline.kafka.feed import FeedReport, feed
-from epochline.kafka.feed_lines import Partitioner, json_record
+from epochline.kafka.outgoing import Partitioner, json_record
 from epochline.local.stack import Stack
 from tests.integration.kafka_topics import make_topic, read_topic
-from tests.ports import choose_ports
 
 Cli = Callable[..., Result]
 Fed = Callable[..., FeedReport]
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    folder = Path(tempfile.mkdtemp(prefix="ep-feed-", dir="/tmp"))
-    stack = Stack(folder / "home")
-    choose_ports(stack.home)
-    try:
-        stack.up(("kafka",), report=lambda _line: None)
-        yield stack
-    finally:
-        stack.down(wipe=True)
-        shutil.rmtree(folder)
-
-
 @pytest.fixture
-def servers(stack: Stack) -> str:
-    return stack.kafka.bootstrap_servers
+def servers(kafka_bootstrap: str) -> str:
+    return kafka_bootstrap
 
 
 @pytest.fixture
@@ -64,8 +48,8 @@ def fed(servers: str, topic_name: str, file: Path) -> Fed:
 
 
 @pytest.fixture
-def cli(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home))
+def cli(stack: Stack, servers: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home.root))
     return lambda *arguments, **options: CliRunner().invoke(app, [str(a) for a in arguments], **options)
 
 
@@ -155,21 +139,9 @@ def jsonl(*records: dict[str, Any]) -> bytes:
 
 def test_a_json_line_is_a_record_with_key_headers_time_and_partition(fed: Fed, servers: str, topic_name: str) -> None:
     """Another client than the one that sent reads all of it; null is a tombstone, and {} has no key."""
-    report = fed(
-        jsonl(
-            {
-                "key": "k",
-                "value": {"id": 7},
-                "headers": [["by", "me"], ["by", None]],
-                "partition": 2,
-                "timestamp": "2026-03-01T12:00:00+01:00",
-            },
-            {"key": "k", "value": None, "partition": 2},
-            {"value": "plain", "partition": 1},
-        ),
-        partitions=3,
-        read=json_record,
-    )
+    by_me = {"headers": [["by", "me"], ["by", None]], "timestamp": "2026-03-01T12:00:00+01:00"}
+    records = [{"key": "k", "value": {"id": 7}, "partition": 2, **by_me}, {"key": "k", "value": None, "partition": 2}]
+    report = fed(jsonl(*records, {"value": "plain", "partition": 1}), partitions=3, read=json_record)
 
     keyless, first, tombstone = read_topic(servers, topic_name)
     assert (first.key, first.value, first.timestamp) == (b"k", b'{"id": 7}', 1772362800000)
@@ -275,13 +247,6 @@ def test_the_command_finds_the_running_stack_and_reports_each_partition(cli: Cli
     assert "exists with 2 partitions, not 4" in cli("feed", file, "--topic", topic_name).output
 
 
-def test_the_command_reads_standard_input(cli: Cli, servers: str, topic_name: str) -> None:
-    result = cli("feed", "-", "--topic", topic_name, "--partitions", 1, input=b"a\nb\n")
-
-    assert result.exit_code == 0
-    assert _read(servers, topic_name) == {0: [b"a", b"b"]}
-
-
 def test_without_a_stack_feed_says_how_to_start_one_and_down_is_no_error(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,12 +259,3 @@ def test_without_a_stack_feed_says_how_to_start_one_and_down_is_no_error(
     assert down.exit_code == 0
     assert "no stack" in down.output
     assert not (tmp_path / "nothing").exists()
-
-
-def test_status_is_for_people_and_for_programs_and_ends_with_3_if_a_part_is_down(cli: Cli, servers: str) -> None:
-    people, programs = cli("status"), cli("status", "--json")
-
-    assert (people.exit_code, programs.exit_code) == (3, 3)
-    assert servers in people.output
-    assert json.loads(programs.output)["kafka"]["bootstrap_servers"] == servers
-    assert json.loads(programs.output)["postgres"]["state"] == "stopped"

@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from epochline import sinks
 from epochline.declare.external import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED
 from epochline.protocol.sink import WrittenPart
 from epochline.sinks.file_manifest import CommittedEpoch, committed_files
 from epochline.sinks.file_part import FilePart
@@ -56,7 +56,7 @@ EPOCHS = range(1, 26)
 
 
 def failpoints_of_the_sink() -> list[str]:
-    modules = [Path(sinks.__file__).parent / name for name in ("store_probe.py", "files.py")]
+    modules = [Path(sinks.__file__).parent / name for name in ("storage.py", "files.py")]
     calls = [one for path in modules for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.Call)]
     return sorted(ast.literal_eval(one.args[0]) for one in calls if ast.unparse(one.func) == "failpoint")
 
@@ -129,45 +129,6 @@ def kill(step: str, path: str, failpoint: str) -> None:
 
 
 # Shown whole, and once.
-
-
-def test_a_committed_epoch_is_read_whole_and_an_open_one_not_at_all(sink: FileSink, path: str) -> None:
-    """P5: what is begun, written or sealed is seen by no reader; a reader goes on after the epoch that it has."""
-    committed(sink, attempt_of(1))
-    stage(sink, attempt_of(2))
-
-    assert read_visitors(path) == all_visitors(1)
-
-    third = sealed(sink, attempt_of(3))
-
-    assert read_visitors(path) == all_visitors(1)
-
-    sink.commit(third)
-
-    assert read_visitors(path) == all_visitors(1, 3)
-    assert [(epoch.epoch_id, epoch.rows, len(epoch.files)) for epoch in committed_files(path)] == [
-        (1, PARTS * ROWS_OF_PART, PARTS),
-        (3, PARTS * ROWS_OF_PART, PARTS),
-    ]
-    assert [epoch.epoch_id for epoch in committed_files(path, after=1)] == [3]
-    assert list(committed_files(path, after=3)) == []
-    assert list(committed_files(f"{path}-of-tomorrow")) == []
-
-
-def test_aborted_twice_is_aborted_once_and_leaves_nothing(sink: FileSink, path: str) -> None:
-    """P5, INV-7: target and staging are both as before; what never began can be aborted too."""
-    sink.recover_and_abort(attempt_of(1))
-    assert left(path) == []
-    committed(sink, attempt_of(1))
-    stage(sink, attempt_of(2))
-    sealed(sink, other := attempt_of(2, 2))
-
-    sink.abort(other)
-    sink.abort(other)
-    sink.recover_and_abort(other)
-
-    assert len([name for name in left(path) if "/part-" in name]) == PARTS
-    assert read_visitors(path) == all_visitors(1)
 
 
 def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(

@@ -11,7 +11,7 @@ from epochline import Files
 from epochline.errors import SinkAheadError, SinkError, SinkUnavailableError
 from epochline.protocol.sink import Committable
 from epochline.sinks.file_manifest import committed_files
-from tests.integration.file_epochs import all_visitors, attempt_of, committed, read_visitors, sealed, sink_at
+from tests.integration.file_epochs import all_visitors, attempt_of, read_visitors, sealed, sink_at
 from tests.integration.sinks_world import SinksPipeline, new_world
 from tests.integration.stores import S3, Store, started
 from tests.reading import rows_in_folder
@@ -70,21 +70,6 @@ def test_an_epoch_committed_while_its_store_is_away_is_shown_once_when_the_store
 
     assert world.it.publish() == []
     assert in_files(world) == ["a", "b", "c"]
-
-
-def test_what_was_shown_is_there_after_the_store_was_killed_and_started_again(store: Store) -> None:
-    """P5: and the next epoch follows it."""
-    url = store.new_url()
-    committed(sink_at(url), attempt_of(1))
-    waiting = sealed(sink_at(url), attempt_of(2))
-    before = list(committed_files(url))
-
-    store.kill()
-    store.start()
-
-    assert list(committed_files(url)) == before
-    sink_at(url).recover_and_commit(waiting)
-    assert read_visitors(url) == all_visitors(1, 2)
 
 
 def test_of_publishers_that_show_one_epoch_at_the_same_moment_one_wins_and_the_others_are_refused(store: Store) -> None:

@@ -4,11 +4,10 @@ import pytest
 
 from epochline import PostgresTable
 from epochline.errors import SealRefusedError, TargetError
-from epochline.operations import Request
 from epochline.postgres.targets import together
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, Row
-from tests.integration.refusing import LINEAGE, Target, gone, requeued
+from tests.integration.refusing import LINEAGE, ORDER, Target, gone, requeued
 
 RECORD = {"id": "integer", "pid": "integer", "name": "text"}
 PARENT = f"CREATE TABLE parent (pid int PRIMARY KEY, name text, {LINEAGE});"
@@ -163,34 +162,30 @@ def test_two_replaced_targets_in_a_circle_of_deferrable_keys_commit(
     assert it.rows("child", "id, pid") == [(3, 30), (4, 40)]
 
 
-@pytest.mark.parametrize("name", ["inserted", "deleted"])
-def test_a_restore_undoes_parents_and_children(postgres_dsn: str, name: str) -> None:
-    """What an epoch inserted goes children first; what it deleted comes back parents first."""
-    it = target(postgres_dsn, row(1, 10), row(2, 20))
-    it.sealed_after_attempts()
-    before = shown(it)
-    it.job.act("savepoint", Request(actor="ada", reason="a test says so"), name="before")
-    it.add(*([row(3, 30), row(4, 40)] if name == "inserted" else [gone(id=1, pid=10), gone(id=2, pid=20)]))
-    it.sealed_after_attempts()
-    assert shown(it) != before
-
-    it.job.act("restore", Request(actor="ada", reason="a test says so"), name="before")
-
-    assert shown(it) == before
-
-
-@pytest.mark.parametrize("action", ["CASCADE", "SET NULL", "SET DEFAULT"])
-def test_a_restore_brings_back_rows_of_a_target_that_went_with_rows_of_another(postgres_dsn: str, action: str) -> None:
+@pytest.mark.parametrize(
+    ("action", "rows"),
+    [
+        pytest.param("", [row(3, 30), row(4, 40)], id="what was inserted goes children first"),
+        pytest.param("", [gone(id=1, pid=10), gone(id=2, pid=20)], id="what was deleted comes back parents first"),
+        *(
+            pytest.param(
+                f"ON DELETE {action}", [gone(id=9, pid=10)], id=f"what went with its parent comes back: {action}"
+            )
+            for action in ("CASCADE", "SET NULL", "SET DEFAULT")
+        ),
+    ],
+)
+def test_a_restore_undoes_parents_and_children(postgres_dsn: str, action: str, rows: list[Row]) -> None:
     """C12: the child's before-image has the row that only the parent's tombstone took along."""
-    it = target(postgres_dsn, row(1, 10), row(2, 20), action=f"ON DELETE {action}")
+    it = target(postgres_dsn, row(1, 10), row(2, 20), action=action)
     it.sealed_after_attempts()
     before = shown(it)
-    it.job.act("savepoint", Request(actor="ada", reason="a test says so"), name="before")
-    it.add(gone(id=9, pid=10))
+    it.job.act("savepoint", ORDER, name="before")
+    it.add(*rows)
     it.sealed_after_attempts()
     assert shown(it)[1] != before[1]
 
-    it.job.act("restore", Request(actor="ada", reason="a test says so"), name="before")
+    it.job.act("restore", ORDER, name="before")
 
     assert shown(it) == before
 

@@ -135,13 +135,6 @@ def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
     assert (said or "come before every row of this one") in earlier
 
 
-def test_extend_back_is_refused_for_an_upsert_target(bench: NewBench) -> None:
-    it = bench()
-    it.epoch({"k": "a", "v": 1})
-
-    assert "only rows of mode append and add" in refusal(it.subject, "extend-back", to="earliest")
-
-
 def test_records_are_requeued_into_a_topic_with_keys_only_on_request(postgres_dsn: str) -> None:
     """An old record would follow newer ones of its key, for which extend-back refuses topics as well."""
     ledger, kafka = PostgresLedger(postgres_dsn), FakeKafka()

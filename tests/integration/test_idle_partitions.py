@@ -13,10 +13,10 @@ from psycopg2 import sql
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
 from epochline.coordinator import Plan, PlanOutcome
+from epochline.postgres.ledger.attempt_plan import read_plan
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.connection import transaction
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
 from tests.databases import query

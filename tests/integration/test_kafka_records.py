@@ -70,17 +70,6 @@ def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
             producer.commit_transaction() if committed else producer.abort_transaction()
 
 
-def test_a_range_is_read_whole_and_nothing_beyond_it(topic: Topic) -> None:
-    """INV-3."""
-    send(topic, [b"%d" % number for number in range(30)], key=b"k")
-
-    batches = read(topic, 7, 23)
-
-    assert column("offset", batches) == list(range(7, 23))
-    assert column("value", batches) == [b"%d" % number for number in range(7, 23)]
-    assert set(column("key", batches)) == {b"k"}
-
-
 @pytest.mark.parametrize(
     ("ends", "until"),
     [((True, False), 12), ((False,), 6), ((True, False, True), 12), ((True,), 6)],
@@ -137,7 +126,8 @@ def test_a_caller_that_takes_its_time_with_a_batch_is_no_kafka_that_does_not_ans
     assert found == list(range(20))
 
 
-def test_one_session_reads_many_ranges_and_mixes_none(topic: Topic) -> None:
+def test_one_session_reads_many_ranges_whole_and_mixes_none(topic: Topic) -> None:
+    """INV-3."""
     for partition in (0, 1):
         with closing(KafkaProducer(bootstrap_servers=topic.servers)) as producer:
             for number in range(2_000):
@@ -150,23 +140,22 @@ def test_one_session_reads_many_ranges_and_mixes_none(topic: Topic) -> None:
             assert column("value", found) == [b"%d-%d" % (partition, number) for number in range(start, until)]
 
 
-def test_offsets_that_retention_removed_are_data_loss(topic: Topic) -> None:
-    """F25, INV-9."""
+@pytest.mark.parametrize(
+    ("start", "until", "said"),
+    [
+        pytest.param(5, 20, r"-0\[5, 20\): Kafka no longer has these offsets", id="removed by retention"),
+        pytest.param(15, 25, "the log ends at offset 20", id="the log ends within"),
+        pytest.param(20, 25, "the log ends at offset 20", id="the log ends at its begin"),
+    ],
+)
+def test_a_range_that_kafka_does_not_hold_is_data_loss_and_no_shorter_range(
+    topic: Topic, start: int, until: int, said: str
+) -> None:
+    """F25, F26, INV-9."""
     send(topic, [b"x"] * 20)
     delete_records(topic.servers, topic.name, {0: 10})
 
-    with pytest.raises(RecordsGoneError, match=rf"{topic}-0\[5, 20\): Kafka no longer has these offsets"):
-        read(topic, 5, 20)
-
-
-@pytest.mark.parametrize(("start", "until"), [(5, 25), (20, 25)], ids=["ends within", "begins at the end"])
-def test_a_log_that_ends_before_the_range_is_data_loss_and_no_shorter_range(
-    topic: Topic, start: int, until: int
-) -> None:
-    """F26, INV-9."""
-    send(topic, [b"x"] * 20)
-
-    with pytest.raises(RecordsGoneError, match="the log ends at offset 20"):
+    with pytest.raises(RecordsGoneError, match=said):
         read(topic, start, until, patience=10)
 
 

@@ -18,12 +18,12 @@ from epochline import Bytes
 from epochline.config.kafka import SERVERS, broker_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
-from epochline.failpoints import FailpointError
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED, FailpointError
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_topic, make_control_topic
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.kafka.sending import TransactionalSender, send_plainly
 from tests.armed import armed
 from tests.integration.kafka_topics import (
     admin_of,
@@ -106,62 +106,18 @@ def topic(settings: Settings, topic_name: str) -> Out:
     return made
 
 
-def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(topic: Out) -> None:
-    """P9, P12: after 50 of 100 records a read_committed consumer sees none, then 100."""
-    with armed("topic.record@51:raise"), pytest.raises(FailpointError):
-        topic.sent(100)
-    assert topic.values() == []
-    assert topic.marked() is None
-
-    assert topic.sent(100) == 100
-
-    assert topic.values() == [record.value for record in records(100)]
-    assert topic.marked() == marker(1)
-
-
 @pytest.mark.parametrize("place", ["topic.begin", "topic.record@51", "topic.marker", "topic.commit"])
 def test_a_killed_sender_leaves_no_record_visible(topic: Out, place: str) -> None:
     """P9, P12: the next fence aborts what it left open, and nothing of it comes twice."""
     with topic.process(1, 100, f"{place}:exit") as process:
         assert process.wait(60) == KILLED
     assert topic.values() == []
+    assert topic.marked() is None
 
     topic.sent(100)
 
     assert topic.values() == [record.value for record in records(100)]
-
-
-def test_a_sender_killed_after_its_commit_is_known_by_its_marker(topic: Out) -> None:
-    """K16, INV-5: the commit's answer is lost, and the marker shows that there is nothing left to send."""
-    with topic.process(7, 10, "topic.committed:exit") as process:
-        assert process.wait(60) == KILLED
-
-    with topic.fenced():
-        assert topic.marked() == Marker(generation=1, epoch_id=7, token="of a process")
-    assert len(topic.values()) == 10
-
-
-def test_one_sender_sends_epoch_after_epoch_in_order(topic: Out) -> None:
-    """P12, X20: one epoch, one transaction, and no record of it is left unsent."""
-    with topic.fenced() as sender:
-        for epoch in (1, 2, 3):
-            sender.send(topic.name, records(2_500, epoch), topic.key, marker(epoch).body())
-            assert topic.marked() == marker(epoch)
-
-    assert topic.values() == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
-
-
-def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(topic: Out) -> None:
-    """X3, K17: nothing of it is visible, and the message says which limit to change."""
-    with TransactionalSender(topic.settings, f"tx-{topic.name}", timedelta(seconds=1)) as sender:
-        sender.fence()
-        too_long = pytest.raises(SinkUnavailableError, match=r"longer than its transaction_timeout; 1[01] of the 11")
-        with armed("topic.marker:sleep:1.2"), too_long:
-            sender.send(topic.name, records(10), topic.key, marker(1).body())
-
-    topic.sent(10)
-
-    assert topic.values() == [record.value for record in records(10)]
+    assert topic.marked() == marker(1)
 
 
 def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_overlooked(topic: Out) -> None:
@@ -234,21 +190,20 @@ def test_key_value_headers_and_partition_arrive_as_they_were_given(topic: Out) -
     assert [Outgoing(one.key, one.value, tuple(one.headers), one.partition) for one in found] == given
 
 
-def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(topic: Out) -> None:
-    with pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3") as caught:
-        topic.send([*records(1), Outgoing(None, b"", (), 3)])
-
-    assert not caught.value.retryable
-    assert topic.values() == []
-
-
-def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out) -> None:
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        pytest.param(Outgoing(None, b"", (), 3), "record 10 is for partition 3, but .* has 1", id="no such partition"),
+        pytest.param(Outgoing(None, os.urandom(2_000)), "Raise max.message.bytes", id="too large"),
+    ],
+)
+def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out, record: Outgoing, said: str) -> None:
     """X20: no transaction is committed without the answer for each of its records."""
     narrow = Out(topic.settings, f"{topic.name}-narrow")
     make_topic(topic.settings, narrow.name, 1, **{"max.message.bytes": "1000"})
 
-    with pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
-        narrow.send([*records(10), Outgoing(key=None, value=os.urandom(2_000))])
+    with pytest.raises(SinkError, match=said) as caught:
+        narrow.send([*records(10), record])
 
     assert not caught.value.retryable
     assert narrow.values() == []

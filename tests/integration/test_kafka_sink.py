@@ -1,6 +1,5 @@
 """A topic as a sink: what a read_committed consumer sees of it, whatever is killed, lost or done twice (P9 to P13)."""
 
-import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -13,8 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
-from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
-from epochline.local.stack import Stack
+from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkError, SinkUnavailableError
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import outbox
@@ -22,7 +20,6 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
 from tests.armed import armed
-from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of, delete_topic
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
@@ -101,33 +98,6 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(n
     assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
 
 
-def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: SinksPipeline) -> None:
-    commit(world, "a", "b", "c")
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop").until_stopped()
-
-    world.it.publish()
-    zombie.send_signal(signal.SIGCONT)
-    _, said = zombie.communicate(timeout=60)
-
-    assert zombie.returncode == 0, said
-    assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
-
-
-def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: SinksPipeline, stack: Stack) -> None:
-    admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
-    commit(world, "a")
-    copy_database(admin, name, f"{name}_backup")
-    world.it.publish()
-    commit(world, "b")
-    world.it.publish()
-    copy_database(admin, f"{name}_backup", name)
-
-    with pytest.raises(SinkAheadError, match="went back in time"):
-        world.it.publish()
-
-    assert values(world.seen()) == ["a", "b"]
-
-
 def test_a_control_topic_that_lost_its_markers_stops(world: SinksPipeline) -> None:
     commit(world, "a")
     world.it.publish()
@@ -201,7 +171,7 @@ def test_the_measured_rate_is_that_of_sending_alone(world: SinksPipeline) -> Non
 
 
 def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(new: NewWorld) -> None:
-    """K17: the declaration of now says how long a transaction may take, also for what is committed already."""
+    """X3, K17: the declaration of now says how long a transaction may take, also for what is committed already."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
     commit(world, "a", "b")
     with (

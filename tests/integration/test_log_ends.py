@@ -1,5 +1,6 @@
 """Where logs ended when Kafka was last asked and how long it keeps them, as the ledger keeps it for people (issue 19)."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from epochline.cli import database
 from epochline.operations import refresh_log_ends
 from epochline.protocol.planning import Retention
 from epochline.protocol.standing import standing_of_pipeline
-from tests.contract.worlds import orders, postgres_world
+from tests.contract.worlds import World, orders, postgres_world
 from tests.databases import query
 
 ENDS = "SELECT partition, log_start, last_stable FROM epochline.log_ends WHERE pipeline = 'orders' ORDER BY partition"
@@ -51,14 +52,20 @@ def word(dsn: str) -> str:
     return standing_of_pipeline(row).word
 
 
+def retaining(dsn: str, policy: str = "delete", milliseconds: int = 3_600_000) -> tuple[World, Callable[[], None]]:
+    """A world whose topic is kept so long, and what asks its Kafka again."""
+    world = postgres_world(dsn)
+    world.kafka.retention["orders"] = Retention(cleanup_policy=policy, milliseconds=milliseconds, bytes=-1)
+    return world, lambda: refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+
+
 def test_the_time_to_loss_counts_from_the_last_moment_at_which_everything_was_read(postgres_dsn: str) -> None:
     """Issue 19: no record that is unread now was written before; so the least time to loss needs no record read."""
-    world = postgres_world(postgres_dsn)
-    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=3_600_000, bytes=-1)
+    world, refresh = retaining(postgres_dsn)
     world.to_committed()
 
     def refreshed() -> list[Any]:
-        refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+        refresh()
         return query(
             postgres_dsn,
             "SELECT unread_since - %s::timestamptz, round(seconds_to_loss / 60) FROM epochline.log_ends ORDER BY partition",
@@ -77,55 +84,37 @@ def test_the_time_to_loss_counts_from_the_last_moment_at_which_everything_was_re
 
 
 def test_the_newest_committed_record_moves_the_time_to_loss_while_a_backlog_is_read(postgres_dsn: str) -> None:
-    world = postgres_world(postgres_dsn)
-    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=3_600_000, bytes=-1)
+    world, refresh = retaining(postgres_dsn)
     world.to_committed("run-1", record_limit=4)
     query(postgres_dsn, "UPDATE epochline.planned_range SET newest_timestamp = now() - interval '50 min'")
 
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    refresh()
 
     assert query(postgres_dsn, "SELECT round(seconds_to_loss / 60) FROM epochline.log_ends") == [(10,), (10,)]
 
 
 @pytest.mark.parametrize(("policy", "milliseconds"), [("compact", 3_600_000), ("delete", -1)])
 def test_a_log_that_loses_nothing_by_age_has_no_time_to_loss(postgres_dsn: str, policy: str, milliseconds: int) -> None:
-    world = postgres_world(postgres_dsn)
-    world.kafka.retention["orders"] = Retention(cleanup_policy=policy, milliseconds=milliseconds, bytes=-1)
+    world, refresh = retaining(postgres_dsn, policy, milliseconds)
     world.to_committed("run-1", record_limit=4)
     query(postgres_dsn, "UPDATE epochline.planned_range SET newest_timestamp = now()")
 
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    refresh()
 
-    assert (
-        query(
-            postgres_dsn,
-            "SELECT unread_since IS NULL, seconds_to_loss, cleanup_policy, retention_ms FROM epochline.log_ends",
-        )
-        == [(False, None, policy, milliseconds)] * 2
-    )
+    kept = "SELECT unread_since IS NULL, seconds_to_loss, cleanup_policy, retention_ms FROM epochline.log_ends"
+    assert query(postgres_dsn, kept) == [(False, None, policy, milliseconds)] * 2
 
 
 def test_a_plan_asks_nothing_of_the_retention_and_keeps_what_is_known(postgres_dsn: str) -> None:
-    world = postgres_world(postgres_dsn)
-    world.kafka.retention["orders"] = Retention(cleanup_policy="delete", milliseconds=60_000, bytes=-1)
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    world, refresh = retaining(postgres_dsn, milliseconds=60_000)
+    refresh()
     assert query(postgres_dsn, "SELECT FROM epochline.log_ends") == [], "the pipeline has never planned"
     world.to_committed("run-1", record_limit=4)
-    refresh_log_ends(world.ledger, world.kafka, [world.pipeline], "epochline_kafka")
+    refresh()
 
     world.to_committed("run-2", record_limit=4)
 
     assert query(postgres_dsn, "SELECT retention_ms FROM epochline.log_ends") == [(60_000,), (60_000,)]
-
-
-def test_each_range_keeps_where_its_log_ended_at_the_plan(postgres_dsn: str) -> None:
-    world = postgres_world(postgres_dsn)
-    world.to_committed("run-1", record_limit=4)
-    world.kafka.produce("orders", 1, 3)
-    world.to_committed("run-2")
-
-    left = "SELECT epoch_id, sum(last_stable - until_offset)::integer FROM epochline.offsets GROUP BY 1 ORDER BY 1"
-    assert query(postgres_dsn, left) == [(1, 11), (2, 0)]
 
 
 def test_a_head_is_the_end_of_its_chain_however_many_epochs_made_it(postgres_dsn: str) -> None:

@@ -8,7 +8,6 @@ import gc
 import itertools
 import pickle
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -308,40 +307,28 @@ def test_no_more_look_ups_are_in_flight_than_declared(store: Redis, kind: Kind) 
     assert max(found) == 3
 
 
+@each_kind
 @pytest.mark.parametrize(("ordered", "given"), [(True, None), (False, "no city")], ids=["ordered", "unordered"])
-def test_a_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, ordered: bool, given: str | None) -> None:
+def test_a_look_up_that_never_ends_is_settled_at_its_deadline(
+    store: Redis, kind: Kind, ordered: bool, given: str | None
+) -> None:
     """E9b, X17: the handler is called once, eight rows have their city, the round ends although the thread does not.
 
     What the handler gives stands for the value, so that a row that times out can be completed.
     """
     late: list[str] = []
 
-    def handle(key: str) -> str | None:
-        late.append(key)
-        return given
-
-    with hanging("5") as fetch:
-        asking = in_threads(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
-        found = {one.key: one for one in asking.each(IDS)}
-
-    assert late == ["5"]
-    assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, given)
-    assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
-
-
-@pytest.mark.parametrize("given", [None, "no city"])
-def test_an_asynchronous_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, given: str | None) -> None:
-    """E9b: the same; and the server no longer waits for the ninth."""
-    late: list[str] = []
-
-    async def fetch(client: Client, key: str) -> Any:
+    async def waits(client: Client, key: str) -> Any:
         return await (waiting_city if key == "5" else city)(client, key)
 
     def handle(key: str) -> str | None:
         late.append(key)
         return given
 
-    found = {one.key: one for one in in_one_thread(store, fetch, timeout=SHORT, on_timeout=handle).each(IDS)}
+    with hanging("5") as hangs:
+        fetch = hangs if kind is in_threads else waits
+        asking = kind(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
+        found = {one.key: one for one in asking.each(IDS)}
 
     assert late == ["5"]
     assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, given)
@@ -408,23 +395,10 @@ def test_the_pool_opens_no_more_connections_than_it_may_and_uses_the_last_one_fi
     assert len(set(one_by_one)) == 1
 
 
-def test_connections_are_taken_last_in_first_out(postgres: Postgres) -> None:
-    """E9: the document's pool is LIFO."""
-    pool = pool_of(postgres, PoolLimits())
-    first, second, third = (pool.take(far())[0] for _ in range(3))
-
-    for one in (second, first, third):
-        pool.give(one)
-
-    assert [pool.take(far()) for _ in range(3)] == [(third, True), (first, True), (second, True)]
-    for one in (first, second, third):
-        pool.drop(one)
-
-
 def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
     """E9: more idle ones than may be, idle ones of half an hour, and all at the end."""
     clock = [0.0]
-    pool = pool_of(postgres, PoolLimits(max_idle=2), now=lambda: clock[0])
+    pool = Pool(postgres.connect, Session.close, PoolLimits(max_idle=2), now=lambda: clock[0])
     taken = [pool.take(1)[0] for _ in range(3)]
 
     assert [pool.give(one) for one in taken] == [True, True, False]
@@ -442,20 +416,10 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
     wait_until(lambda: not postgres.sessions)
 
 
-def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
+@each_kind
+def test_the_connection_is_closed_when_the_lookup_is_let_go(store: Redis, kind: Kind) -> None:
     """X17: every task brings new functions; the connections of earlier ones are closed and do not add up."""
-    asking = in_postgres(postgres, postgres.city)
-    assert [one.value for one in asking.each(["1"])] == ["beijing"]
-    assert len(postgres.sessions) == 1
-
-    del asking
-
-    wait_until(lambda: not postgres.sessions)
-
-
-def test_the_client_is_closed_when_an_asynchronous_lookup_is_let_go(store: Redis) -> None:
-    """X17: every task brings new functions; the connections of earlier ones do not add up."""
-    asking = in_one_thread(store)
+    asking = kind(store)
     assert [one.value for one in asking.each(["1"])] == ["beijing"]
     assert store.clients == 1
 
@@ -576,16 +540,6 @@ def test_what_waits_at_the_server_is_given_up_by_who_stops_listening(store: Redi
     store.wait_until_in_flight(0)
 
 
-@each_kind
-def test_a_slow_row_holds_no_other_of_its_batch_up(store: Redis, kind: Kind) -> None:
-    """E9b: two at once; the first row is answered when all others have been, although order is declared."""
-    asking = kind(store, city_after_all_others, concurrency=2)
-
-    found = over_batches(asking, key="id", column="city", kind=pa.string())(batch_of(IDS))
-
-    assert found.column("city").to_pylist() == CITIES
-
-
 @each_order
 @each_kind
 def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(
@@ -630,26 +584,19 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
     assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
 
 
-@pytest.mark.parametrize(("option", "value"), [("concurrency", 0), ("timeout", timedelta(0))])
-@each_kind
-def test_a_lookup_that_could_never_answer_is_refused(kind: Kind, option: str, value: Any) -> None:
-    name = "AsyncLookup" if kind is in_one_thread else "Lookup"
-    with pytest.raises(DeclarationError, match=rf"\b{name}\.{option}"):
-        kind(Redis("nowhere"), **{option: value})
-
-
-@pytest.mark.parametrize(("option", "value"), [("max_total", 0), ("max_idle", -1), ("max_wait", timedelta(0))])
-def test_a_pool_that_could_never_serve_is_refused(option: str, value: Any) -> None:
-    with pytest.raises(DeclarationError, match=f"PoolLimits.{option}"):
-        PoolLimits(**{option: value})
-
-
-def far() -> float:
-    return time.monotonic() + PATIENCE
-
-
-def pool_of(postgres: Postgres, limits: PoolLimits, **options: Any) -> Pool[Session]:
-    return Pool(postgres.connect, Session.close, limits, **options)
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("Lookup.concurrency", 0), ("AsyncLookup.concurrency", 0), ("Lookup.timeout", timedelta(0)),
+        ("AsyncLookup.timeout", timedelta(0)), ("PoolLimits.max_total", 0), ("PoolLimits.max_idle", -1),
+        ("PoolLimits.max_wait", timedelta(0)),
+    ],
+)  # fmt: skip
+def test_what_could_never_answer_is_refused(option: str, value: Any) -> None:
+    made, _, name = option.partition(".")
+    makes = {"Lookup": in_threads, "AsyncLookup": in_one_thread, "PoolLimits": lambda _, **given: PoolLimits(**given)}
+    with pytest.raises(DeclarationError, match=rf"\b{made}\.{name}"):
+        makes[made](Redis("nowhere"), **{name: value})
 
 
 def batch_of(ids: list[str]) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pytest
 
 from bench.pages import fill
 from epochline.airflow.outcome import EpochOutcome
-from epochline.airflow.pages.flow import rates, time_to_loss
+from epochline.airflow.pages.charts import rates, time_to_loss
 from epochline.airflow.pages.views import HistoryFilter, as_json, epoch_view, pipeline_view, pipelines_view
 from epochline.airflow.reading import Snapshot, Table, snapshot
 from epochline.declare.names import QUARANTINE

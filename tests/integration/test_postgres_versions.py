@@ -16,8 +16,7 @@ import pytest
 
 from epochline import PostgresTable
 from epochline.errors import LedgerError
-from epochline.local.demote import server_account
-from epochline.local.postgres import binaries
+from epochline.local.postgres import binaries, server_account
 from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
 from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
 from tests.databases import as_admin, query, sqlalchemy_url

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from epochline.cli import app
-from epochline.cli.examples import _Run
+from epochline.cli.program_run import ProgramRun
 from epochline.config.discovery import find
 from epochline.local.stack import Stack
 from epochline_examples.programs import PROGRAMS
@@ -68,9 +68,9 @@ def test_no_column_of_the_sql_examples_needs_quotes(name: str, postgres_dsn: str
 
 
 def test_a_program_whose_result_is_another_says_so(home: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _Run(PROGRAMS[SHORTEST])._prepare()
+    ProgramRun(PROGRAMS[SHORTEST])._prepare()
 
-    assert not _Run(PROGRAMS[SHORTEST].model_copy(update={"files": ("nowhere.zip",)}))._verdict()
+    assert not ProgramRun(PROGRAMS[SHORTEST].model_copy(update={"files": ("nowhere.zip",)}))._verdict()
 
     said = capsys.readouterr().out
     assert "WRONG" in said

@@ -13,8 +13,8 @@ from epochline.local.stack import Stack
 from epochline.operations.accept import AcceptState
 from epochline.operations.action import Request, Subject
 from epochline.operations.savepoint import MakeSavepoint, Restore
+from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.connection import transaction
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
 from tests.driver import epoch_of

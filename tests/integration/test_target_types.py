@@ -23,8 +23,8 @@ from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
 from tests.databases import as_connection, query
 from tests.in_memory.kafka import FakeKafka
+from tests.integration.auditing import Findings
 from tests.integration.bench import IN_PUBLIC, Row
-from tests.integration.findings import Findings
 from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser
 from tests.integration.type_values import BAD, COLUMNS, GOOD, LINEAGE, RECORD, TYPES

@@ -13,9 +13,9 @@ from epochline.cli.connections import in_environment
 from epochline.declare.columns import SUPPORTED, parse_type
 from epochline.declare.text_settings import TEXT_SETTINGS
 from epochline.errors import ConfigurationError, SealRefusedError
+from epochline.postgres.ledger.job_session import transaction
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
-from epochline.spark.connection import transaction
 from tests.crash.reliability import Recovery
 from tests.databases import as_connection, query
 from tests.in_memory.kafka import FakeKafka

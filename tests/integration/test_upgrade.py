@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from alembic import command
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -39,7 +38,7 @@ def old(postgres_dsn: str) -> str:
     """The libpq URL of a database of release 0.1.0 with an aborted, a committed and a sealed epoch."""
     query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE; CREATE SCHEMA epochline")
     with create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool).begin() as connection:
-        command.upgrade(migrate._config(connection), TABLES)
+        migrate.run_migrations(connection, TABLES)
     query(postgres_dsn, RELEASED)
     return postgres_dsn
 

@@ -8,7 +8,8 @@ import pytest
 from kafka import KafkaProducer
 
 from epochline.config.kafka import broker_settings
-from epochline.kafka.sending import Outgoing, send_plainly
+from epochline.kafka.outgoing import Outgoing
+from epochline.kafka.sending import send_plainly
 from epochline.kafka.topic_comparison import Isolation, TopicReader
 from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided

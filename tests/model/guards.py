@@ -241,7 +241,7 @@ TOPIC_MUTANTS = (
         name="a marker that the ledger does not know is accepted",
         where="epochline.coordinator.evidence:unknown_to", world="one run that publishes, and a ledger set back",
         breaks="INV-5",
-        old="        if not known:\n", new="        if False:\n",
+        old="if not knows(accepted.shown)]", new="if False]",
         second=Mutant(
             name="also by its publisher",
             where="epochline.sinks.topic:TopicSink._known_marker",

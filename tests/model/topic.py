@@ -126,7 +126,7 @@ class _Reads:
 def topic_sink(session: Session, pipeline: Pipeline, name: str) -> Sink:
     """The product's sink of a declaration, on the model's servers."""
     (box,) = (one for one in pipeline.outboxes if one.topic.name == name)
-    return TopicSink(pipeline.name, box, lambda: _Settings(session), _Reads(session))
+    return TopicSink(pipeline.name, box, lambda: _Settings(session), _Reads(session).connection)
 
 
 class _Producer:

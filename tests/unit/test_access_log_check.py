@@ -1,5 +1,7 @@
 """The independent reading of a line, and the comparison, fed by hand."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -264,3 +266,9 @@ def test_what_prevents_the_comparison_is_said_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_comparison_reads_no_module_of_epochline() -> None:
+    code = "import sys, epochline_examples.access_log.check; print('epochline' in sys.modules)"
+
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"

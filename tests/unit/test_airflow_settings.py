@@ -13,12 +13,11 @@ def test_a_user_whom_somebody_added_keeps_the_password_when_airflow_starts_again
     stack.home.create()
     credentials.ensure(stack.home)
     stack.airflow.folder.mkdir()
-    settings = stack.airflow._settings
-    settings.write_password_file()
-    passwords = json.loads(settings.password_file.read_text())
-    settings.password_file.write_text(json.dumps({**passwords, "eve": "a password", "admin": "an old one"}))
+    stack.airflow.write_password_file()
+    passwords = json.loads(stack.airflow.password_file.read_text())
+    stack.airflow.password_file.write_text(json.dumps({**passwords, "eve": "a password", "admin": "an old one"}))
 
-    settings.write_password_file()
+    stack.airflow.write_password_file()
 
-    assert json.loads(settings.password_file.read_text()) == {**passwords, "eve": "a password"}
-    assert settings.password_file.stat().st_mode & 0o077 == 0
+    assert json.loads(stack.airflow.password_file.read_text()) == {**passwords, "eve": "a password"}
+    assert stack.airflow.password_file.stat().st_mode & 0o077 == 0

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from epochline import Pipeline
-from epochline.cli import migrate
+from epochline.cli import declarations
 from epochline.config import discovery
-from epochline.errors import DeclarationError
+from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
 from tests.commands import caller
 from tests.declaring import declare
@@ -40,17 +40,9 @@ def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path,
         discovery.find("a_broken", tmp_path)
 
 
-def test_a_name_that_is_declared_twice_is_no_pipeline(tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(GOOD.format(name="same", topic="t"))
-    (tmp_path / "two.py").write_text(GOOD.format(name="same", topic="other"))
-
-    with pytest.raises(DeclarationError, match=r"two.py: pipeline 'same' is declared twice"):
-        discovery.find("same", tmp_path)
-
-
-def made(found: Mapping[str, Pipeline]) -> migrate.CreatedTargets:
+def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
     """What a server without tables answers."""
-    return migrate.CreatedTargets(made={name: [name] for name in found}, refused={})
+    return {name: [name] for name in found}, {}
 
 
 def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(
@@ -60,10 +52,10 @@ def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_othe
     declare(tmp_path, "two", "rows")
     declare(tmp_path, "good", "good")
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
@@ -105,10 +97,10 @@ def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
     (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
     (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    monkeypatch.setattr(migrate, "create_targets", made)
+    monkeypatch.setattr(declarations, "create_targets", made)
     said: list[str] = []
 
-    migrate.create_declared(said.append)
+    declarations.create_declared(said.append)
 
     assert said == ["good: made good"]
     assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err

@@ -203,7 +203,7 @@ def test_tasks_reach_the_server_of_spark_on_one_loopback_address_with_a_token_th
 
 
 def test_the_server_of_spark_has_the_settings_of_the_embedded_one() -> None:
-    assert spark._SETTINGS.items() <= server_settings().items()
+    assert spark.SETTINGS.items() <= server_settings().items()
     assert spark.POOLS == INCLUDE / "docker" / "spark-pools.xml"
 
 

@@ -16,8 +16,7 @@ from epochline.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from epochline.protocol.balances import PartitionCounts, unbalanced
-from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.counter import Counter
 from epochline.sources.reading import SourceReading, open_source
@@ -141,24 +140,6 @@ def test_the_error_of_a_source_says_whether_a_retry_helps() -> None:
     assert not raised.value.retryable
     with pytest.raises(SourceError, match="cannot be opened: TypeError"):
         open_source(spec(colour="blue"))
-
-
-def test_the_seal_refuses_another_number_of_records_than_the_source_counts() -> None:
-    """INV-9, of sparse positions."""
-    tp = TopicPartition(topic="numbers", partition=0, topic_id="x")
-    planned = [PlannedRange(tp=tp, range=OffsetRange(start=0, until=10))]
-    got = PartitionCounts(
-        received=3, passed=3, skipped=0, quarantined=0, first_offset=1, last_offset=9, digest=1
-    )  # fmt: skip
-    sparse = frozenset({"numbers"})
-
-    assert unbalanced(planned, {("numbers", 0): got}, invisible_allowed=sparse, counted={("numbers", 0): 3}) == []
-    for counted in (2, 4):
-        (problem,) = unbalanced(
-            planned, {("numbers", 0): got}, invisible_allowed=sparse, counted={("numbers", 0): counted}
-        )
-        assert f"the source counts {counted} records, and 3 were read" in problem
-    assert unbalanced(planned, {}, invisible_allowed=sparse, counted={("numbers", 0): 1})
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 2), (3, 2)])

@@ -6,39 +6,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.kafka.feed_lines import FeedRecord, json_record, plain_record
-
-NEWEST_MS = 2**63 - 1
+from epochline.kafka.outgoing import Outgoing, json_record, plain_record
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b" a\r", b"\xff\x00"])
 def test_a_plain_line_is_a_value_byte_for_byte(line: bytes) -> None:
-    assert plain_record(line + b"\n") == plain_record(line) == FeedRecord(key=None, value=line)
+    assert plain_record(line + b"\n") == plain_record(line) == Outgoing(key=None, value=line)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (b'{"value": "a"}\n', FeedRecord(None, b"a")),
-        (b' { "value" : "" , "key" : "" } \r\n', FeedRecord(b"", b"")),
-        (b'{"key": "k", "value": null}', FeedRecord(b"k", None)),
-        (b'{"key": null, "value": "\xc3\xa4\\u00e4"}', FeedRecord(None, "ää".encode())),
+        (b'{"value": "a"}\n', Outgoing(None, b"a")),
+        (b' { "value" : "" , "key" : "" } \r\n', Outgoing(b"", b"")),
+        (b'{"key": "k", "value": null}', Outgoing(b"k", None)),
+        (b'{"key": null, "value": "\xc3\xa4\\u00e4"}', Outgoing(None, "ää".encode())),
         (b'{"value": {"n": 12.50, "big": 12345678901234567890123, "e": 1e2}}',
-         FeedRecord(None, b'{"n": 12.50, "big": 12345678901234567890123, "e": 1e2}')),
-        (b'{"value": [1,  true]}', FeedRecord(None, b"[1,  true]")),
-        (b'{"value": 1.10}', FeedRecord(None, b"1.10")),
-        (b'{"value": false}', FeedRecord(None, b"false")),
-        (b'{"key_base64": "/w==", "value_base64": "AAE="}', FeedRecord(b"\xff", b"\x00\x01")),
-        (b'{"key_base64": null, "value_base64": null}', FeedRecord(None, None)),
-        (b'{"value": 1, "headers": {"a": "x", "b": null}}', FeedRecord(None, b"1", (("a", b"x"), ("b", None)))),
-        (b'{"value": 1, "headers": [["a", "x"], ["a", null]]}', FeedRecord(None, b"1", (("a", b"x"), ("a", None)))),
-        (b'{"value": 1, "headers": null, "partition": null, "timestamp": null}', FeedRecord(None, b"1")),
-        (b'{"value": 1, "partition": 0}', FeedRecord(None, b"1", partition=0)),
-        (b'{"value": 1, "timestamp": 1772362800001}', FeedRecord(None, b"1", timestamp_ms=1772362800001)),
-        (b'{"value": 1, "timestamp": "2026-03-01T11:00:00.001Z"}', FeedRecord(None, b"1", timestamp_ms=1772362800001)),
+         Outgoing(None, b'{"n": 12.50, "big": 12345678901234567890123, "e": 1e2}')),
+        (b'{"value": [1,  true]}', Outgoing(None, b"[1,  true]")),
+        (b'{"value": 1.10}', Outgoing(None, b"1.10")),
+        (b'{"value": false}', Outgoing(None, b"false")),
+        (b'{"key_base64": "/w==", "value_base64": "AAE="}', Outgoing(b"\xff", b"\x00\x01")),
+        (b'{"key_base64": null, "value_base64": null}', Outgoing(None, None)),
+        (b'{"value": 1, "headers": {"a": "x", "b": null}}', Outgoing(None, b"1", (("a", b"x"), ("b", None)))),
+        (b'{"value": 1, "headers": [["a", "x"], ["a", null]]}', Outgoing(None, b"1", (("a", b"x"), ("a", None)))),
+        (b'{"value": 1, "headers": null, "partition": null, "timestamp": null}', Outgoing(None, b"1")),
+        (b'{"value": 1, "partition": 0}', Outgoing(None, b"1", partition=0)),
+        (b'{"value": 1, "timestamp": 1772362800001}', Outgoing(None, b"1", timestamp_ms=1772362800001)),
+        (b'{"value": 1, "timestamp": "2026-03-01T11:00:00.001Z"}', Outgoing(None, b"1", timestamp_ms=1772362800001)),
     ],
 )  # fmt: skip
-def test_a_json_line_says_what_the_record_is(line: bytes, expected: FeedRecord) -> None:
+def test_a_json_line_says_what_the_record_is(line: bytes, expected: Outgoing) -> None:
     assert json_record(line) == expected
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from epochline.errors import SourceAuthenticationError
-from epochline.kafka import client_log
-from epochline.kafka.client_log import RepeatsOnceAMinute, detect_refusals, shorten_log
+from epochline.kafka import admin
+from epochline.kafka.admin import RepeatsOnceAMinute, detect_refusals, shorten_log
 from tests.kafka_log import Said, log_of_kafka
 
 
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(client_log, "time", clock)
+    monkeypatch.setattr(admin, "time", clock)
     return clock
 
 

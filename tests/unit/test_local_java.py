@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from epochline.errors import StackError
-from epochline.local.java import find_java
+from epochline.local.jars import find_java
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:

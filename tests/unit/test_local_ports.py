@@ -1,7 +1,6 @@
 """Ports: defaults where free, others where not, kept, and never taken from a running part."""
 
 import socket
-import stat
 from collections.abc import Iterator
 
 import pytest
@@ -35,14 +34,6 @@ def test_a_taken_default_is_replaced_by_a_free_port(home: Home, listener: int, m
     assert chosen["postgres"] != listener
     assert is_free(chosen["postgres"])
     assert len(set(chosen.values())) == len(DEFAULTS)
-
-
-def test_chosen_ports_are_kept_in_a_private_file(home: Home) -> None:
-    first = Ports(home).settle(set())
-
-    assert Ports(home).settle(set()) == first
-    assert Ports(home).get("kafka") == first["kafka"]
-    assert stat.S_IMODE(home.ports.stat().st_mode) == 0o600
 
 
 def test_a_lost_port_is_replaced_unless_its_server_runs_or_airflow_relies_on_it(home: Home) -> None:

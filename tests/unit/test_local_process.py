@@ -82,19 +82,6 @@ def test_a_killed_server_is_called_crashed_and_what_it_left_is_ended_at_the_next
     wait_until(lambda: not psutil.pid_exists(child) or identity(child) is None)
 
 
-def test_two_homes_do_not_end_each_others_servers(tmp_path: Path, daemon: Daemon) -> None:
-    other_home = Home(tmp_path / "other")
-    other_home.create()
-    other = Daemon(other_home, "thing", stop_signals=((signal.SIGKILL, 5),))
-    start(other)
-    start(daemon)
-
-    daemon.stop()
-
-    assert other.pid is not None
-    other.stop()
-
-
 def test_a_server_that_ends_while_starting_is_reported_with_its_last_words(daemon: Daemon) -> None:
     start(daemon, "sh", "-c", "echo no licence; exit 1")
 

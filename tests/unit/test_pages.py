@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from epochline.airflow.pages import charts
-from epochline.airflow.pages.flow import rates, time_to_loss
+from epochline.airflow.pages.charts import rates, time_to_loss
 from epochline.airflow.pages.rendering import ago, duration, number, size
 
 NOW = datetime.now(UTC)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.migrate import migrate
+from epochline.cli.declarations import migrate
 from epochline.config import discovery
-from epochline.config.shared_tables import find_alone, refuse_newer_file, shared_tables
+from epochline.config.shared_tables import refuse_newer_file, shared_tables
 from epochline.errors import DeclarationError
 from tests.declaring import DAG, declare
 
@@ -29,13 +29,6 @@ def test_a_table_of_two_pipelines_is_reported_with_both_files(folder: Path) -> N
     assert "'one' and 'two'" in str(error)
 
 
-def test_tables_of_two_names_are_no_error(folder: Path) -> None:
-    declare(folder, "one", "rows")
-    declare(folder, "two", "other.rows")
-
-    assert shared_tables(discovery.look()) == []
-
-
 def test_the_pipelines_of_this_project_share_no_table() -> None:
     assert shared_tables(discovery.look()) == []
 
@@ -48,28 +41,6 @@ def test_the_examples_share_no_table_with_each_other_or_with_this_project() -> N
         pipelines={**own.pipelines, **examples.pipelines}, broken=(), places={**own.places, **examples.places}
     )
     assert shared_tables(everything) == []
-
-
-def test_a_pipeline_that_shares_its_table_is_not_planned(folder: Path) -> None:
-    declare(folder, "one", "rows")
-    declare(folder, "two", "rows")
-    declare(folder, "three", "other")
-
-    for name in ("one", "two"):
-        with pytest.raises(DeclarationError, match="'one' and 'two' both name the table rows"):
-            find_alone(name)
-    assert find_alone("three").name == "three"
-
-
-def test_airflow_refuses_the_newer_file_and_goes_on_with_the_older_one(folder: Path) -> None:
-    declare(folder, "z_old", "rows")
-    declare(folder, "a_new", "public.rows")
-    os.utime(folder / "z_old.py", (1, 1))
-    old, new = discovery.find("z_old"), discovery.find("a_new")
-
-    refuse_newer_file(old, folder / "z_old.py", folder)
-    with pytest.raises(DeclarationError, match=r"both name the table.*z_old\.py:3"):
-        refuse_newer_file(new, folder / "a_new.py", folder)
 
 
 @pytest.mark.parametrize(

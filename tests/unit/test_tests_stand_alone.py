@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 
 
@@ -17,20 +15,6 @@ def imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for one in node.names:
                 yield from one.name.split(".")
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import tests.unit.test_x",
-        "from tests.unit.test_x import f",
-        "from tests.unit import test_x",
-        "from . import test_x",
-        "def f():\n    from tests.unit.test_x import g",
-    ],
-)
-def test_an_import_is_found_however_it_is_written(statement: str) -> None:
-    assert "test_x" in imported(statement)
 
 
 def test_no_module_imports_from_a_test_module() -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 import epochline
 from epochline import errors
 from epochline.cli.commands import COMMANDS, load
-from epochline.cli.failures import told
+from epochline.cli.printing import told
 from epochline.errors import (
     PipelinePausedError,
     PipelineStandsError,
@@ -158,7 +158,7 @@ def in_braces(node: ast.expr) -> str:
 
 def of_standings() -> Iterator[tuple[str, str]]:
     """The commands of states of pipelines and epochs, and of faults; those of errors are in the ledger."""
-    for path in (LIBRARY / "protocol" / "standing.py", LIBRARY / "cli" / "faults.py"):
+    for path in (LIBRARY / "protocol" / "standing.py", LIBRARY / "cli" / "standing.py"):
         module = ast.parse(path.read_text())
         for node in ast.walk(module):
             values: list[ast.expr] = []
@@ -168,7 +168,7 @@ def of_standings() -> Iterator[tuple[str, str]]:
                 case ast.Dict(keys=keys, values=found):
                     pairs = zip(keys, found, strict=True)
                     values = [one for key, one in pairs if isinstance(key, ast.Constant) and key.value == "command"]
-                case ast.Call(func=ast.Name(id="going_on"), args=[_, value]):
+                case ast.Call(func=ast.Name(id="PipelineStandsError"), args=[_, value]):
                     values = [value]
             for value in values:
                 parts = value.values if isinstance(value, ast.BoolOp) else [value]

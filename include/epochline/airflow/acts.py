@@ -75,11 +75,7 @@ class Act:
         return required <= set(given) and bool(given or not self.fields)
 
     def parse(self, given: Mapping[str, str]) -> Given:
-        """The parameters of a filled-in form. Empty inputs are left out. A checkbox alone chooses nothing.
-
-        Raises:
-            ActionRefusedError: a parameter is wrong; the message does not repeat its value.
-        """
+        """The parameters of a filled-in form, refused as by `Action.parse`. A checkbox alone chooses nothing."""
         names = {one.name for one in self.fields} | set(self.implied)
         some = {name: value for name, value in given.items() if name in names and value != ""}
         if not any(one.name in some for one in self.fields if one.kind != "checkbox"):

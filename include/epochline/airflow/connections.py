@@ -1,10 +1,16 @@
-"""What the use cases need, made from Airflow's connections and context: a ledger, a Kafka, a run, an interval."""
+"""What the use cases need, made from Airflow's connections and context: a ledger, a Kafka, a run, an action.
+
+Every task of a pipeline imports this module. Airflow's operator that starts DAG runs imports Airflow's database models,
+which takes half a second, so this module must not import that operator.
+"""
+
+from __future__ import annotations
 
 import logging
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import (
@@ -15,14 +21,24 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
+from epochline.adapters import Adapters
 from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochlineError, one_line
+from epochline.errors import ActionRefusedError, ConfigurationError, EpochlineError, one_line
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.failures import RecordedError
-from epochline.sinks.adapters import Adapters
+
+if TYPE_CHECKING:
+    from epochline.coordinator import Plan
+    from epochline.operations import Subject
 
 log = logging.getLogger(__name__)
+
+ACTION = "action"
+"""Key of a run's conf that names the operator's action whose epoch the run is."""
+
+SAID = "said"
+"""Key of the XCom in which the task of an action leaves what it said, for the page that started the run."""
 
 
 @contextmanager
@@ -55,11 +71,7 @@ def run_of(context: Mapping[str, Any]) -> Run:
 
 
 def interval_of(context: Mapping[str, Any]) -> Interval | None:
-    """The data interval of a backfill run; None for any other run, whose dates decide nothing (INV-8).
-
-    Raises:
-        ConfigurationError: the run has no interval, because the DAG's timetable makes none.
-    """
+    """The data interval of a backfill run; None for any other run, whose dates decide nothing (INV-8)."""
     dag_run = context["dag_run"]
     if dag_run.run_type != "backfill":
         return None
@@ -122,3 +134,41 @@ def writers_of(pipeline: Pipeline) -> int | None:
         cores = held.extra_dejson.get("cores")
         return None if cores is None else int(cores)
     return spark_writers(pipeline.spark_conf, held.host or "")
+
+
+def dag_of_action(name: str) -> str:
+    """The id of the DAG that carries out an action."""
+    return f"epochline_{name.replace('-', '_')}"
+
+
+def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
+    """The plan of a run whose conf names an action; None for every other run. A wrong conf is refused."""
+    named = (context["dag_run"].conf or {}).get(ACTION)
+    if named is None:
+        return None
+    from epochline.operations import ACTIONS, EpochAction, Request
+
+    action = ACTIONS.get(str(named.get("name"))) if isinstance(named, Mapping) else None
+    if not isinstance(action, EpochAction):
+        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
+    request = Request(actor=actor_of(context, named.get("actor")), reason=str(named.get("reason") or ""))
+    parameters = action.parse(named.get("parameters") or {})
+    return action.plan(subject_of(pipeline), parameters, request, run_of(context), writers=writers_of(pipeline))
+
+
+def subject_of(pipeline: Pipeline) -> Subject:
+    """A declared pipeline with the ledger and the Kafka behind its connections."""
+    from epochline.operations import Subject
+
+    return Subject(
+        name=pipeline.name, ledger=adapters().ledger(pipeline), declared=pipeline, source=adapters().offsets(pipeline)
+    )
+
+
+def actor_of(context: Mapping[str, Any], in_conf: object = None) -> str:
+    """The user that triggered the run, from Airflow; else the actor in the run's conf; else the run itself.
+
+    Airflow comes first because a conf can name any user.
+    """
+    run = context["dag_run"]
+    return str(getattr(run, "triggering_user_name", None) or in_conf or f"run {run.run_id} of {run.dag_id}")

@@ -9,13 +9,7 @@ from jinja2 import StrictUndefined, Template
 
 from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator, PublishOperator
 from epochline.airflow.pre_commit import PreCommitOperator, RetryByLedger
-from epochline.airflow.settings import (
-    COMMIT_PATIENCE,
-    PLAN_PATIENCE,
-    PUBLISH_PATIENCE,
-    commit_patience,
-    params,
-)
+from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, PUBLISH_PATIENCE, commit_patience, params
 from epochline.config.resolve import file_settings, resolve_settings
 from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
 from epochline.declare.table import PostgresTable
@@ -25,13 +19,7 @@ _FEW_RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=1
 
 
 def build_dag(pipeline: Pipeline) -> DAG:
-    """The DAG of a pipeline; its id is the pipeline's name.
-
-    Params of the trigger form: ``record_limit``, ``note``, and the settings that one run may change.
-
-    Raises:
-        ConfigurationError: the settings file cannot be read.
-    """
+    """The DAG of a pipeline, with the pipeline's name as its id; `ConfigurationError` for a wrong settings file."""
     settings = resolve_settings(pipeline, file=file_settings())
     tolerable = settings.tolerable_failures
     with DAG(
@@ -70,16 +58,11 @@ def build_dag(pipeline: Pipeline) -> DAG:
             retry_policy=RetryByLedger(pipeline),
         )
         commit = CommitEpochOperator(
-            pipeline=pipeline,
-            task_id="commit_epoch",
-            execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline),
+            pipeline=pipeline, task_id="commit_epoch", execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline)
         )
         # Retries of its own: the restart strategy may allow none, or retry for ever.
         abort = AbortEpochOperator(
-            pipeline=pipeline,
-            task_id="abort_epoch",
-            execution_timeout=timedelta(minutes=5),
-            **_FEW_RETRIES,
+            pipeline=pipeline, task_id="abort_epoch", execution_timeout=timedelta(minutes=5), **_FEW_RETRIES
         )
         for setup in (plan, pre_commit):
             setup.is_setup = True

@@ -18,12 +18,20 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.action_runs import SAID, actor_of, dag_of_action, subject_of
 from epochline.airflow.acts import ACTS
-from epochline.airflow.connections import adapters, epochline_errors, run_of
+from epochline.airflow.connections import (
+    ACTION,
+    SAID,
+    actor_of,
+    adapters,
+    dag_of_action,
+    epochline_errors,
+    run_of,
+    subject_of,
+)
 from epochline.airflow.dag_file import airflow_dags_folder
 from epochline.airflow.reading import snapshot
-from epochline.airflow.settings import ACTION, commit_patience
+from epochline.airflow.settings import commit_patience
 from epochline.config.discovery import find, look
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, StalePreviewError, one_line
@@ -159,11 +167,7 @@ class JanitorOperator(BaseOperator):
 def _refuse_a_stale_preview(
     declared: Pipeline, action: Action[Any, Any], parameters: Any, expected: Any, previewed: ActionPreview
 ) -> None:
-    """Refuse to do something else than what a page showed.
-
-    Raises:
-        StalePreviewError: the ledger, or for a loss Kafka, is in another state than when the page was read.
-    """
+    """Refuse to do something else than what a page showed of the ledger, or for a loss of Kafka."""
     given = parameters.model_dump(mode="json", exclude_defaults=True)
     with snapshot(adapters().postgres_dsn(declared.postgres_connection)) as ledger:
         act = ACTS.get(action.name)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.action_runs import planned_by_action
 from epochline.airflow.assets import announce_to_airflow, events_of
-from epochline.airflow.connections import adapters, epochline_errors, interval_of, run_of, writers_of
+from epochline.airflow.connections import adapters, epochline_errors, interval_of, planned_by_action, run_of, writers_of
 from epochline.airflow.outcome import EPOCH_OF_PLAN, EpochOutcome, begin_log, no_epoch, not_planned, show_outcome
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, commit_patience, settings_of_run
 from epochline.declare.pipeline import Pipeline
@@ -22,6 +21,21 @@ from epochline.protocol.standing import way_out_of_pause
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+class EpochOperator(BaseOperator):
+    """A task of an epoch that is planned.
+
+    :param pipeline: the declaration.
+    :param epoch_id: id of the epoch. (templated)
+    """
+
+    template_fields: Sequence[str] = ("epoch_id",)
+
+    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self.epoch_id = epoch_id
 
 
 class PlanEpochOperator(BaseOperator):
@@ -125,19 +139,11 @@ def shown_where_not_planned(context: Context, pipeline: Pipeline) -> Iterator[No
         raise
 
 
-class CommitEpochOperator(BaseOperator):
-    """Make the sealed epoch visible, exactly once, and emit an asset event per epoch and table.
+class CommitEpochOperator(EpochOperator):
+    """Make the sealed epoch visible, exactly once, and emit an asset event per epoch and table."""
 
-    :param pipeline: the declaration.
-    :param epoch_id: id of the epoch. (templated)
-    """
-
-    template_fields: Sequence[str] = ("epoch_id",)
-
-    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        super().__init__(inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
-        self.pipeline = pipeline
-        self.epoch_id = epoch_id
+    def __init__(self, *, pipeline: Pipeline, **options: Any) -> None:
+        super().__init__(pipeline=pipeline, inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
 
     def pre_execute(self, context: Any) -> None:
         """Give the commit the time that the epoch's own declaration allows."""
@@ -158,19 +164,8 @@ class CommitEpochOperator(BaseOperator):
         self.log.info("%s. Nothing to do.", outcome)
 
 
-class AbortEpochOperator(BaseOperator):
-    """Teardown: discard the staging of an epoch that was not committed, and fail the run.
-
-    :param pipeline: the declaration.
-    :param epoch_id: id of the epoch. (templated)
-    """
-
-    template_fields: Sequence[str] = ("epoch_id",)
-
-    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        super().__init__(**options)
-        self.pipeline = pipeline
-        self.epoch_id = epoch_id
+class AbortEpochOperator(EpochOperator):
+    """Teardown: discard the staging of an epoch that was not committed, and fail the run."""
 
     def execute(self, context: Context) -> None:
         """Abort; skip if the epoch is committed or was never planned.

@@ -168,11 +168,7 @@ def kind_of(error_class: str | None) -> str | None:
 
 
 def begin_log(ledger: Ledger, pipeline: str, epoch_id: str, doing: str) -> Sequence[PlannedRange]:
-    """Let a task's log begin with its epoch, and what the task does, such as ``commits it``; return its ranges.
-
-    Raises:
-        EpochNotFoundError: the ledger has no such epoch.
-    """
+    """Let a task's log begin with its epoch, and what the task does, such as ``commits it``; return its ranges."""
     with ledger.transaction() as tx:
         epoch = tx.epochs.find(pipeline, int(epoch_id))
         if epoch is None:

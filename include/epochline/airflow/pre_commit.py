@@ -175,13 +175,7 @@ class ServerJob:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, program: str, arguments: Sequence[str]) -> None:
-        """Run the job to its end, and copy its output to the task's log.
-
-        The program reads its connection details from ``EPOCHLINE_CREDENTIALS``.
-
-        Raises:
-            AirflowException: the job failed.
-        """
+        """Run the job to its end, and copy its output to the task's log; `AirflowException` if it failed."""
         self._process = subprocess.Popen(
             [sys.executable, program, *arguments], env=os.environ.copy(), text=True, errors="replace",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

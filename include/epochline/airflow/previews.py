@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.airflow.reading import Snapshot
-from epochline.operations.abort import aborting
 from epochline.operations.declare_loss import declaring_loss
 from epochline.operations.requeue import requeuing
-from epochline.operations.runs import pausing, resuming, showing
+from epochline.operations.runs import aborting, pausing, resuming, showing
 from epochline.ports import Decision
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import OffsetRange

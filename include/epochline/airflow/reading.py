@@ -84,11 +84,7 @@ def snapshot(dsn: str, *, inspect: bool = False) -> Iterator[Snapshot]:
 
 
 def _take_role(connection: Connection, dsn: str) -> None:
-    """Become an inspector until the transaction ends.
-
-    Raises:
-        LedgerError: the login may not, or the role does not exist.
-    """
+    """Become an inspector until the transaction ends."""
     try:
         connection.exec_driver_sql(f"SET LOCAL ROLE {INSPECTOR}")
     except DBAPIError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from epochline.airflow.connections import epochline_errors
+from epochline.airflow.connections import ACTION, epochline_errors
 from epochline.config.resolve import ResolvedSettings, file_settings, resolve_settings, run_settings
 from epochline.declare.pipeline import Pipeline
 
@@ -22,9 +22,6 @@ STATEMENTS = 8
 PUBLISH_PATIENCE = timedelta(hours=1)
 """For all epochs that are due. The next run publishes those that are left."""
 
-ACTION = "action"
-"""Key of a run's conf that names the operator's action whose epoch the run is (`epochline.airflow.action_runs`)."""
-
 
 def commit_patience(pipeline: Pipeline) -> timedelta:
     """The longest time that PostgreSQL lets a commit of this declaration take.
@@ -37,11 +34,7 @@ def commit_patience(pipeline: Pipeline) -> timedelta:
 
 
 def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> ResolvedSettings:
-    """Settings of a task's run, with its conf.
-
-    Raises:
-        AirflowFailException: the conf holds a key or value that a run may not set.
-    """
+    """Settings of a task's run; fails the task if the run's conf holds a key or value that a run may not set."""
     with epochline_errors():
         conf = {name: value for name, value in (context["dag_run"].conf or {}).items() if name != ACTION}
         return resolve_settings(pipeline, file=file_settings(), run=run_settings(conf, dag.params))

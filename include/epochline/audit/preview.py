@@ -8,7 +8,7 @@ from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.preview import ParsedRecords, RecordParser
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
-from epochline.kafka.topic_logs import TopicLogs
+from epochline.kafka.records import RecordReader
 from epochline.protocol.offsets import PlannedRange
 from epochline.sources.reading import SourceReader
 
@@ -16,19 +16,15 @@ __all__ = ["ParsedRecords", "preview_ranges"]
 
 
 def preview_ranges(
-    pipeline: Pipeline, source: TopicLogs | SourceReader, ranges: Sequence[PlannedRange]
+    pipeline: Pipeline, source: RecordReader | SourceReader, ranges: Sequence[PlannedRange]
 ) -> ParsedRecords:
     """Read ranges, in Kafka as a ``read_committed`` consumer without a group, and parse records as an epoch would.
 
-    Args:
-        pipeline: the declaration.
-        source: its source, as `epochline.sinks.adapters.Adapters.records` gives it.
-        ranges: what to read.
+    ``source`` is as `epochline.adapters.Adapters.records` gives it.
 
     Raises:
         DeclarationError: a function that the declaration names cannot be imported.
-        EpochlineError: the parse broke its contract, or the source does not answer, refuses, or lost offsets of a
-            range.
+        EpochlineError: the parse broke its contract, or the source does not answer, refuses, or lost offsets.
     """
     parser = RecordParser(pipeline)
     with source.session() as session:

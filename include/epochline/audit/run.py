@@ -19,8 +19,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError, EpochNotFoundError
-from epochline.kafka.records import ReadSession
-from epochline.kafka.topic_logs import TopicLogs
+from epochline.kafka.records import ReadSession, RecordReader
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
@@ -37,7 +36,7 @@ _NEWEST = 2**62
 
 def audit(
     dsn: str,
-    source: TopicLogs | SourceReader,
+    source: RecordReader | SourceReader,
     pipeline: str,
     reporter: Reporter,
     *,
@@ -53,10 +52,10 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records` gives it.
+        source: the pipeline's source, as `epochline.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
-        first: id of the first epoch; None: the oldest.
+        first: id of the first epoch, inclusive; None: the oldest.
         last: id of the last epoch, inclusive; None: the newest.
 
     Raises:
@@ -101,7 +100,7 @@ def _session(dsn: str) -> Iterator[Connection]:
 
 class _Audit:
     def __init__(
-        self, connection: Connection, source: TopicLogs | SourceReader, pipeline: str, reporter: Reporter
+        self, connection: Connection, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
     ) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
@@ -165,7 +164,6 @@ class _Audit:
             self._finish(results[epoch.epoch_id], epoch)
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
-        """Staging tables of the epoch, with the current rules of the targets."""
         driver: Any = self._connection.connection.dbapi_connection
         with closing(driver.cursor()) as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
@@ -192,7 +190,6 @@ class _Audit:
     def _read(
         self, result: EpochResult, planned: RecordedRange, reader: RangeReader, log: HeldLog | None
     ) -> PartitionResult:
-        """Read what the source has of one range and compare its counts."""
         again = reader.read(result.epoch_id, planned, log)
         self._reporter.advance(len(planned.range))
         if again.found is not None:

@@ -1,24 +1,15 @@
-"""The command line.
-
-Every command uses these exit codes. 0: success. 1: refused or failed; the message says why. 2: wrong use, or an
-invalid declaration. 3: not healthy, further behind than --fail-above, or not fully checked by an audit. 70: an internal
-error of epochline. 130: interrupted.
-"""
-
-from __future__ import annotations
+"""The command line."""
 
 import logging
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from epochline.cli.commands import Commands
 from epochline.errors import EpochlineError, one_line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -61,11 +52,13 @@ def _about(
 
 def main() -> None:
     """Run the command line. An expected error prints one paragraph and never a traceback."""
-    keep_off_the_terminal()
+    root = logging.getLogger()
+    if not any(isinstance(handler, LogFile) for handler in root.handlers):
+        root.addHandler(LogFile())  # without a handler, Python prints warnings to standard error
     try:
         app()
     except EpochlineError as error:
-        from epochline.cli.failures import told
+        from epochline.cli.printing import told
 
         _say(told(error))
         sys.exit(error.exit_code)
@@ -77,10 +70,10 @@ def main() -> None:
             _say("interrupted")
         raise
     except Exception as error:
-        from epochline.cli.failures import explained
+        from epochline.cli.printing import explained
 
-        if (known := explained(error)) is not None:
-            _say(f"error: {known} The traceback is in {_keep_traceback()}.")
+        if (explanation := explained(error)) is not None:
+            _say(f"error: {explanation} The traceback is in {_keep_traceback()}.")
             sys.exit(1)
         _say(
             f"error: epochline failed unexpectedly ({type(error).__name__}: {one_line(error)})."
@@ -117,18 +110,10 @@ class LogFile(logging.Handler):
                     file.write(f"{self.format(record)}\n")
 
 
-def keep_off_the_terminal() -> None:
-    """Give the root logger this handler. Without one, Python prints warnings to standard error. Repeatable."""
-    root = logging.getLogger()
-    if not any(isinstance(handler, LogFile) for handler in root.handlers):
-        root.addHandler(LogFile())
-
-
 def _keep_traceback() -> Path:
     import os
     import tempfile
     import traceback
-    from pathlib import Path
 
     from epochline.local.home import Home
 

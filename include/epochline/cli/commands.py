@@ -11,40 +11,36 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-_MODULES = {
-    "stack": ("up", "down", "status", "airflow"),
-    "init": ("init",),
-    "feed": ("feed",),
-    "validate": ("validate",),
-    "migrate": ("migrate",),
-    "plan": ("plan",),
-    "preview": ("preview",),
-    "run": ("run", "publish"),
-    "ledger": ("ledger",),
-    "logs": ("logs",),
-    "quarantine": ("quarantine",),
-    "overview": ("list",),
-    "lag": ("lag",),
-    "verify_topic": ("verify-topic",),
-    "sql": ("sql",),
-    "audit": ("audit",),
-    "operations": (
-        "abort", "declare-loss", "adopt-topic", "requeue", "extend-back", "accept-state", "accept-ledger", "savepoint",
-        "delete-savepoint", "restore", "drop", "pause", "resume", "actions", "savepoints", "janitor",
-    ),
-    "savepoint_files": ("savepoint-export", "savepoint-import", "epoch-files"),
-    "replay": ("replay",),
-    "trigger": ("trigger",),
-    "demo.show": ("demo",),
-    "examples": ("examples",),
-}  # fmt: skip
-"""The commands of each module of `epochline.cli`, in the order of the help.
+_MODULES = (
+    ("stack", "up down status airflow"),
+    ("init", "init"),
+    ("topics", "feed"),
+    ("declarations", "validate migrate"),
+    ("plan", "plan"),
+    ("preview", "preview"),
+    ("run", "run publish"),
+    ("ledger", "ledger"),
+    ("logs", "logs"),
+    ("quarantine", "quarantine"),
+    ("overview", "list lag"),
+    ("topics", "verify-topic"),
+    ("sql", "sql"),
+    ("audit", "audit"),
+    ("operations", "abort declare-loss adopt-topic requeue extend-back accept-state accept-ledger savepoint"),
+    ("operations", "delete-savepoint restore drop pause resume actions savepoints janitor"),
+    ("savepoint_files", "savepoint-export savepoint-import epoch-files"),
+    ("run", "replay"),
+    ("trigger", "trigger"),
+    ("demo.show", "demo"),
+    ("examples", "examples"),
+)
+"""Modules of `epochline.cli` and their commands, in the order of the help.
 
 The module has a function of the command's name, with ``_`` for each dash; and an application ``app`` if the command has
 commands of its own.
 """
 
-COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
+COMMANDS = {name: module for module, names in _MODULES for name in names.split()}
 """Every command with its module."""
 
 _TAKE_DASHES = ("airflow", "sql")

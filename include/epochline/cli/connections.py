@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from epochline.adapters import Adapters
 from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
-from epochline.sinks.adapters import Adapters
 
 _LOGINS = {POSTGRES: "epochline", "epochline_writer": JOB, "epochline_reader": VIEWER}
 """Connections to the target database that the embedded stack makes, and their logins."""
@@ -33,7 +33,7 @@ def in_environment(connection_id: str) -> Connection | None:
     if not held:
         return None
     try:
-        return (_from_json if held.startswith("{") else _from_uri)(variable(connection_id), held)
+        return _connection(variable(connection_id), json.loads(held) if held.startswith("{") else _parts(held))
     except (ValueError, TypeError, AttributeError):
         raise ConfigurationError(
             f"{variable(connection_id)} cannot be understood; write it as JSON with conn_type, host, port, login,"
@@ -41,19 +41,14 @@ def in_environment(connection_id: str) -> Connection | None:
         ) from None
 
 
-def _from_json(where: str, held: str) -> Connection:
-    return _connection(where, json.loads(held))
-
-
-def _from_uri(where: str, held: str) -> Connection:
-    parts = urlsplit(held)
+def _parts(uri: str) -> dict[str, Any]:
+    """What a connection's JSON would say."""
+    parts = urlsplit(uri)
     extra: dict[str, Any] = dict(parse_qsl(parts.query))
     texts = {"host": parts.hostname, "schema": parts.path[1:], "login": parts.username, "password": parts.password}
-    content = {name: unquote(text or "") for name, text in texts.items()}
     kind = parts.scheme.replace("-", "_")
-    return _connection(
-        where, {**content, "conn_type": kind, "port": parts.port, "extra": extra.get("__extra__", extra)}
-    )
+    content = {name: unquote(text or "") for name, text in texts.items()}
+    return {**content, "conn_type": kind, "port": parts.port, "extra": extra.get("__extra__", extra)}
 
 
 def _connection(where: str, content: Mapping[str, Any]) -> Connection:
@@ -93,7 +88,7 @@ def _look_up(connection_id: str) -> Connection:
         return Connection(where=where, extra={"bootstrap.servers": stack.kafka.bootstrap_servers})
     if stack.postgres.pid is None:
         raise ConfigurationError(f"no PostgreSQL runs in {stack.home}; start it with `epochline up`.")
-    return _from_uri(where, stack.postgres.dsn(login=_LOGINS[connection_id]))
+    return _connection(where, _parts(stack.postgres.dsn(login=_LOGINS[connection_id])))
 
 
 def spark_master(connection_id: str) -> str:

@@ -65,14 +65,12 @@ def show_texts(opened: Session, *, numbers: bool) -> None:
 
     With ``numbers``, numbers, arrays and JSON documents stay Python's, for a program.
     """
-    as_it_is = new_type(_TIMES if numbers else tuple({*string_types, *_TIMES} - {_BOOLEAN, _BYTES}), "SHOWN", _same)
+    as_it_is = new_type(
+        _TIMES if numbers else tuple({*string_types, *_TIMES} - {_BOOLEAN, _BYTES}), "SHOWN", lambda text, _: text
+    )
     register_type(as_it_is, opened)
     if numbers:
         register_type(new_type(_FLOATS, "FLOATS", _json_number), opened)
-
-
-def _same(text: Any, _: Any) -> Any:
-    return text
 
 
 def _json_number(text: Any, _: Any) -> Any:

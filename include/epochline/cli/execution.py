@@ -1,7 +1,5 @@
 """Epochs in this process: plan, stage, commit, publish; abort if one of them fails."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -13,16 +11,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from epochline.cli import connections, database, printing
 from epochline.config.connections import spark_writers
-from epochline.config.resolve import file_settings, resolve_settings
-from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
-from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
+from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
 
@@ -30,59 +26,41 @@ _TERMINATED = 143
 _WITHOUT_RANGES = {EpochKind.REQUEUE: "records of the quarantine", EpochKind.IDLE: "nothing, windows close"}
 
 
-class Execution:
+class Execution(ExitStack):
     """Epochs of one pipeline, one after another, with one Spark session that is started when an epoch first needs it.
 
     Args:
         pipeline: the declaration.
+        plan: plans an epoch, given the run and the number of sessions that write.
         master: Spark's master; that of the pipeline's Spark connection if not given.
-        note: kept with each epoch.
-        interval: read up to its end only, as a backfill run of Airflow does.
-        planned_by: plans the epochs of an operator's action, given the run and the number of sessions that write.
-            If not given, the next ranges are planned.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        master: str | None = None,
-        *,
-        note: str | None = None,
-        interval: Interval | None = None,
-        planned_by: Callable[[Run, int | None], Plan] | None = None,
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, plan: Callable[[Run, int | None], Plan], master: str | None = None) -> None:
+        super().__init__()
         self._pipeline = pipeline
+        self._plan_epoch = plan
         self._master = master or connections.spark_master(pipeline.spark_connection)
-        self._note = note
-        self._interval = interval
-        self._planned_by = planned_by
-        self.found: PlanOutcome | None = None
-        """What the last plan found."""
+        self.outcome: PlanOutcome | None = None
+        """What the last plan decided."""
         self._ledger = connections.adapters().ledger(pipeline)
         self._offsets = connections.adapters().offsets(pipeline)
         self._started = datetime.now(UTC)
         self._epochs = 0
         self._interrupted = False
-        self._exit = ExitStack()
         self._spark: Any = None
 
-    def __enter__(self) -> Execution:
+    def __enter__(self) -> Self:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
-        self._exit.callback(signal.signal, signal.SIGTERM, before)
-        self._exit.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, self._interrupt))
+        self.callback(signal.signal, signal.SIGTERM, before)
+        self.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, self._interrupt))
         return self
 
     def _interrupt(self, *_: object) -> None:
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._exit.__exit__(kind, error, trace)
-
-    def next_epoch(self, limit: int | None = None) -> CommitResult | None:
+    def next_epoch(self) -> CommitResult | None:
         """Plan, stage, commit and publish one epoch; None if there is nothing to read.
 
         Raises:
@@ -90,7 +68,7 @@ class Execution:
             SinkError: a sink is down or refuses; the epoch is committed, and `epochline publish` continues.
         """
         run = self._next_run()
-        epoch = self._plan(run, limit)
+        epoch = self._plan(run)
         result = None
         if epoch is not None:
             try:
@@ -99,7 +77,7 @@ class Execution:
             except BaseException as error:
                 self._abort(epoch, run, error)
                 raise
-        publish(self._ledger, self._pipeline, report=lambda one: printing.progress(str(one)))
+        publish(self._ledger, self._pipeline, report=lambda receipt: printing.progress(str(receipt)))
         return result
 
     @contextmanager
@@ -110,7 +88,7 @@ class Execution:
             EpochlineError: the epoch failed and was aborted.
         """
         run = self._next_run()
-        epoch = self._plan(run, None)
+        epoch = self._plan(run)
         if epoch is None:
             raise EpochError(f"{self._pipeline.name}: nothing was planned.")
         reason = "staged, and not committed"
@@ -130,33 +108,22 @@ class Execution:
         run_id = f"cli__{self._started:%Y-%m-%dT%H:%M:%S.%f}__{os.getpid()}__{self._epochs}"
         return Run(dag_id="cli", run_id=run_id, host=socket.gethostname())
 
-    def _plan(self, run: Run, limit: int | None) -> Epoch | None:
-        self._say_which_run_is_waited_for(run)
-        writers = spark_writers(self._pipeline.spark_conf, self._master)
-        if self._planned_by is not None:
-            planned = self._planned_by(run, writers)
-        else:
-            settings = resolve_settings(self._pipeline, file=file_settings())
-            request = PlanRequest(
-                record_limit=limit, note=self._note, writers=writers, interval=self._interval, settings=settings
-            )
-            planned = plan(self._ledger, self._offsets, self._pipeline, run, request)
+    def _plan(self, run: Run) -> Epoch | None:
+        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as opened:
+            for row in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
+                if row["state"] == "PLANNED" and row["lease_alive"] and row["run_id"] != run.run_id:
+                    printing.progress(
+                        f"epoch {row['epoch_id']} belongs to run {row['run_id']} of {row['dag_id']} on {row['host']};"
+                        f" waiting for it, or for its lease to end ({printing.duration(round(row['lease_seconds']))})"
+                    )
+        planned = self._plan_epoch(run, spark_writers(self._pipeline.spark_conf, self._master))
         for text in planned.notes:
             printing.progress(text)
-        self.found = planned.outcome
+        self.outcome = planned.outcome
         if planned.epoch is not None:
-            ranges = ", ".join(str(one) for one in planned.ranges) or _WITHOUT_RANGES[planned.epoch.kind]
+            ranges = ", ".join(map(str, planned.ranges)) or _WITHOUT_RANGES[planned.epoch.kind]
             printing.progress(f"{planned.epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
         return planned.epoch
-
-    def _say_which_run_is_waited_for(self, run: Run) -> None:
-        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as opened:
-            for one in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
-                if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
-                    printing.progress(
-                        f"epoch {one['epoch_id']} belongs to run {one['run_id']} of {one['dag_id']} on {one['host']};"
-                        f" waiting for it, or for its lease to end ({printing.duration(round(one['lease_seconds']))})"
-                    )
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
         begun = time.monotonic()
@@ -179,7 +146,7 @@ class Execution:
 
         credentials = connections.adapters().job_credentials(self._pipeline, ticket)
         if self._spark is None:
-            self._spark = start_spark(self._exit, self._pipeline, self._master)
+            self._spark = start_spark(self, self._pipeline, self._master)
         try:
             run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
@@ -191,8 +158,8 @@ class Execution:
                 raise
             from epochline.spark.failure import class_and_message
 
-            name, said = class_and_message(error)
-            raise EpochError(f"{ticket}: Spark failed ({name}: {said}); its log is {spark_log()}") from error
+            name, message = class_and_message(error)
+            raise EpochError(f"{ticket}: Spark failed ({name}: {message}); its log is {spark_log()}") from error
 
     def _stop_jobs(self) -> None:
         # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.
@@ -224,7 +191,7 @@ def start_spark(block: ExitStack, pipeline: Pipeline, master: str) -> Any:
     Raises:
         StackError: Spark does not start; the message names its log.
     """
-    from epochline.cli.failures import not_started
+    from epochline.cli.printing import not_started
     from epochline.local.class_archive import class_options
     from epochline.local.spark_home import spark_home
     from epochline.spark.session import session

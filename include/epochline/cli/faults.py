@@ -3,21 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from epochline.cli import database
-from epochline.cli.database import Session
+from epochline.cli.database import Row, Session
 from epochline.coordinator.checks import check_same_cluster
 from epochline.coordinator.evidence import refuse_unknown
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.observe import former_leaders_ends
+from epochline.coordinator.observe import ConsumerGroup, former_leaders_ends
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError, PipelineStandsError, TopicMissingError
+from epochline.errors import DataLossError, KafkaBehindError, LedgerBehindError
 from epochline.ports import OffsetSource, PipelineRow
 from epochline.protocol.data_loss import check_not_truncated, check_same_log
 from epochline.protocol.mirror import LastMirror
-from epochline.protocol.offsets import Head
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import SourceView
 from epochline.protocol.standing import StandingWord
 
 
@@ -38,9 +36,6 @@ class FaultWord(StrEnum):
     LEDGER_BEHIND = "ledger behind"
 
 
-Row = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Why the next plan would refuse: a word, and the partitions at fault if there are some, each with its word."""
@@ -54,47 +49,36 @@ def log_fault(
     pipeline: Pipeline, row: Row, heads: Sequence[Head], view: SourceView, source: OffsetSource
 ) -> Fault | None:
     """Whether the log is another one than the heads were read from."""
-    name = pipeline.name
     in_ledger = PipelineRow(generation=1, last_epoch_id=0, cluster_id=row["cluster_id"])
     try:
         check_same_cluster(pipeline, in_ledger, heads, view.cluster_id, view.partitions)
     except DataLossError as error:
-        return Fault(word=FaultWord.OTHER_CLUSTER, reason=_said(name, error))
-    views = {(one.tp.topic, one.tp.partition): one for one in view.partitions}
-    topics = {topic for topic, _ in views}
+        return Fault(word=FaultWord.OTHER_CLUSTER, reason=_reason(pipeline, error))
+    ends: Mapping[TopicPartition, int | None] = {}
     try:
-        check_same_log(name, heads, view.partitions)
+        check_same_log(pipeline.name, heads, view.partitions)
+        ends = former_leaders_ends(source, heads, view)
+        check_not_truncated(pipeline.name, heads, ends)
     except DataLossError as error:
-        words = {(head.tp.topic, head.tp.partition): _fault_at(head, views, topics) for head in heads}
-        at = {key: word for key, word in words.items() if word is not None}
-        return Fault(word=FaultWord.STANDS, reason=_said(name, error), at=at)
-    ends = former_leaders_ends(source, heads, view)
-    try:
-        check_not_truncated(name, heads, ends)
-    except DataLossError as error:
-        cut = [one.tp for one in heads if one.tp in ends and (ends[one.tp] or 0) < one.next_offset]
-        at = {(tp.topic, tp.partition): FaultWord.TRUNCATED for tp in cut}
-        return Fault(word=FaultWord.TRUNCATED, reason=_said(name, error), at=at)
+        words = {(head.tp.topic, head.tp.partition): _fault_at(head, view, ends) for head in heads}
+        at = {place: word for place, word in words.items() if word is not None}
+        return Fault(word=FaultWord.STANDS, reason=_reason(pipeline, error), at=at)
     return None
 
 
-def _fault_at(head: Head, views: Mapping[tuple[str, int], PartitionView], topics: set[str]) -> FaultWord | None:
+def _fault_at(head: Head, view: SourceView, ends: Mapping[TopicPartition, int | None]) -> FaultWord | None:
     """What is wrong with the partition of a head."""
-    there = views.get((head.tp.topic, head.tp.partition))
+    in_topic = {one.tp.partition: one for one in view.partitions if one.tp.topic == head.tp.topic}
+    there = in_topic.get(head.tp.partition)
     if there is None:
-        return FaultWord.PARTITION_GONE if head.tp.topic in topics else FaultWord.TOPIC_GONE
+        return FaultWord.PARTITION_GONE if in_topic else FaultWord.TOPIC_GONE
     if head.tp.topic_id != there.tp.topic_id:
         return FaultWord.MADE_AGAIN
     if head.next_offset > there.high_watermark:
         return FaultWord.BEYOND_END
-    return FaultWord.UNREAD_DELETED if head.next_offset < there.log_start else None
-
-
-def topic_fault(pipeline: str, error: TopicMissingError | None) -> Fault | None:
-    """Whether Kafka lacks a declared topic that was never read."""
-    if error is None:
-        return None
-    return Fault(word=FaultWord.TOPIC_MISSING, reason=going_on(str(error), f"run {pipeline}"))
+    if head.next_offset < there.log_start:
+        return FaultWord.UNREAD_DELETED
+    return FaultWord.TRUNCATED if head.tp in ends and (ends[head.tp] or 0) < head.next_offset else None
 
 
 def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSource) -> Fault | None:
@@ -112,7 +96,7 @@ def ledger_fault(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSo
     try:
         refuse_unknown(pipeline.name, last, unknown)
     except LedgerBehindError as error:
-        return Fault(word=FaultWord.LEDGER_BEHIND, reason=_said(pipeline.name, error))
+        return Fault(word=FaultWord.LEDGER_BEHIND, reason=_reason(pipeline, error))
     return None
 
 
@@ -127,14 +111,9 @@ def kafka_fault(pipeline: Pipeline, ledger: Session, source: OffsetSource, lost:
         if lost is None:
             group.refuse_gone()
     except KafkaBehindError as error:
-        return Fault(word=FaultWord.KAFKA_BEHIND, reason=_said(pipeline.name, error))
+        return Fault(word=FaultWord.KAFKA_BEHIND, reason=_reason(pipeline, error))
     return None
 
 
-def _said(pipeline: str, error: Exception) -> str:
-    return str(error).removeprefix(f"{pipeline}: ")
-
-
-def going_on(said: str, command: str) -> str:
-    """A sentence, and the command that goes on."""
-    return str(PipelineStandsError(f"{said.rstrip('.')}.", command))
+def _reason(pipeline: Pipeline, error: Exception) -> str:
+    return str(error).removeprefix(f"{pipeline.name}: ")

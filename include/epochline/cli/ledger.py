@@ -9,8 +9,7 @@ import typer
 
 from epochline.cli import connections, database, printing
 from epochline.cli.database import Row, Session
-from epochline.cli.options import AsJson, Follow, OwnConnection
-from epochline.cli.refresh import refresh, refuse_with_follow
+from epochline.cli.options import AsJson, Follow, OwnConnection, refresh, refuse_with_follow
 from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
 from epochline.protocol.quantities import counted

@@ -9,8 +9,7 @@ import typer
 from epochline.cli import connections, printing
 from epochline.cli.database import Session, ask, session
 from epochline.cli.ledger import check_known, connection_of
-from epochline.cli.options import Name
-from epochline.cli.refresh import until_interrupted
+from epochline.cli.options import Name, until_interrupted
 from epochline.cli.trigger import stack_api
 from epochline.errors import EpochNotFoundError, StackError
 from epochline.local.airflow_api import FINISHED, AirflowApi
@@ -51,16 +50,23 @@ def logs(
             check_known(pipeline, {row["pipeline"] for row in ask(ledger, "pipelines")})
             raise EpochNotFoundError(f"{pipeline} has no epoch yet; `epochline trigger {pipeline}` starts a run.")
         number = epoch or newest
-        _check_airflow_made_it(pipeline, number, _runs(ledger, pipeline, number))
+        runs = _runs(ledger, pipeline, number)
+        if all(run["dag_id"] in _AT_TERMINALS for run in runs):
+            raise StackError(
+                f"epoch {number} of {pipeline} was made by a command on {runs[-1]['host']} and not by Airflow, so no"
+                f" task has a log of it. `epochline ledger {pipeline} --epoch {number}` shows its attempts and their"
+                " errors; Spark's own output of the command is in spark-cli.log, in the logs folder of that host's"
+                " stack."
+            )
         api = stack_api()
         printed = _Printed(api)
         while True:
             # Asked before the logs, which then have everything until the end.
             state = ask(ledger, "outcome_of_epoch", pipeline=pipeline, epoch=number)[0]["state"]
-            runs = [one for one in _runs(ledger, pipeline, number) if one["dag_id"] not in _AT_TERMINALS]
-            ended = state in _ENDED and all(api.run_state(one["dag_id"], one["run_id"]) in FINISHED for one in runs)
-            for one in runs:
-                printed.go_on(one["dag_id"], one["run_id"])
+            runs = [run for run in _runs(ledger, pipeline, number) if run["dag_id"] not in _AT_TERMINALS]
+            ended = state in _ENDED and all(api.run_state(run["dag_id"], run["run_id"]) in FINISHED for run in runs)
+            for run in runs:
+                printed.go_on(run["dag_id"], run["run_id"])
             if ended or not follow:
                 break
             time.sleep(_LOOK_EVERY_SECONDS)
@@ -86,15 +92,6 @@ def _runs(ledger: Session, pipeline: str, epoch: int) -> list[dict[str, Any]]:
             f"the ledger has no epoch {epoch} of {pipeline}; `epochline ledger {pipeline}` lists them."
         )
     return runs
-
-
-def _check_airflow_made_it(pipeline: str, epoch: int, runs: list[dict[str, Any]]) -> None:
-    if all(one["dag_id"] in _AT_TERMINALS for one in runs):
-        raise StackError(
-            f"epoch {epoch} of {pipeline} was made by a command on {runs[-1]['host']} and not by Airflow, so no task"
-            f" has a log of it. `epochline ledger {pipeline} --epoch {epoch}` shows its attempts and their errors;"
-            " Spark's own output of the command is in spark-cli.log, in the logs folder of that host's stack."
-        )
 
 
 class _Printed:

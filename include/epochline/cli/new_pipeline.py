@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -26,38 +26,12 @@ from epochline.errors import DeclarationError
 Parser = Literal["json", "csv", "text", "function"]
 Mode = Literal["append", "upsert", "add"]
 
+_FOLDER = Path(__file__).with_name("templates")
 _SUFFIX = {"json": "jsonl", "csv": "csv", "text": "txt", "function": "txt"}
 _WIDEST = 110
 
-_NUMBERS = {
-    **dict.fromkeys(("smallint", "integer", "bigint", "numeric"), "1"),
-    **dict.fromkeys(("real", "double precision"), "1.5"),
-}
-_BARE = {**_NUMBERS, "boolean": "true", **dict.fromkeys(("json", "jsonb"), "[1]")}
-"""A value of each type that JSON writes without quotes."""
-_TEXTS = {
-    **_BARE,
-    "date": "2026-03-01",
-    "timestamp without time zone": "2026-03-01T12:00:00",
-    "timestamp with time zone": "2026-03-01T12:00:00Z",
-    "time without time zone": "12:00:00",
-    "uuid": "00000000-0000-4000-8000-000000000001",
-    "inet": "192.0.2.1",
-    "cidr": "192.0.2.0/24",
-    "macaddr": "08:00:2b:01:02:03",
-    "interval": "1 day",
-}
-"""A value of each type as text; a type that is not here takes any word."""
-_IN_PYTHON = {
-    "boolean": "True",
-    "bytea": 'b"ada"',
-    "date": "date(2026, 3, 1)",
-    "timestamp without time zone": 'datetime.fromisoformat("2026-03-01T12:00:00")',
-    "timestamp with time zone": "datetime(2026, 3, 1, 12, 0, tzinfo=UTC)",
-    "time without time zone": "time(12, 0)",
-    "numeric": '"1"',
-}
-"""The same values in a row of a test, where they are neither a number nor a text."""
+_VALUES = tomllib.loads((_FOLDER / "values.toml").read_text())
+"""A value of each type, as records and tests write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +88,9 @@ def declared(new: NewPipeline) -> Pipeline:
     """
     parse: Json | Regex | Text
     if new.parser == "csv":
-        parse = Regex(pattern=_csv_pattern(new), columns=dict(new.columns))
+        # One group per field; an empty field is NULL.
+        fields = ",".join(f'(?P<{name}>[^,"]+)?' for name in new.columns)
+        parse = Regex(pattern=fields, columns=dict(new.columns))
     elif new.parser == "text":
         if [str(parse_type(kind)) for kind in new.columns.values()] != ["text"]:
             raise DeclarationError("the parser text gives one column of type text; write one, as in: line text")
@@ -192,10 +168,7 @@ def _sample(new: NewPipeline, values: Mapping[str, _Value]) -> str:
     return (";" if new.parser == "function" else ",").join(value.text for value in values.values()) + "\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Value:
-    """A value of a type, as records and tests write it."""
-
+class _Value(NamedTuple):
     text: str
     in_json: str
     in_python: str
@@ -203,18 +176,13 @@ class _Value:
 
 def _of_type(text: str) -> _Value:
     kind = parse_type(text)
-    value = _TEXTS.get(kind.name, "ada"[: kind.length])
-    in_python = _IN_PYTHON.get(kind.name, value if kind.name in _NUMBERS else _quoted(value))
     if kind.name == "numeric" and kind.precision is not None:
         value = "0" if kind.precision == kind.scale else "1"
-        in_python = f'Decimal("{value}")'
-    quoted = json.dumps(base64.b64encode(value.encode()).decode() if kind.name == "bytea" else value)
-    return _Value(text=value, in_json=value if kind.name in _BARE else quoted, in_python=in_python)
-
-
-def _csv_pattern(new: NewPipeline) -> str:
-    """One group per field; an empty field is NULL."""
-    return ",".join(f'(?P<{name}>[^,"]+)?' for name in new.columns)
+        return _Value(value, value, f'Decimal("{value}")')
+    shown = {"text": "ada"[: kind.length], **_VALUES.get(kind.name, {})}
+    return _Value(
+        shown["text"], shown.get("json", json.dumps(shown["text"])), shown.get("python", _quoted(shown["text"]))
+    )
 
 
 def _schedule(schedule: str | timedelta | None) -> str | None:
@@ -242,7 +210,7 @@ def _quoted(text: str) -> str:
 
 
 _TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    loader=FileSystemLoader(_FOLDER),
     undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False,  # noqa: S701 - Python
 )  # fmt: skip
 _TEMPLATES.filters["quoted"] = _quoted

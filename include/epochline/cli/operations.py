@@ -217,7 +217,7 @@ def _run_epochs(
     declared, _ = subject.declaration()
     committed = []
     with Execution(
-        declared, planned_by=lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
+        declared, lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
     ) as execution:
         while (result := execution.next_epoch()) is not None:
             committed.append(result)

@@ -1,20 +1,29 @@
-"""`epochline list`: every declared pipeline, its state, its lag and its schedule."""
+"""`epochline list` and `epochline lag`: the state of the declared pipelines, their lag and their schedules."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from epochline.cli import printing
-from epochline.cli.options import AsJson
-from epochline.cli.standing import Servers, decided, overview_of, standing_of
+from epochline.cli.options import AsJson, Follow, refresh, refuse_with_follow
+from epochline.cli.standing import Servers, Standing, decided, overview_of, standing_of
 from epochline.cli.trigger import stack_api
 from epochline.config import discovery
+from epochline.config.discovery import Declared
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
 from epochline.local.airflow_api import AirflowApi
+from epochline.protocol.quantities import counted
+
+TOO_FAR_BEHIND = 3
+
+T = TypeVar("T")
+Errors = Mapping[str, EpochlineError]
+"""By pipeline, why it could not be asked."""
 
 
 def list(as_json: AsJson = False) -> None:
@@ -24,15 +33,9 @@ def list(as_json: AsJson = False) -> None:
     does not run, and for a DAG that is paused or has no schedule. Exit code 0: success, even without Kafka and Airflow;
     1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are shown; 2: wrong use.
     """
-    declared = discovery.look()
-    rows, errors = [], {}
-    with ExitStack() as block:
-        servers, scheduled = Servers(block), _Schedules()
-        for name, pipeline in declared.pipelines.items():
-            try:
-                rows.append(_row(pipeline, servers) | scheduled.of(pipeline))
-            except EpochlineError as error:
-                errors[name] = error
+    declared, scheduled = discovery.look(), _Schedules()
+    asked, errors = _ask_each(declared, lambda pipeline, servers: _row(pipeline, servers) | scheduled.of(pipeline))
+    rows = asked.values()
     if as_json:
         schedules = [None if row["schedule"] is None else str(row["schedule"]) for row in rows]
         printing.say(printing.as_json([{**row, "schedule": text} for row, text in zip(rows, schedules, strict=True)]))
@@ -43,11 +46,105 @@ def list(as_json: AsJson = False) -> None:
             [[cell_of(row, name) for name in columns] for row in rows],
             least=("schedule", "next run"),
         )
-    for name, why in errors.items():
-        printing.progress(f"{name}: cannot be asked: {why}")
-    printing.broken(declared.broken)
+    _name_errors(declared, errors)
     if errors or declared.broken:
         raise typer.Exit(1)
+
+
+def lag(
+    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all declared ones if not given.")] = None,
+    fail_above: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 3 if a pipeline lags by more records than this, or stands.")
+    ] = None,
+    follow: Follow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
+
+    Changes nothing. The end is the last stable offset, up to which a run can read now. docs/operations.md explains each
+    state. Exit code 0: success; 1: a declaration is broken, or Kafka or the ledger of a pipeline cannot be reached, and
+    the other pipelines are shown; 2: there is no such pipeline, or wrong use; 3: with --fail-above, a pipeline is
+    further behind, or stands; 130: Ctrl-C ended --follow.
+    """
+    if pipeline is None:
+        declared = discovery.look()
+    else:
+        declared = Declared(pipelines={pipeline: discovery.find(pipeline)}, broken=())
+
+    def look() -> tuple[Mapping[str, Standing], Errors]:
+        standings, errors = _ask_each(declared, _standing)
+        if pipeline is not None and errors:
+            raise errors[pipeline]
+        return standings, errors
+
+    if follow:
+        refuse_with_follow(json=as_json, fail_above=fail_above)
+        refresh(lambda: partial(_show_lags, declared, *look()))
+    standings, errors = look()
+    if as_json:
+        printing.say(printing.as_json([row for standing in standings.values() for row in standing.partitions]))
+        _name_errors(declared, errors)
+    else:
+        _show_lags(declared, standings, errors)
+    if errors or declared.broken:
+        raise typer.Exit(1)
+    if fail_above is not None and any(one.stands or _behind(one) > fail_above for one in standings.values()):
+        raise typer.Exit(TOO_FAR_BEHIND)
+
+
+def records_behind(pipeline: str) -> int:
+    """How many records a run could read now, in all partitions.
+
+    Raises:
+        EpochlineError: no file declares the pipeline, or Kafka or the ledger cannot be reached.
+    """
+    with ExitStack() as block:
+        return _behind(_standing(discovery.find(pipeline), Servers(block)))
+
+
+def _ask_each(declared: Declared, ask: Callable[[Pipeline, Servers], T]) -> tuple[dict[str, T], Errors]:
+    answers, errors = {}, {}
+    with ExitStack() as block:
+        servers = Servers(block)
+        for name, pipeline in declared.pipelines.items():
+            try:
+                answers[name] = ask(pipeline, servers)
+            except EpochlineError as error:
+                errors[name] = error
+    return answers, errors
+
+
+def _name_errors(declared: Declared, errors: Errors) -> None:
+    for name, reason in errors.items():
+        printing.progress(f"{name}: cannot be asked: {reason}")
+    printing.broken(declared.broken)
+
+
+def _standing(pipeline: Pipeline, servers: Servers) -> Standing:
+    ledger = servers.ledger(pipeline)
+    return standing_of(pipeline, overview_of(pipeline, ledger), ledger, servers.source(pipeline))
+
+
+def _behind(standing: Standing) -> int:
+    return sum(row["lag"] or 0 for row in standing.partitions)
+
+
+def _show_lags(declared: Declared, standings: Mapping[str, Standing], errors: Errors) -> None:
+    """Print a table, a line for each pipeline, and what could not be asked."""
+    columns = ("pipeline", "topic", "partition", "head", "end", "lag", "last commit", "state")
+    cells = [
+        {**row, "lag": printing.number(row["lag"]), "last commit": printing.ago(row["seconds_since_commit"])}
+        for standing in standings.values()
+        for row in standing.partitions
+    ]
+    printing.table(columns, [[row[name] for name in columns] for row in cells], least=("end", "head"))
+    for name, standing in standings.items():
+        records = _behind(standing)
+        how_far = f"{counted(records, 'record')} behind" if records else "caught up"
+        since = f" since {printing.moment(standing.since)}" if standing.since is not None else ""
+        text = f"{name}: stands{since}" if standing.stands else f"{name}: {how_far}"
+        printing.say(text if standing.reason is None else f"{text}. {standing.reason}")
+    _name_errors(declared, errors)
 
 
 def cell_of(row: Mapping[str, Any], column: str) -> Any:
@@ -72,7 +169,7 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
     overview = overview_of(pipeline, ledger)
     try:
         standing = standing_of(pipeline, overview, ledger, servers.source(pipeline))
-        lags = [one["lag"] for one in standing.partitions]
+        lags = [partition["lag"] for partition in standing.partitions]
         reason, lag = standing.reason, None if None in lags else sum(lags)
     except (SourceError, ConfigurationError) as error:
         standing, lag = decided(overview), None

@@ -8,8 +8,8 @@ import typer
 from epochline.cli import printing
 from epochline.cli.connections import adapters, spark_master
 from epochline.cli.database import ask, session
-from epochline.cli.failures import each
 from epochline.cli.options import AsJson
+from epochline.cli.printing import each
 from epochline.config.connections import spark_writers
 from epochline.config.resolve import file_settings, resolve_settings
 from epochline.config.shared_tables import find_alone

@@ -1,23 +1,33 @@
-"""Printing: tables for people, JSON and CSV for programs."""
+"""Printing: tables for people, JSON and CSV for programs, and how a command says that it failed."""
 
 import json
+import os
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import psycopg2
+import typer
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from epochline.errors import one_line
+from epochline.errors import EpochlineError, PipelineStandsError, one_line
+from epochline.postgres.queries.driver_errors import explained as explained_by_postgres
 from epochline.protocol import quantities
 
 _WIDE = 10_000
 """As wide as needed."""
 _SHORTEST, _GAP = 8, 2
+
+Columns = Sequence[tuple[str, Sequence[Text]]]
+"""Headings, each with the cells below it."""
 
 _STATES = {
     "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
@@ -47,21 +57,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
         rows: one value per column.
         least: headings of columns that may be left out, the least important one first.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
-    shown, out = list(columns), console()
-    if out.is_terminal:
-        for name in least:
-            if _needed(shown, _only(columns, shown, cells)) <= out.width:
-                break
-            shown.remove(name)
-    kept = _only(columns, shown, cells)
-    whole = not out.is_terminal or _needed(shown, kept) <= out.width or _narrowest(shown, kept) > out.width
+    cells, out = [[_cell(value) for value in row] for row in rows], console()
+    shown = [(name, [row[at] for row in cells]) for at, name in enumerate(columns)]
+    for name in least if out.is_terminal else ():
+        if _needed(shown) > out.width:
+            shown = [column for column in shown if column[0] != name]
+    whole = not out.is_terminal or _needed(shown) <= out.width or _narrowest(shown) > out.width
     printer = Console(width=_WIDE if whole else out.width, soft_wrap=whole, highlight=False)
-    for line in printer.render_lines(_made(shown, kept, whole), pad=False):
+    for line in printer.render_lines(_made(shown, whole), pad=False):
         printer.print(Segments([*_without_blanks(line), Segment.line()]))
     if len(shown) < len(columns):
-        gone = ", ".join(name for name in columns if name not in shown)
-        say(f"left out because the terminal has {out.width} columns: {gone}")
+        kept = {name for name, _ in shown}
+        left_out = ", ".join(name for name in columns if name not in kept)
+        say(f"left out because the terminal has {out.width} columns: {left_out}")
 
 
 def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
@@ -72,27 +80,18 @@ def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
     return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
 
 
-def _only(columns: Sequence[str], shown: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[list[Text]]:
-    places = [at for at, name in enumerate(columns) if name in shown]
-    return [[row[at] for at in places] for row in cells]
-
-
-def _needed(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+def _needed(columns: Columns) -> int:
     """The characters of the longest line."""
-    return Console(width=_WIDE).measure(_made(columns, cells, True)).maximum
+    return Console(width=_WIDE).measure(_made(columns, whole_lines=True)).maximum
 
 
-def _narrowest(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> int:
+def _narrowest(columns: Columns) -> int:
     """The characters of a line if no number is broken, and texts are not broken more than anybody can read."""
     widths = []
-    for name, texts in _by_column(columns, cells):
+    for name, texts in columns:
         widest = max(len(name), *(text.cell_len for text in texts), 0)
         widths.append(widest if _are_numbers(texts) else min(widest, _SHORTEST))
     return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _by_column(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> Iterator[tuple[str, Sequence[Text]]]:
-    return zip(columns, zip(*cells, strict=True) if cells else [()] * len(columns), strict=True)
 
 
 def _are_numbers(texts: Sequence[Text]) -> bool:
@@ -101,16 +100,15 @@ def _are_numbers(texts: Sequence[Text]) -> bool:
     )
 
 
-def _made(columns: Sequence[str], cells: Sequence[Sequence[Text]], whole_lines: bool) -> Table:
-    out = Table(box=None, pad_edge=False)
-    for name, texts in _by_column(columns, cells):
+def _made(columns: Columns, whole_lines: bool) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for name, texts in columns:
         numbers = _are_numbers(texts)
-        out.add_column(
-            Text(name), justify="right" if numbers else "left", no_wrap=whole_lines or numbers, overflow="fold"
-        )
-    for row in cells:
-        out.add_row(*row)
-    return out
+        justify: Literal["right", "left"] = "right" if numbers else "left"
+        made.add_column(Text(name), justify=justify, no_wrap=whole_lines or numbers, overflow="fold")
+    for row in zip(*(texts for _, texts in columns), strict=True):
+        made.add_row(*row)
+    return made
 
 
 def as_json(value: Any) -> str:
@@ -151,6 +149,11 @@ def duration(seconds: float | None) -> str:
     return "-" if seconds is None else quantities.duration(seconds)
 
 
+def ago(seconds: float | None) -> str:
+    """How long ago; a dash if that is unknown."""
+    return "-" if seconds is None else f"{duration(seconds)} ago"
+
+
 def number(value: float | None) -> str:
     """How many; a dash if nobody knows. Ids and offsets are printed as they are: people copy them into commands."""
     return "-" if value is None else quantities.number(value)
@@ -181,3 +184,79 @@ def _plain(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return str(value)
+
+
+_REACH_SPARK = ("JAVA_HOME", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS",
+                "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_DAEMON_JAVA_OPTS", "TMPDIR", "PYTHONPATH")  # fmt: skip
+"""Variables that change how Spark's driver starts; a value may be secret, so a message shows the names alone."""
+
+_LOG_LINES = 4
+
+
+def told(error: EpochlineError) -> str:
+    """A line for each cause. None ends with the command that was just run: nothing is better the second time."""
+    said = error.said if isinstance(error, PipelineStandsError) and _is_running(error.command) else str(error)
+    causes = dict.fromkeys([said, *getattr(error, "__notes__", ())])
+    return "\n".join(f"error: {one_line(cause)}" for cause in causes)
+
+
+def _is_running(command: str | None) -> bool:
+    name, *arguments = shlex.split(command or "") or [""]
+    return sys.argv[1:2] == [name] and set(arguments) - {"…"} <= set(sys.argv[2:])
+
+
+def each(names: Iterable[str], act: Callable[[str], object]) -> None:
+    """Call ``act`` with each name; an error of one is printed and hides no other.
+
+    Raises:
+        EpochlineError: the only name failed.
+        typer.Exit: one of several names failed; the code is the highest one.
+    """
+    wanted, worst = list(dict.fromkeys(names)), 0
+    for name in wanted:
+        try:
+            act(name)
+        except EpochlineError as error:
+            if len(wanted) == 1:
+                raise
+            progress(told(error))
+            worst = max(worst, error.exit_code)
+    if worst:
+        raise typer.Exit(worst)
+
+
+def explained(error: Exception) -> str | None:
+    """What happened and what to do, for an error that no part of Epochline raises; None if nothing explains it."""
+    if isinstance(error, ImportError):
+        return _not_imported(error)
+    if isinstance(error, psycopg2.Error):
+        return str(explained_by_postgres(error))
+    if isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}. The machine refused it; correct that and repeat the command."
+    return None
+
+
+def not_started(error: Exception, log: Path) -> str:
+    """Why Spark's driver did not start: the last lines of its log, and the variables that it was given."""
+    given = ", ".join(name for name in _REACH_SPARK if os.environ.get(name))
+    text = log.read_text(errors="replace") if log.exists() else ""
+    said = " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:])
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"Spark did not start ({type(error).__name__}: {first}). Its log {log} ends with: {said or 'nothing'}." + (
+        f" These variables of the environment reach it: {given}. Correct or unset them." if given else ""
+    )
+
+
+def _not_imported(error: ImportError) -> str:
+    name = (error.name or "").partition(".")[0]
+    module = sys.modules.get(name)
+    places = [found] if (found := getattr(module, "__file__", None)) else list(getattr(module, "__path__", ()))
+    if not places:
+        return f"{error}. The package is not installed in {sys.prefix}."
+    installed = Path(sysconfig.get_path("purelib"))
+    if installed in Path(places[0]).parents:
+        return f"{error}. The installed package {places[0]} is incomplete or of another version: install it again."
+    return (
+        f"{error}. Python takes {name} from {places[0]}, which hides the installed package. Rename it, or take its"
+        f" folder out of PYTHONPATH{f' ({path})' if (path := os.environ.get('PYTHONPATH')) else ''}."
+    )

@@ -1,5 +1,6 @@
-"""`epochline run` and `epochline publish`: the use cases of Airflow's tasks, in this process."""
+"""`epochline run`, `publish` and `replay`: the use cases of Airflow's tasks, in this process."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -8,13 +9,21 @@ import typer
 
 from epochline.cli import connections, printing
 from epochline.cli.execution import Execution
-from epochline.cli.options import Name
+from epochline.cli.operations import actor, subject_of
+from epochline.cli.options import AsJson, Name
 from epochline.config import discovery
+from epochline.config.resolve import file_settings, resolve_settings
 from epochline.config.shared_tables import find_alone
-from epochline.coordinator import PlanOutcome
+from epochline.coordinator import Plan, PlanOutcome, PlanRequest, plan
 from epochline.coordinator import publish as publish_due
-from epochline.protocol.epoch import Epoch, Interval
+from epochline.operations import Request
+from epochline.operations.replay import differences, plan_replay
+from epochline.operations.replay import promote as supersede
+from epochline.ports import TableDifference
+from epochline.protocol.epoch import Epoch, Interval, Run
 from epochline.protocol.quantities import counted
+
+DIFFERENT = 1
 
 
 def run(
@@ -48,9 +57,18 @@ def run(
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
         raise typer.BadParameter("a backfill is one epoch; remove --until-caught-up", param_hint="--from")
-    committed = []
-    with Execution(find_alone(pipeline), master, note=note, interval=interval) as execution:
-        while (result := execution.next_epoch(max_records)) is not None:
+    declared, committed = find_alone(pipeline), []
+
+    def planned(run: Run, writers: int | None) -> Plan:
+        settings = resolve_settings(declared, file=file_settings())
+        request = PlanRequest(
+            record_limit=max_records, note=note, writers=writers, interval=interval, settings=settings
+        )
+        adapters = connections.adapters()
+        return plan(adapters.ledger(declared), adapters.offsets(declared), declared, run, request)
+
+    with Execution(declared, planned, master) as execution:
+        while (result := execution.next_epoch()) is not None:
             committed.append(result)
             if not as_json:
                 printing.say(str(result))
@@ -58,9 +76,9 @@ def run(
                 break
     if as_json:
         printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
-    elif execution.found is PlanOutcome.COVERED:
+    elif execution.outcome is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
-    elif execution.found is PlanOutcome.SINKS_FULL:
+    elif execution.outcome is PlanOutcome.SINKS_FULL:
         printing.say(f"{pipeline}: a sink has too many epochs still to show; the backlog waits in Kafka")
     elif not committed:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
@@ -115,9 +133,69 @@ def publish(
     """
     declared = discovery.find(pipeline)
     ledger = connections.adapters().ledger(declared)
-    published = publish_due(ledger, declared, report=lambda one: None if as_json else printing.say(str(one)))
+    published = publish_due(ledger, declared, report=lambda receipt: None if as_json else printing.say(str(receipt)))
     if as_json:
         for receipt in published:
             printing.say(printing.as_json(asdict(receipt)))
     elif not published:
         printing.say(f"{pipeline}: every sink shows every committed epoch")
+
+
+def replay(
+    pipeline: Name,
+    epoch: Annotated[int, typer.Option(min=1, help="Id of the committed epoch.")],
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Replace the epoch by the replay, in one transaction.")
+    ] = False,
+    reason: Annotated[str | None, typer.Option(help="Required with --promote; kept in the ledger.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Promote without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read the ranges of a committed epoch of PIPELINE again with today's code, and compare the rows.
+
+    The rows are staged and then discarded. With --promote, the replay's rows replace the epoch's rows in the target,
+    and the ledger keeps both epochs. Only for targets of mode append, without state. Exit code 0: no difference, or
+    promoted; 1: there are differences, or the replay was refused; 2: wrong use.
+    """
+    if promote and not (reason or "").strip():
+        raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
+    subject = subject_of(pipeline, None)
+    declared, _ = subject.declaration()
+    planned = Execution(declared, lambda run, writers: plan_replay(subject, epoch, run, writers=writers))
+    with planned as execution, execution.staged() as staged:
+        tables = differences(subject, staged)
+        _show_differences(tables, as_json=as_json)
+        different = any(table.inserted or table.deleted or table.changed for table in tables)
+        if promote and (yes or typer.confirm("Promote?", err=as_json)):
+            result = supersede(subject, staged, Request(actor=actor(), reason=reason or ""))
+            if not as_json:
+                printing.say(f"{result}; it takes the place of epoch {epoch}")
+            return
+    if not as_json:
+        printing.say(f"epoch {epoch} of {pipeline} stays as it is")
+    if different:
+        raise typer.Exit(DIFFERENT)
+
+
+def _show_differences(tables: Sequence[TableDifference], *, as_json: bool) -> None:
+    if as_json:
+        printing.say(printing.as_json([asdict(table) for table in tables]))
+        return
+    for table in tables:
+        kinds = {"inserted": table.inserted, "deleted": table.deleted, "changed": table.changed, "the same": table.same}
+        counts = ", ".join(f"{printing.number(count)} {kind}" for kind, count in kinds.items())
+        printing.say(f"{table.table}: {counts}")
+        for row in table.samples:
+            topic, partition, offset, number = row.place
+            printing.say(
+                f"  {row.kind}: {topic}-{partition} offset {offset} row {number}: {_values(row.before, row.after)}"
+            )
+        left = table.inserted + table.deleted + table.changed - len(table.samples)
+        if left:
+            printing.say(f"  and {printing.number(left)} more")
+
+
+def _values(before: Any, after: Any) -> str:
+    if before and after:
+        return ", ".join(f"{name} {before[name]!r} → {after[name]!r}" for name in before)
+    return ", ".join(f"{name} {value!r}" for name, value in (before or after).items())

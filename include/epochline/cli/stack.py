@@ -37,21 +37,16 @@ def up(
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
     if not parts or {"postgres", "airflow"} & set(parts):
-        _create_targets()
+        from epochline.cli.declarations import create_declared
+
+        try:
+            create_declared(typer.echo)
+        except EpochlineError as error:  # an invalid declaration is only a warning: the stack is ready all the same
+            typer.echo(f"warning: the target tables were not made: {one_line(error)}", err=True)
     else:
         _name_broken()
     if not parts or "airflow" in parts:
         typer.echo(f"Airflow is at {stack.airflow.url}, user admin, password in {stack.airflow.password_file}")
-
-
-def _create_targets() -> None:
-    """Create missing target tables. An invalid declaration is only a warning: the stack is ready all the same."""
-    from epochline.cli.migrate import create_declared
-
-    try:
-        create_declared(typer.echo)
-    except EpochlineError as error:
-        typer.echo(f"warning: the target tables were not made: {one_line(error)}", err=True)
 
 
 def _name_broken() -> None:

@@ -4,22 +4,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from epochline.cli import connections, database
-from epochline.cli.database import Session
-from epochline.cli.faults import FaultWord, Row, kafka_fault, ledger_fault, log_fault, topic_fault
+from epochline.cli.database import Row, Session
+from epochline.cli.faults import Fault, FaultWord, kafka_fault, ledger_fault, log_fault
 from epochline.coordinator import observe_startup, origins_of
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochlineError, TopicMissingError
+from epochline.errors import EpochlineError, PipelineStandsError, TopicMissingError
 from epochline.ports import OffsetSource
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
 T = TypeVar("T")
-Place = tuple[str, int]
-"""A topic and a partition."""
+Place = tuple[str | None, int | None]
+"""A topic and a partition; no partition of a topic that Kafka never had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +91,12 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     fault = (
         kafka_fault(pipeline, ledger, source, lost)
         or lost
-        or topic_fault(pipeline.name, missing)
+        or _never_there(pipeline.name, missing)
         or ledger_fault(pipeline, row, ledger, source)
     )
     # Where new partitions begin is not known before an operator has settled a loss.
-    origins = {} if lost else _origins(pipeline, heads, view, source)
+    begun = [] if lost else origins_of(pipeline, heads, view, observe_startup(source, pipeline, heads, view))
+    origins: dict[Place, int] = {(origin.tp.topic, origin.tp.partition): origin.offset for origin in begun}
     there = () if lost is not None and lost.word == FaultWord.OTHER_CLUSTER else view.partitions
     shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
     lag = None if row["lag"] is None else sum(one["lag"] or 0 for one in shown)
@@ -119,19 +120,18 @@ def _partitions(
     missing: Iterable[str],
 ) -> list[Row]:
     """The partitions that Kafka has, those that it no longer has, and the declared topics of which nothing is known."""
-    known = {(one["topic"], one["partition"]): one for one in heads}
-    there = {(one.tp.topic, one.tp.partition): one for one in views}
+    committed: dict[Place, Row] = {(row["topic"], row["partition"]): row for row in heads}
+    there: dict[Place, PartitionView] = {(view.tp.topic, view.tp.partition): view for view in views}
     gone = {(head.tp.topic, head.tp.partition) for head in read} - there.keys()
-    never = {(topic, None) for topic in missing} - {(topic, None) for topic, _ in gone}
-    rows = [_row(place, known.get(place), there[place], origins.get(place)) for place in sorted(there)]
-    rows += [_row(place, known[place], None, None) for place in sorted(gone)]
-    rows += [_row(place, None, None, None) for place in sorted(never)]
-    return [{"pipeline": pipeline.name, **row} for row in rows or [_row((None, None), None, None, None)]]
+    never = set(missing) - {topic for topic, _ in gone}
+    places: list[Place] = [*sorted(there), *sorted(gone), *((topic, None) for topic in sorted(never))]
+    return [
+        {"pipeline": pipeline.name, **_row(place, committed.get(place), there.get(place), origins.get(place))}
+        for place in places or [(None, None)]
+    ]
 
 
-def _row(
-    place: tuple[str | None, int | None], head: Row | None, there: PartitionView | None, origin: int | None
-) -> dict[str, Any]:
+def _row(place: Place, head: Row | None, there: PartitionView | None, origin: int | None) -> Row:
     """A partition. One without a head begins at its origin, or else at its log's start."""
     begins = origin if origin is not None or there is None else there.log_start
     at = begins if head is None else head["next_offset"]
@@ -166,9 +166,12 @@ def _head(row: Row) -> Head:
     )
 
 
-def _origins(pipeline: Pipeline, heads: Sequence[Head], view: SourceView, source: OffsetSource) -> dict[Place, int]:
-    begun = origins_of(pipeline, heads, view, observe_startup(source, pipeline, heads, view))
-    return {(origin.tp.topic, origin.tp.partition): origin.offset for origin in begun}
+def _never_there(pipeline: str, error: TopicMissingError | None) -> Fault | None:
+    """Whether Kafka lacks a declared topic that was never read."""
+    if error is None:
+        return None
+    stands = PipelineStandsError(f"{str(error).rstrip('.')}.", f"run {pipeline}")
+    return Fault(word=FaultWord.TOPIC_MISSING, reason=str(stands))
 
 
 class Servers:

@@ -18,14 +18,11 @@ def abort(
     """Discard what an epoch staged and mark it ABORTED. Aborting twice is aborting once.
 
     A committed epoch stays as it is. A pre-committed epoch is left for recovery, because sealed rows are kept (INV-6),
-    unless an operator aborts it or the setting is ``on_cancel="delete"``. If more epochs in a row were aborted
-    than the settings tolerate, the pipeline is paused. Unless an operator aborts, the pipeline is also paused if
-    its next run would only fail again.
-
-    Only the epoch's own ``run`` may abort it, unless ``by_operator``, which also aborts a pre-committed epoch.
+    unless an operator aborts it or the setting is ``on_cancel="delete"``. The pipeline is paused if more epochs in a
+    row were aborted than the settings tolerate, and, unless an operator aborts, if its next run would only fail again.
 
     Raises:
-        EpochStateError: the epoch belongs to another run.
+        EpochStateError: the epoch belongs to another run, and ``by_operator`` is False.
         EpochNotFoundError: there is no such epoch.
     """
     with ledger.transaction() as tx:

@@ -19,12 +19,8 @@ Acknowledged = Callable[[Sequence[AnnouncedReceipt]], Sequence[AnnouncedReceipt]
 def announce(ledger: Ledger, pipeline: str, run: Run, *, acknowledged: Acknowledged) -> Sequence[AnnouncedReceipt]:
     """Return the receipts that this run's task must announce, oldest first, including other runs' epochs.
 
-    A repeat returns the same receipts until Airflow has recorded them.
-
+    A repeat returns the same receipts until Airflow has recorded them, also after a `LedgerUnavailableError`.
     ``acknowledged`` is called while no transaction is open.
-
-    Raises:
-        LedgerUnavailableError: either nothing was recorded or everything; a repeat helps.
     """
     with ledger.transaction() as tx:
         unannounced = tx.receipts.unannounced(pipeline)

@@ -17,7 +17,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
     """Start the epoch's next attempt. A live earlier attempt is fenced first (INV-4).
 
     Returns:
-        The ticket for the attempt's writers, or None if the epoch is sealed or committed and nothing is to be staged.
+        The ticket for the attempt's writers; None if the epoch is sealed or committed.
 
     Raises:
         EpochStateError: the epoch is aborted, or belongs to another run.
@@ -56,11 +56,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
 
 
 def renew(ledger: Ledger, ticket: StagingTicket, run: Run, *, lease: timedelta) -> None:
-    """Extend the lease, only for the live attempt.
-
-    Raises:
-        EpochFencedError: the attempt was fenced, or another run stages the epoch now.
-    """
+    """Extend the lease of the live attempt; `EpochFencedError` if another one or another run took its place."""
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         if epoch.state is not EpochState.PLANNED and epoch.attempt == ticket.attempt and epoch.belongs_to(run):

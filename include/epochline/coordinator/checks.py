@@ -1,4 +1,4 @@
-"""Checks before a plan is written. Each error says what to do."""
+"""Checks before a plan is written, and notes on what it leaves unread. Each error says what to do."""
 
 import json
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import check_state
 from epochline.errors import (
+    BeforeOriginError,
     ChangeRefusedError,
     ConfigurationError,
     DataLossError,
@@ -15,18 +16,15 @@ from epochline.errors import (
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.data_loss import committed_offsets, held
+from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import Head, PlannedRange, belongs_to, moved_clusters, with_clusters
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import PartitionView, PartOfInterval, SourceView
 from epochline.protocol.quantities import duration
 from epochline.protocol.standing import way_out_of_pause
 
 
 def check_admitted(tx: Transaction, pipeline: str) -> None:
-    """Refuse a plan for a pipeline that an operator paused or dropped.
-
-    Raises:
-        PipelinePausedError, PipelineDroppedError: with the actor, time and reason.
-    """
+    """Raise `PipelinePausedError` or `PipelineDroppedError` if an operator stopped the pipeline."""
     standing = tx.operators.standing(pipeline)
     if standing.dropped is not None:
         raise PipelineDroppedError(
@@ -41,11 +39,10 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
 
 
 def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    """Check the declaration, the state, and that PostgreSQL has connections for so many writers, if that is known.
+    """Check the declaration as `check_changes`, the state as `check_states`, and the connections for ``writers``.
 
     Raises:
-        ChangeRefusedError, StateError: as `check_changes` and `check_states`.
-        ConfigurationError: too few connections are free.
+        ConfigurationError: PostgreSQL has too few free connections for so many writers.
     """
     check_changes(tx, pipeline)
     check_states(tx, pipeline)
@@ -60,11 +57,7 @@ def check_against_ledger(tx: Transaction, pipeline: Pipeline, writers: int | Non
 
 
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse a declaration that gives existing rows another meaning.
-
-    Raises:
-        ChangeRefusedError: a sink's mode or key differs from when its rows were last written, however long ago.
-    """
+    """Raise `ChangeRefusedError` for a declaration that gives rows another meaning, however old they are."""
     before = tx.epochs.last_declaration(pipeline.name)
     if before is None:
         return
@@ -82,11 +75,7 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
 
 
 def check_states(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse state that is not what the last epoch left (INV-2).
-
-    Raises:
-        StateError: says what happened to the state and what an operator may do.
-    """
+    """Raise `StateError` for state that is not what the last epoch left (INV-2)."""
     if pipeline.states:
         check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
 
@@ -98,11 +87,7 @@ def check_same_cluster(
     cluster_id: str | None,
     partitions: Sequence[PartitionView] = (),
 ) -> None:
-    """Refuse a cluster other than the one that the first plan of a source recorded.
-
-    Raises:
-        DataLossError: the connection leads to another cluster.
-    """
+    """Raise `DataLossError` for a cluster other than the one that the first plan of a source recorded."""
     for name, (known, now) in sorted(moved_clusters(row.cluster_id, cluster_id).items()):
         own = [head for head in heads if belongs_to(name, head.tp.topic)]
         found = [one for one in partitions if belongs_to(name, one.tp.topic)]
@@ -119,11 +104,7 @@ def check_same_cluster(
 def check_cluster(
     tx: Transaction, pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], view: SourceView
 ) -> None:
-    """Record the cluster of each source in its first plan, and compare it in every later one.
-
-    Raises:
-        DataLossError: the connection leads to another cluster.
-    """
+    """Record the cluster of each source in its first plan, and check it as `check_same_cluster` in every later one."""
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     known = with_clusters(row.cluster_id, view.cluster_id)
     if known is not None and known != row.cluster_id:
@@ -143,6 +124,55 @@ def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: 
         if not now.holds(planned.range):
             return f"the source no longer holds {planned}"
     return None
+
+
+def report_interval(
+    tx: Transaction,
+    name: str,
+    row: PipelineRow,
+    interval: Interval,
+    parts: Sequence[PartOfInterval],
+    ranges: Sequence[PlannedRange],
+) -> tuple[Sequence[str], tuple[int, ...]]:
+    """Say what becomes of the interval, given the ranges that the run would read.
+
+    Returns:
+        Notes for the run, and the epochs that committed offsets of its interval before.
+
+    Raises:
+        BeforeOriginError: the whole interval lies before the origin. A retry does not help.
+    """
+    outside = [f"{part.tp}{part.before_origin}" for part in parts if part.before_origin is not None]
+    covered = [(part.tp, part.committed) for part in parts if part.committed is not None]
+    extend = f"extend-back {name} {interval.start.isoformat()} --reason …"
+    if outside and not covered and not ranges:
+        raise BeforeOriginError(
+            f"{name}: the interval {interval} lies before the origin: {', '.join(outside)}. Nothing was planned, and"
+            " another try gives the same. The command commits what lies before the origin.",
+            extend,
+        )
+    notes = []
+    if outside:
+        notes.append(
+            f"not covered, because before the origin: {', '.join(outside)}. `epochline {extend}` commits what lies"
+            " before the origin."
+        )
+    read = {one.tp for one in ranges}
+    early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
+    if early:
+        notes.append(
+            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)}"
+            " were not committed yet"
+        )
+    epochs: set[int] = set()
+    for tp, offsets in covered:
+        ids = tx.chain.epochs_within(name, row.generation, tp, offsets)
+        epochs.update(ids)
+        by = f", by epoch{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}" if ids else ""
+        notes.append(f"{tp}{offsets} is committed already{by}")
+    if not ranges and not covered:
+        notes.append(f"the interval {interval} holds no record that Kafka still has")
+    return notes, tuple(sorted(epochs))
 
 
 def open_transactions(view: SourceView) -> list[str]:

@@ -8,13 +8,7 @@ from typing import Any
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.epoch_file import leave_file
-from epochline.coordinator.evidence import (
-    Evidence,
-    check_known,
-    collect_for_commit,
-    pausing_where_behind,
-)
-from epochline.coordinator.mirror import mirror
+from epochline.coordinator.evidence import Evidence, check_known, collect_for_commit, mirror, pausing_where_behind
 from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.takeover import shown_before
 from epochline.declare.names import QUARANTINE
@@ -65,13 +59,10 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
     If the answer of the commit is lost, the ledger is asked again, under the epoch's row lock.
 
     Raises:
-        EpochStateError: the epoch is PLANNED or ABORTED: there is nothing sealed to commit.
-        EpochAwaitsApprovalError: the epoch waits for an approval.
+        EpochStateError, EpochAwaitsApprovalError: nothing is sealed, or the epoch waits for an approval.
         HeadMovedError: a range does not start at its head; nothing was changed.
         StagingLostError: the sealed rows are gone. The epoch was aborted; a later run reads its range again.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        SourceUnavailableError: Kafka does not say which epoch it was mirrored by; a repeat helps.
-        SinkError: a sink cannot say what it shows.
+        LedgerBehindError, SourceUnavailableError, SinkError: as `evidence.collect_evidence` and `evidence.check_known`.
     """
     try:
         declared, result, settings = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
@@ -151,7 +142,6 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
 
 
 def _refuse_unsealed(tx: Transaction, epoch: Epoch) -> None:
-    """Refuse an epoch that is not sealed, awaits approval, or comes before one that is committed."""
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
             f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
@@ -278,8 +268,8 @@ def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
     """Remove the rows of these epochs from every target, and put back what they replaced.
 
     Raises:
-        TargetError: an append target has more rows with these epochs' numbers than the epochs wrote; a row does not go
-            or come back; or rows of another table would be deleted or changed with it.
+        TargetError: an append target has more rows of these epochs than they wrote, a row does not go or come back, or
+            rows of another table would be deleted or changed with it.
     """
     if not epochs:
         return

@@ -12,11 +12,8 @@ log = logging.getLogger(__name__)
 def discard(ledger: Ledger, attempt: Attempt) -> bool:
     """Drop the staging of an attempt that is fenced, or whose epoch is committed or aborted. Repeatable.
 
-    If a writer holds its tables beyond the lock time-out, or an external sink is down, the staging stays until the
-    next sweep. Nothing in it can become visible.
-
-    Returns:
-        Whether the staging was dropped.
+    If a writer holds its tables beyond the lock time-out, or an external sink is down, the staging stays until the next
+    sweep, and False is returned. Nothing in it can become visible.
     """
     with ledger.transaction() as tx:
         ended = tx.attempts.end_sessions(attempt)

@@ -1,4 +1,4 @@
-"""Evidence: compare what Kafka and the sinks show with the ledger before anything is committed (INV-8).
+"""Evidence: compare what Kafka and the sinks show with the ledger before anything is committed, and leave it (INV-8).
 
 A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
 and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
@@ -11,12 +11,19 @@ from contextlib import contextmanager
 from typing import cast
 
 from epochline.coordinator.checks import check_admitted
-from epochline.coordinator.group import ConsumerGroup
+from epochline.coordinator.observe import ConsumerGroup
 from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import KafkaBehindError, LedgerBehindError, SinkError, SinkUnavailableError
+from epochline.errors import (
+    KafkaBehindError,
+    LedgerBehindError,
+    LedgerError,
+    SinkError,
+    SinkUnavailableError,
+    SourceError,
+)
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
 from epochline.protocol.offsets import reached_of
 from epochline.protocol.sink import Inspectable, ShownEpoch
@@ -42,12 +49,7 @@ def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -
 
 
 def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
-    """Ask the consumer group and the sinks of an epoch; returns the epoch's declaration as well.
-
-    Raises:
-        EpochNotFoundError: the pipeline has no such epoch.
-        SourceUnavailableError, SinkError: as `collect_evidence`.
-    """
+    """Ask, as `collect_evidence`, the consumer group and the sinks of an epoch; also returns its declaration."""
     with ledger.transaction() as tx:
         declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
     return declared, _collect(ledger, source, [declared])
@@ -95,34 +97,21 @@ def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
     """The shown epochs that the ledger does not know."""
     row = tx.epochs.pipeline(pipeline)
     last = 0 if row is None else row.last_epoch_id
-    unknown = []
-    for one in evidence:
-        token = one.shown.token
-        known = one.shown.epoch_id <= last if token is None else tx.receipts.knows(pipeline, token)
-        if not known:
-            unknown.append(one)
-    return unknown
+
+    def knows(shown: ShownEpoch) -> bool:
+        return shown.epoch_id <= last if shown.token is None else tx.receipts.knows(pipeline, shown.token)
+
+    return [accepted for accepted in evidence if not knows(accepted.shown)]
 
 
 def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
-    """Refuse a ledger that does not know what is shown.
-
-    Raises:
-        LedgerBehindError: the ledger went back in time.
-    """
-    unknown = unknown_to(tx, pipeline, evidence)
-    if not unknown:
-        return
+    """Refuse a ledger that does not know what is shown, as `refuse_unknown`."""
     row = tx.epochs.pipeline(pipeline)
-    refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown)
+    refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown_to(tx, pipeline, evidence))
 
 
 def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None:
-    """Refuse a ledger if anything is shown that it does not know.
-
-    Raises:
-        LedgerBehindError: the ledger went back in time.
-    """
+    """Raise `LedgerBehindError` if anything is shown that the ledger does not know."""
     if unknown:
         shown = ", ".join(
             f"{one.shown_by} shows epoch {one.shown.epoch_id} of generation {one.shown.generation}"
@@ -139,12 +128,7 @@ def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None
 
 
 def refuse_behind(ledger: Ledger, pipeline: str, evidence: Evidence) -> None:
-    """Refuse a ledger that does not know what is shown, and pause the pipeline once.
-
-    Raises:
-        LedgerBehindError: the ledger went back in time.
-        PipelinePausedError, PipelineDroppedError: the ledger went back, and the pipeline is stopped already.
-    """
+    """Refuse as `check_known` and pause the pipeline once, or refuse as `check_admitted` if it is stopped already."""
     with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
         if unknown_to(tx, pipeline, evidence):
             check_admitted(tx, pipeline)
@@ -161,6 +145,49 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
             tx.epochs.lock_pipeline(pipeline)
             pause(tx, pipeline, PAUSE_BEHIND, error.said, command=error.command)
         raise
+
+
+def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: bool = False) -> None:
+    """Write the *current* heads to the consumer group, unless the declaration has ``mirror=False``.
+
+    The group is for monitors; losing it loses nothing (INV-8). An epoch that the ledger does not know is never
+    overwritten: it is evidence that the ledger went back in time. Nor is a group that shows less than was written to
+    it: Kafka went back, and the next plan says so. ``known`` says that an operator decided to replace what it shows.
+
+    After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
+    leaves an older epoch behind. Each write has a number, which the ledger keeps before it and confirms after it.
+    """
+    if not pipeline.source.mirror:
+        return
+    name, group, written, number = pipeline.name, pipeline.consumer_group, None, 0
+    try:
+        evidence: Evidence = ()
+        if not known:
+            with ledger.transaction() as tx:
+                last = tx.receipts.last_mirror(name)
+            shown = ConsumerGroup.observe(source, pipeline, last)
+            shown.refuse_older()
+            if shown.missing:
+                raise SourceError(f"{group} is gone; the next plan says whether it has expired.")
+            evidence = shown.evidence
+        while True:
+            with ledger.transaction() as tx:
+                row = tx.epochs.lock_pipeline(name)
+                if written is not None:
+                    tx.receipts.confirm_mirror(name, number)
+                check_known(tx, name, evidence)
+                heads = [head for head in tx.chain.heads(name, row.generation) if pipeline.source.keeps(head.tp.topic)]
+                if heads == (written or []):
+                    return
+                newest = max((head.epoch_id or 0 for head in heads), default=0)
+                token = tx.attempts.committed_token(name, newest)
+                topics = sorted(filter(pipeline.source.mirrors, {head.tp.topic for head in heads}))
+                number = tx.receipts.begin_mirror(name, row.generation, newest, topics)
+            source.mirror(group, heads, row.generation, newest, token, number)
+            written = heads
+    except (LedgerError, SourceError) as error:
+        # The epoch is committed, so the task must not fail. The next commit mirrors again.
+        log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

@@ -106,11 +106,7 @@ class Intent(ABC):
 
     @abstractmethod
     def check(self, tx: Transaction, row: PipelineRow) -> None:
-        """Refuse a plan that other runs or Kafka have overtaken. The pipeline's row is locked.
-
-        Raises:
-            PlanChangedError: another run planned or committed meanwhile.
-        """
+        """Raise `PlanChangedError` if other runs or Kafka overtook the plan. The pipeline's row is locked."""
 
     def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
         """Why the run's own aborted epoch cannot be tried again; None if it can."""
@@ -129,9 +125,7 @@ def write_epoch(
     ledger: Ledger, pipeline: Pipeline, run: Run, request: PlanRequest, intent: Intent, own: Epoch | None,
     notes: Sequence[str],
 ) -> Plan:  # fmt: skip
-    """Reopen the run's own aborted epoch, or write a new one.
-
-    ``own`` is the run's own aborted epoch, if there is one. ``notes`` go into the plan, before those of the intent.
+    """Reopen the run's own aborted epoch ``own``, or write a new one. ``notes`` go into the plan, before the intent's.
 
     Raises:
         PlanChangedError: another run planned or committed meanwhile; trying again helps.

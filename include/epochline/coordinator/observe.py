@@ -1,27 +1,34 @@
-"""What a plan asks Kafka. No transaction may be open."""
+"""What a plan asks Kafka: its logs, and the consumer group that mirrors the heads. No transaction may be open."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Self
 
 from epochline.coordinator.checks import check_same_cluster
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import FromGroup, FromTimestamp
-from epochline.errors import TopicMissingError
-from epochline.ports import OffsetSource, PipelineRow
+from epochline.errors import KafkaBehindError, TopicMissingError
+from epochline.ports import Accepted, OffsetSource, PipelineRow
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
+from epochline.protocol.mirror import LastMirror, Mirrored, MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition, belongs_to
 from epochline.protocol.origins import begun_by_startup
 from epochline.protocol.planning import IntervalOffsets, SourceView
+from epochline.protocol.quantities import duration
+from epochline.protocol.sink import ShownEpoch
+
+_SHOWN = 10
+"""Most partitions or topics that a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceObservation:
     """Kafka's answers.
 
-    ``startup`` is the result of `observe_startup`. ``leader_epoch_ends`` says where the log of a former leader ends,
-    for heads that were read under one. ``backfill`` has the interval's offsets, if there is an interval. ``cut_off``
-    is what sinks show but the log no longer holds.
+    ``startup`` is the result of `observe_startup`. ``leader_epoch_ends`` says where the logs of former leaders end, for
+    heads that were read under one. ``cut_off`` is what sinks show but the log no longer holds.
     """
 
     view: SourceView
@@ -66,7 +73,7 @@ def observe_source(
         view=view,
         startup=observe_startup(source, pipeline, heads, view),
         leader_epoch_ends=former_leaders_ends(source, read, view),
-        backfill=None if interval is None else observe_interval(source, view, interval),
+        backfill=None if interval is None else _observe_interval(source, view, interval),
         cut_off=cut_off(source, shown, view),
     )
 
@@ -118,8 +125,7 @@ def ends_of_leader_epochs(source: OffsetSource, ranges: Iterable[PlannedRange], 
     }
 
 
-def observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
-    """Ask Kafka for the interval's offsets. No transaction may be open."""
+def _observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
     partitions = [one.tp for one in view.partitions]
     starts = source.offsets_at(partitions, interval.start)
     return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
@@ -144,3 +150,101 @@ def observe_startup(
         elif new and isinstance(startup, FromTimestamp):
             found |= source.offsets_at(new, startup.timestamp)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup:
+    """What a pipeline's consumer group holds, next to the newest write to it that the ledger knows Kafka took.
+
+    ``retention`` is how long Kafka keeps the offsets of a group. It is asked only if the group lacks offsets that were
+    written to it.
+    """
+
+    pipeline: str
+    name: str
+    offsets: Mirrored
+    last: LastMirror | None
+    retention: timedelta | None
+
+    @classmethod
+    def observe(cls, source: OffsetSource, pipeline: Pipeline, last: LastMirror | None) -> Self:
+        """Ask Kafka; nothing is asked if the declaration has ``mirror=False``.
+
+        The ledger gave ``last`` before: a write between the two would make the group look older.
+        """
+        offsets = source.mirrored(pipeline.consumer_group) if pipeline.source.mirror else {}
+        if last is not None:
+            last = replace(last, topics=frozenset(filter(pipeline.source.mirrors, last.topics)))
+        retention = source.group_retention() if last is not None and last.missing(offsets) else None
+        return cls(
+            pipeline=pipeline.name, name=pipeline.consumer_group, offsets=offsets, last=last, retention=retention
+        )
+
+    @property
+    def evidence(self) -> Sequence[Accepted]:
+        """The newest epoch that mirrored its heads to the group; nothing if none did."""
+        written = [
+            ShownEpoch(generation=offset.generation, epoch_id=offset.epoch_id, token=offset.token)
+            for offset in self.offsets.values()
+            if offset.generation is not None and offset.epoch_id is not None
+        ]
+        newest = max(written, key=lambda shown: (shown.epoch_id, shown.generation), default=None)
+        return () if newest is None else (Accepted(shown_by=self.name, shown=newest),)
+
+    @property
+    def older(self) -> dict[tuple[str, int], MirroredOffset]:
+        """Offsets of an earlier write than the last one."""
+        return {} if self.last is None else self.last.older(self.offsets)
+
+    @property
+    def missing(self) -> list[str]:
+        """Topics that were written to the group and of which it shows nothing any more."""
+        return [] if self.last is None else self.last.missing(self.offsets)
+
+    def refuse_older(self) -> None:
+        """Raise `KafkaBehindError` if the group shows an earlier write than the ledger knows it to have taken.
+
+        If other records have taken the offsets, the logs of a Kafka that went back in time would not show it.
+        """
+        if self.last is None or not self.older:
+            return
+        shown = "; ".join(
+            f"{topic}-{partition}: offset {held.offset} of epoch {held.epoch_id}"
+            for (topic, partition), held in sorted(self.older.items())[:_SHOWN]
+        )
+        raise KafkaBehindError(
+            f"{self.pipeline}: consumer group {self.name} shows an older mirror ({shown}) than the one of"
+            f" epoch {self.last.epoch_id}, which Kafka took after it. Kafka went back in time, as from a backup, and"
+            " other records may have the offsets that were read. Nothing was planned. The command goes on where the"
+            f" group stands. --at head goes on at the heads, if `epochline audit {self.pipeline}` finds the log to be"
+            " the one that was read.",
+            f"adopt-topic {self.pipeline} --cluster --at truncation --reason …",
+        )
+
+    def refuse_gone(self) -> str | None:
+        """Raise `KafkaBehindError` if the group is gone, unless it may have expired; a note if it may."""
+        if self.last is None or not self.missing:
+            return None
+        gone = f"consumer group {self.name} holds no offset of {', '.join(self.missing[:_SHOWN])} any more"
+        if self.last.may_have_expired(self.retention):
+            return f"{gone}: Kafka deletes the offsets of a group that nobody writes; the next commit writes them again"
+        kept = "an unknown time" if self.retention is None else duration(self.retention.total_seconds())
+        raise KafkaBehindError(
+            f"{self.pipeline}: {gone}, although the mirror of epoch {self.last.epoch_id} was written"
+            f" {duration(self.last.age.total_seconds())} ago and Kafka keeps it for {kept}. Somebody deleted the group,"
+            " or Kafka went back in time, as from a backup, and other records may have the offsets that were read."
+            " Nothing was planned. The command goes on at the heads, if"
+            f" `epochline audit {self.pipeline}` finds the log to be the one that was read; --at earliest reads what"
+            " Kafka has now.",
+            f"adopt-topic {self.pipeline} --cluster --at head --reason …",
+        )
+
+    def moved_by_others(self, heads: Sequence[Head]) -> list[str]:
+        """Notes on offsets that epochline did not write. Only the ledger counts (INV-8)."""
+        next_offsets = {(head.tp.topic, head.tp.partition): head.next_offset for head in heads}
+        return [
+            f"{topic}-{partition}: the consumer group was moved to {moved.offset}; the ledger's"
+            f" {next_offsets[topic, partition]} counts"
+            for (topic, partition), moved in sorted(self.offsets.items())
+            if moved.epoch_id is None and next_offsets.get((topic, partition), moved.offset) != moved.offset
+        ]

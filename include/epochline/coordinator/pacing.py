@@ -1,4 +1,4 @@
-"""Delay or refuse plans and attempts: minimum pauses, failures in a row, failure rates."""
+"""Delay or refuse plans and attempts: minimum pauses, pauses before a retry, failures in a row, failure rates."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from epochline.config.resolve import ResolvedSettings, recorded_restart, recorded_value
+from epochline.coordinator.intent import LEASE
 from epochline.declare.settings import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
-from epochline.protocol.epoch import Attempt, Epoch
+from epochline.protocol.epoch import Attempt, Epoch, EpochState
 from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike, failure_of, may_be_repeated
 from epochline.protocol.quantities import duration
 
@@ -136,10 +137,9 @@ def _given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> str
 
 
 def check_not_given_up(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
-    """Refuse another attempt of an epoch that failed of the same error three times in a row.
+    """Raise `RestartsExhaustedError` if an epoch failed of the same error three times in a row.
 
-    Raises:
-        RestartsExhaustedError: another attempt would fail of it again; the abort that follows pauses the pipeline.
+    The abort that follows pauses the pipeline.
     """
     error = _given_up(tx, epoch, settings)
     if error is not None:
@@ -157,12 +157,9 @@ def _starts_by_itself(tx: Transaction, epoch: Epoch) -> bool:
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any]) -> None:
-    """Refuse another attempt if the pipeline failed too often recently.
+    """Raise `RestartsExhaustedError` if the epoch's strategy is a failure rate, and it is exceeded.
 
     Called before the attempt is made: an earlier attempt that died silently counts as failed now.
-
-    Raises:
-        RestartsExhaustedError: the epoch's strategy is a failure rate, and it is exceeded.
     """
     strategy = recorded_restart(settings)
     if not isinstance(strategy, FailureRate):
@@ -179,3 +176,25 @@ def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any
             f" `epochline ledger {epoch.pipeline} --epoch {epoch.epoch_id}` shows why the attempts failed.",
             f"resume {epoch.pipeline} --reason …" if stays_down else f"run {epoch.pipeline}",
         )
+
+
+def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta, str]:
+    """The pause before the next attempt of an epoch, which stays its run's until then, and what to say of it."""
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        strategy = recorded_restart(tx.history.settings(epoch))
+        if isinstance(strategy, Endless):
+            alike = failed_alike(tx.history.errors(epoch))
+            pause = strategy.pause_after(alike)
+        else:
+            alike, pause = 0, strategy.delay
+        if epoch.state is EpochState.PLANNED:
+            tx.epochs.renew_lease(epoch, epoch.attempt, pause + LEASE)
+    said = f"{epoch}: no offset moved; attempt {epoch.attempt + 1} begins in {pause.total_seconds():g} s"
+    if isinstance(strategy, Endless) and alike >= GIVEN_UP_AFTER:
+        said += (
+            f". The last {alike} attempts failed of the same error of code. The declared Endless restarts go on, with"
+            f" pauses of up to {strategy.longest_pause.total_seconds():g} s. Correct the code, or run `epochline"
+            f" pause {pipeline} --reason …` and mark the run failed"
+        )
+    return pause, said

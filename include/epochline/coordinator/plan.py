@@ -11,10 +11,10 @@ from epochline.coordinator.checks import (
     check_cluster,
     no_longer_fits,
     open_transactions,
+    report_interval,
 )
 from epochline.coordinator.epoch_file import leave_file
 from epochline.coordinator.evidence import pausing_where_behind
-from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import (
     EpochDraft,
     Intent,
@@ -25,8 +25,7 @@ from epochline.coordinator.intent import (
     limit_place,
     write_epoch,
 )
-from epochline.coordinator.interval import report_interval
-from epochline.coordinator.observe import SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_turn
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.reasons import keep_plan_error
@@ -85,90 +84,103 @@ def plan(
         EpochBusyError: another run stages an epoch now.
         SourceUnavailableError: Kafka does not answer, or a partition has no leader.
         DataLossError: the log is not the one that the heads belong to.
-        TargetError: a target is missing, does not fit, or belongs to another pipeline.
+        TargetError, SinkError: a target is missing, does not fit, or belongs to another pipeline; a sink would refuse.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        KafkaBehindError: the consumer group shows less than was written to it; the pipeline is paused.
-        SinkError: a sink would refuse what is to come.
+        LedgerBehindError, KafkaBehindError: the ledger or Kafka went back in time; the pipeline is paused.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
+    planning = _Planning(pipeline, run, request, request.settings or resolve_settings(pipeline))
     try:
-        return _plan(ledger, source, pipeline, run, request, sleep)
+        return planning.plan(ledger, source, sleep)
     except EpochlineError as error:
         keep_plan_error(ledger, pipeline.name, run, error)
         raise
 
 
-def _plan(
-    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, request: PlanRequest,
-    sleep: Callable[[float], None],
-) -> Plan:  # fmt: skip
-    name, settings = pipeline.name, request.settings or resolve_settings(pipeline)
-    request = replace(request, settings=settings)
-    recovered = recover(ledger, source, pipeline, run, request.lease)
-    if recovered.resumed is not None:
-        return recovered.resumed
-    unwritten = leave_file(ledger, name, settings.recorded())
-    full = full_sinks(ledger, pipeline)
-    if full:
-        return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
-    looked = look_at_sinks(ledger, pipeline, settings.restart)
-    pause_after_failures(ledger, name, settings.tolerable_failures)
-    soon = wait_for_turn(ledger, name, settings, scheduled=request.scheduled, sleep=sleep)
-    began = time.monotonic()
-    for _ in range(_TRIES):
-        seen = _look_at_ledger(ledger, pipeline)
-        with pausing_where_behind(ledger, name):
-            group = ConsumerGroup.observe(source, pipeline, seen.mirror)
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """What one plan is made of and for."""
+
+    pipeline: Pipeline
+    run: Run
+    request: PlanRequest
+    settings: ResolvedSettings
+
+    def plan(self, ledger: Ledger, source: OffsetSource, sleep: Callable[[float], None]) -> Plan:
+        name, settings = self.pipeline.name, self.settings
+        recovered = recover(ledger, source, self.pipeline, self.run, self.request.lease)
+        if recovered.resumed is not None:
+            return recovered.resumed
+        unwritten = leave_file(ledger, name, settings.recorded())
+        full = full_sinks(ledger, self.pipeline)
+        if full:
+            return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
+        looked = look_at_sinks(ledger, self.pipeline, settings.restart)
+        pause_after_failures(ledger, name, settings.tolerable_failures)
+        soon = wait_for_turn(ledger, name, settings, scheduled=self.request.scheduled, sleep=sleep)
+        began = time.monotonic()
+        for _ in range(_TRIES):
+            try:
+                notes = [*recovered.notes, *unwritten, *soon, *looked]
+                return self.write(ledger, source, recovered.aborted, notes, began)
+            except PlanChangedError as error:
+                last = error
+        raise last
+
+    def write(
+        self, ledger: Ledger, source: OffsetSource, aborted: Epoch | None, notes: Sequence[str], began: float
+    ) -> Plan:
+        """Look at ledger and Kafka, then write the epoch if the ledger is still as it was seen."""
+        seen = self.look_at_ledger(ledger)
+        with pausing_where_behind(ledger, self.pipeline.name):
+            group = ConsumerGroup.observe(source, self.pipeline, seen.mirror)
             group.refuse_older()
-        observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
-        notes = [*recovered.notes, *unwritten, *soon, *looked, *seen.left, *group.moved_by_others(seen.heads)]
-        try:
-            with pausing_where_behind(ledger, name):
-                seen = _with_origins(ledger, pipeline, seen, observed)
-                intent = _NextRanges(pipeline, seen, observed, group, request.record_limit, settings, began)
-                return write_epoch(ledger, pipeline, run, request, intent, recovered.aborted, notes)
-        except PlanChangedError as error:
-            last = error
-    raise last
+        observed = observe_source(source, self.pipeline, seen.row, seen.heads, self.request.interval, seen.shown)
+        notes = [*notes, *seen.left, *group.moved_by_others(seen.heads)]
+        with pausing_where_behind(ledger, self.pipeline.name):
+            intent = _NextRanges(self, self.write_origins(ledger, seen, observed), observed, group, began)
+            request = replace(self.request, settings=self.settings)
+            return write_epoch(ledger, self.pipeline, self.run, request, intent, aborted, notes)
 
+    def look_at_ledger(self, ledger: Ledger) -> _Seen:
+        name = self.pipeline.name
+        with ledger.transaction() as tx:
+            row = tx.epochs.lock_pipeline(name)
+            check_admitted(tx, name)
+            heads = tuple(tx.chain.heads(name, row.generation))
+            shown = shown_ahead(tx.receipts.accepted(name), heads)
+            left = left_due(self.pipeline, tx.receipts.unpublished(name))
+            return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=tx.receipts.last_mirror(name))
 
-def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
-    with ledger.transaction() as tx:
-        row = tx.epochs.lock_pipeline(pipeline.name)
-        check_admitted(tx, pipeline.name)
-        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
-        shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
-        left = left_due(pipeline, tx.receipts.unpublished(pipeline.name))
-        return _Seen(row=row, heads=heads, left=left, shown=shown, mirror=tx.receipts.last_mirror(pipeline.name))
-
-
-def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: SourceObservation) -> _Seen:
-    """Write the missing origins, even if no epoch follows: a startup mode is resolved once."""
-    with ledger.transaction() as tx:
-        row = tx.epochs.lock_pipeline(pipeline.name)
-        check_admitted(tx, pipeline.name)
-        _still_as_seen(tx, pipeline, row, seen)
-        check_cluster(tx, pipeline, row, seen.heads, observed.view)
-        tx.chain.keep_log_ends(pipeline.name, log_ends_of(observed.view))
-        for origin in origins_of(pipeline, seen.heads, observed.view, observed.startup):
-            tx.chain.write_origin(pipeline.name, row.generation, origin)
-        return replace(seen, heads=tuple(tx.chain.heads(pipeline.name, row.generation)))
+    def write_origins(self, ledger: Ledger, seen: _Seen, observed: SourceObservation) -> _Seen:
+        """Write the missing origins, even if no epoch follows: a startup mode is resolved once."""
+        name = self.pipeline.name
+        with ledger.transaction() as tx:
+            row = tx.epochs.lock_pipeline(name)
+            check_admitted(tx, name)
+            _still_as_seen(tx, self.pipeline, row, seen)
+            check_cluster(tx, self.pipeline, row, seen.heads, observed.view)
+            tx.chain.keep_log_ends(name, log_ends_of(observed.view))
+            for origin in origins_of(self.pipeline, seen.heads, observed.view, observed.startup):
+                tx.chain.write_origin(name, row.generation, origin)
+            return replace(seen, heads=tuple(tx.chain.heads(name, row.generation)))
 
 
 @dataclass(frozen=True, slots=True)
 class _NextRanges(Intent):
     """The next offsets of every partition, or those of a backfill run's interval."""
 
-    pipeline: Pipeline
+    planning: _Planning
     seen: _Seen
     observed: SourceObservation
     group: ConsumerGroup
-    record_limit: int | None
-    settings: ResolvedSettings
     began: float
     """When the plan began, by this process's monotonic clock, after the minimum pause."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.planning.pipeline
 
     @property
     def watched(self) -> list[Head]:
@@ -203,8 +215,8 @@ class _NextRanges(Intent):
         """Share the record limit among the partitions."""
         view, backfill, watched = self.observed.view, self.observed.backfill, self.watched
         limit, limit_from, notes = self._paced(tx) if backfill is None else (None, None, [])
-        if self.record_limit is not None:
-            limit, limit_from = self.record_limit, "run"
+        if self.planning.request.record_limit is not None:
+            limit, limit_from = self.planning.request.record_limit, "run"
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
         shown = next_boundary(watched, shown_until(tx, self.pipeline.name))
@@ -215,8 +227,8 @@ class _NextRanges(Intent):
         notes += [*open_transactions(view), *self._expired(tx)]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
-            report = report_interval(tx, self.pipeline.name, row, backfill.interval, parts, ranges)
-            notes, covered_by = [*notes, *report.notes], report.covered_by
+            of_interval, covered_by = report_interval(tx, self.pipeline.name, row, backfill.interval, parts, ranges)
+            notes += of_interval
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
         if not ranges and backfill is None and not self.left_unread(ranges) and closes_windows(tx, self.pipeline):
             kind = EpochKind.IDLE
@@ -237,8 +249,9 @@ class _NextRanges(Intent):
 
     def _paced(self, tx: Transaction) -> tuple[int, str, list[str]]:
         """The record limit, adapted to the newest epoch's duration where a target is set; its origin; notes on it."""
-        most, target = self.pipeline.source.records_per_epoch, self.settings.target_duration
-        interval = self.settings.interval if isinstance(self.settings.interval, timedelta) else None
+        settings, most = self.planning.settings, self.pipeline.source.records_per_epoch
+        target = settings.target_duration
+        interval = settings.interval if isinstance(settings.interval, timedelta) else None
         if target is None and interval is None:
             return most, limit_place(self.pipeline), []
         newest = tx.epochs.newest_committed(self.pipeline.name)
@@ -249,11 +262,7 @@ class _NextRanges(Intent):
 
 
 def check_log(pipeline: str, watched: Sequence[Head], observed: SourceObservation) -> None:
-    """Check that the log is the one that the heads belong to.
-
-    Raises:
-        DataLossError: it was deleted, made again or truncated, or a sink shows what it no longer holds.
-    """
+    """Raise `DataLossError` if a log is not the one of its head, or no longer holds what a sink shows."""
     check_same_log(pipeline, watched, observed.view.partitions)
     check_not_truncated(pipeline, watched, observed.leader_epoch_ends)
     check_shown_is_there(pipeline, watched, observed.cut_off)

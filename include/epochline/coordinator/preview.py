@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from epochline.config.resolve import resolve_settings
 from epochline.coordinator.checks import check_admitted, check_against_ledger, open_transactions
 from epochline.coordinator.evidence import check_known, collect_evidence, guarded_by_sinks_alone
-from epochline.coordinator.group import ConsumerGroup
 from epochline.coordinator.intent import PlanRequest, closes_windows
-from epochline.coordinator.observe import SourceObservation, observe_source
+from epochline.coordinator.observe import ConsumerGroup, SourceObservation, observe_source
 from epochline.coordinator.plan import check_log, origins_of
 from epochline.coordinator.publish import full_sinks, look_at_sinks
 from epochline.coordinator.recover import refuse_awaiting
@@ -38,18 +37,14 @@ class PlanPreview:
 
 
 def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: PlanRequest = _DEFAULTS) -> PlanPreview:
-    """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
+    """Say what the next epoch would read, with the same checks and errors as `plan`; change and pause nothing.
 
     What only a write can check is left to the run: whether a store of files keeps the first of two manifest entries,
-    and whether this user may create the control topic if it is missing.
-
-    Lease, interval and note of the request do not matter.
+    and whether this user may create the control topic if it is missing. Lease, interval and note of the request do not
+    matter.
 
     Raises:
         EpochAwaitsApprovalError: a sealed epoch waits for an approval.
-        LedgerBehindError, KafkaBehindError: as `plan` would; the pipeline is not paused.
-        DataLossError, SourceError, SinkError, StateError, TargetError, ChangeRefusedError, ConfigurationError,
-            PipelinePausedError, PipelineDroppedError: as `plan` would.
     """
     with ledger.transaction() as tx:
         check_admitted(tx, pipeline.name)
@@ -98,10 +93,7 @@ def upcoming_ranges(
 ) -> tuple[PlannedRange, ...]:
     """The ranges that begin at the heads, also while the pipeline is paused or has no targets yet. Changes nothing.
 
-    All ranges together have at most ``record_limit`` offsets.
-
-    Raises:
-        DataLossError, SourceError: as `plan` would.
+    All ranges together have at most ``record_limit`` offsets. Errors are those of `plan`.
     """
     with ledger.transaction() as tx:
         row, heads, shown = _known(tx, pipeline)

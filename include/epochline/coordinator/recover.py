@@ -13,11 +13,11 @@ from epochline.coordinator.evidence import (
     Evidence,
     collect_evidence,
     guarded_by_sinks_alone,
+    mirror,
     pausing_where_behind,
     refuse_behind,
 )
 from epochline.coordinator.intent import Plan, PlanOutcome
-from epochline.coordinator.mirror import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
 from epochline.ports import Ledger, OffsetSource
@@ -73,8 +73,7 @@ def recover(
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
         EpochAwaitsApprovalError: the unfinished epoch waits for an approval.
-        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
-        SourceUnavailableError, SinkError: as `collect_evidence`.
+        LedgerBehindError, SourceUnavailableError, SinkError: as `refuse_behind` and `collect_evidence`.
     """
     name = pipeline.name
     notes: list[str] = []
@@ -107,11 +106,7 @@ def recover(
 
 
 def refuse_awaiting(epoch: Epoch) -> None:
-    """Refuse to go past a sealed epoch that waits for an approval.
-
-    Raises:
-        EpochAwaitsApprovalError: names the run that sealed it.
-    """
+    """Raise `EpochAwaitsApprovalError` for a sealed epoch that waits for an approval."""
     if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY and epoch.approval == "awaited":
         raise EpochAwaitsApprovalError(
             f"{epoch}: is pre-committed by {epoch.run} and awaits approval. Nothing is planned before it is"

@@ -37,21 +37,17 @@ _SHOWN = 10
 def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
     """Declare an attempt's staging complete (pre-commit). Sealing a sealed attempt changes nothing.
 
-    The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing.
-
-    The source is asked after the read whether the log is still the planned one.
+    The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing. The source is
+    asked after the read whether the log is still the planned one.
 
     Raises:
         DataLossError: a topic was made again, or a log truncated, since the epoch was planned; or its log has holes.
-        SourceUnavailableError: Kafka does not answer.
-        EpochFencedError: another attempt, an abort or a recovery took this one's place.
-        EpochStateError: the epoch belongs to another run.
+        EpochFencedError, EpochStateError: another attempt, an abort or a recovery took its place; another run has it.
         SealRefusedError: something is missing or does not balance; the attempt failed.
-        RowsRefusedError: a target refuses rows, and would refuse them again.
-        TargetCodeError: a trigger or another function of a target raised an error.
+        RowsRefusedError, TargetCodeError: a target refuses rows and would again, or its own code raised an error.
         RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
-        SinkError: an external sink cannot be sealed.
+        SourceUnavailableError, SinkError: Kafka does not answer, or an external sink cannot be sealed.
     """
     observed = _observe(ledger, source, ticket)
     with ledger.transaction() as tx:
@@ -113,11 +109,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
 
 def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], LogGaps]) -> None:
-    """Refuse an epoch whose range has holes that nobody declared lost.
-
-    Raises:
-        DataLossError: names the holes. To read again gives no more.
-    """
+    """Refuse a range with holes that nobody declared lost. To read again gives no more."""
     tps = {(one.tp.topic, one.tp.partition): one.tp for one in tx.epochs.ranges(epoch)}
     declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key in gaps}
     holes = undeclared(gaps, declared)
@@ -226,7 +218,6 @@ def _check_log(
 
 
 def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
-    """Problems if manifests are missing or differ from the parts."""
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
     expected = [*(sink.table for sink in pipeline.written), QUARANTINE]
@@ -248,7 +239,6 @@ def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts:
 
 
 def _row_problems(tx: Transaction, ticket: StagingTicket, manifests: Sequence[Manifest]) -> list[str]:
-    """Problems if a staging table's rows differ from its manifest."""
     stated = {manifest.sink: manifest.rows for manifest in manifests}
     problems = []
     for staged in ticket.tables:

@@ -96,11 +96,7 @@ def stage(
 
 
 def _give_up(ledger: Ledger, ticket: StagingTicket, error: Exception) -> None:
-    """End the retries where another attempt would only fail of the same error.
-
-    Raises:
-        RestartsExhaustedError: as `check_not_given_up`.
-    """
+    """End the retries where another attempt would only fail of the same error, as `check_not_given_up`."""
     if isinstance(error, EpochlineError) and not error.retryable:
         return
     with suppress(LedgerUnavailableError), ledger.transaction() as tx:

@@ -43,11 +43,7 @@ def shown_ahead(accepted: Sequence[Accepted], heads: Sequence[Head]) -> list[tup
 
 
 def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> frozenset[str]:
-    """The sinks that showed an epoch's offsets before the ledger went back in time.
-
-    Raises:
-        HeadMovedError: a sink has shown a part of them.
-    """
+    """The sinks that showed an epoch's offsets before the ledger went back; `HeadMovedError` for a part of them."""
     if epoch.kind not in _READING or not ranges:
         return frozenset()
     accepted = tx.receipts.accepted(epoch.pipeline)

@@ -55,8 +55,7 @@ def look(ledger: Ledger, source: OffsetSource, watched: Sequence[Watched], looko
         Per pipeline that is due, the highest epoch id that the ledger gave, 0 if none.
 
     Raises:
-        SourceError: Kafka does not answer, or refuses.
-        LedgerError: the ledger does not answer.
+        SourceError, LedgerError: Kafka or the ledger does not answer, or refuses.
     """
     ends = source.readable_ends([one.topics for one in watched])
     due: dict[str, int] = {}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
@@ -23,6 +23,7 @@ from epochline.protocol.sink import StoredOffsets
 
 _PATIENCE = timedelta(seconds=30)
 _POLL_SECONDS = 1.0
+_END = KafkaError._PARTITION_EOF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,14 @@ class Marker:
         """Parse the value of a record; raises `ValueError` if it is not a marker."""
         try:
             fields = json.loads(body or b"")
-            generation, epoch_id, token = fields["generation"], fields["epoch_id"], fields["token"]
-            reached = fields.get("reached")
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{body!r} is not a marker") from error
-        if type(generation) is not int or type(epoch_id) is not int or type(token) is not str:
-            raise ValueError(f"{body!r} is not a marker")
-        return cls(generation=generation, epoch_id=epoch_id, token=token, reached=reached)
+        except ValueError:
+            fields = None
+        match fields:
+            case {"generation": int(generation), "epoch_id": int(epoch_id), "token": str(token)}:
+                return cls(
+                    generation=generation, epoch_id=epoch_id, token=token, reached=fields.get("reached")
+                )  # fmt: skip
+        raise ValueError(f"{body!r} is not a marker")
 
 
 def last_marker(
@@ -75,35 +77,56 @@ def last_marker(
         SinkUnavailableError: Kafka does not answer, or another sink's transaction hides the last marker.
         SinkError: Kafka refuses, or the marker cannot be read.
     """
-    key, reports = Marker.key(pipeline, sink), Reports(settings)
-    deadline = time.monotonic() + patience.total_seconds()
-    with _reading(settings, reports, "read_uncommitted", patience) as every:
-        if every is None:
-            return None
-        newest = -1
-        for message in _until_end(every, reports, deadline):
-            if message.error() is None and message.key() == key:
-                newest = _offset(message)
+    key, deadline = Marker.key(pipeline, sink), time.monotonic() + patience.total_seconds()
+    newest, marker = -1, None
+    late = f"{CONTROL_TOPIC} could not be read to its end in time. Nothing was sent."
+    with closing(_messages(settings, "read_uncommitted", deadline, late)) as messages:
+        for message in messages:
+            if message.error() is not None:
+                break
+            if message.key() == key:
+                newest = message.offset() or 0
     if newest < 0:
         return None
-    with _reading(settings, reports, "read_committed", patience) as committed:
-        return None if committed is None else _last_committed(committed, reports, key, newest, deadline)
-
-
-def _last_committed(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
-    """The last visible marker of a key, once every record up to an offset is committed or aborted."""
-    marker = None
-    for message in _messages(consumer, reports, deadline):
-        ended = message.error() is not None
-        if not ended and message.key() == key:
-            marker = _read(message)
-        if _offset(message) > newest or (not ended and _offset(message) == newest):
-            return marker
-    raise SinkUnavailableError(
+    late = (
         f"the marker at offset {newest} of {CONTROL_TOPIC} stands behind the open transaction of another sink, so it"
         " cannot be read yet. Nothing was sent. That transaction ends when its sink publishes again, or at its"
         " time-out. Retry after that."
     )
+    with closing(_messages(settings, "read_committed", deadline, late)) as messages:
+        for message in messages:
+            at_end = message.error() is not None
+            if not at_end and message.key() == key:
+                marker = _read(message)
+            if (message.offset() or 0) >= (newest + 1 if at_end else newest):
+                break
+    return marker
+
+
+def _messages(
+    settings: Mapping[str, str], isolation: str, deadline: float, late: str
+) -> Generator[Message, None, None]:
+    """Yields records, and at each end of the control topic a message whose error is ``_PARTITION_EOF``.
+
+    Ends if the topic does not exist. Raises `SinkUnavailableError` with the message ``late`` at the deadline.
+    """
+    reports, doing = Reports(settings), f"reading {CONTROL_TOPIC}"
+    with reports.explaining(doing), closing(new_consumer(settings, reports, isolation)) as consumer:
+        # Before the assignment: if librdkafka does not know the partition's leader yet, it retries to find the
+        # beginning only after half a second.
+        if partitions_of(consumer, reports, CONTROL_TOPIC, deadline - time.monotonic()) is None:
+            return
+        consumer.assign([TopicPartition(CONTROL_TOPIC, 0, OFFSET_BEGINNING)])
+        while time.monotonic() < deadline:
+            message = consumer.poll(_POLL_SECONDS)
+            reports.check()
+            error = None if message is None else message.error()
+            if error is not None and error.code() not in (_END, KafkaError.GROUP_AUTHORIZATION_FAILED):
+                raise reports.explained(error, doing)
+            # The consumer uses no group, so that a refusal of one does not matter.
+            if message is not None and (error is None or error.code() == _END):
+                yield message
+    raise SinkUnavailableError(late)
 
 
 def _read(message: Message) -> Marker | None:
@@ -116,49 +139,3 @@ def _read(message: Message) -> Marker | None:
             f"offset {message.offset()} of {CONTROL_TOPIC} should hold a marker, but cannot be read ({error}). Nothing"
             " was sent. Only epochline may write to this topic. Find out what else writes to it."
         ) from error
-
-
-@contextmanager
-def _reading(
-    settings: Mapping[str, str], reports: Reports, isolation: str, patience: timedelta
-) -> Iterator[Consumer | None]:
-    """A consumer at the beginning of the control topic, or None if the topic does not exist."""
-    with reports.explaining(f"reading {CONTROL_TOPIC}"):
-        consumer = new_consumer(settings, reports, isolation)
-        try:
-            # Before the assignment: if librdkafka does not know the partition's leader yet, it retries to find the
-            # beginning only after half a second.
-            if partitions_of(consumer, reports, CONTROL_TOPIC, patience.total_seconds()) is None:
-                yield None
-                return
-            consumer.assign([TopicPartition(CONTROL_TOPIC, 0, OFFSET_BEGINNING)])
-            yield consumer
-        finally:
-            consumer.close()
-
-
-def _until_end(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
-    for message in _messages(consumer, reports, deadline):
-        if message.error() is not None:
-            return
-        yield message
-    raise SinkUnavailableError(f"{CONTROL_TOPIC} could not be read to its end in time. Nothing was sent.")
-
-
-def _messages(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
-    """Yields records, and at each end of the partition a message whose error is ``_PARTITION_EOF``."""
-    while time.monotonic() < deadline:
-        message = consumer.poll(_POLL_SECONDS)
-        reports.check()
-        if message is None:
-            continue
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                continue  # The consumer uses no group.
-            raise reports.explained(error, f"reading {CONTROL_TOPIC}")
-        yield message
-
-
-def _offset(message: Message) -> int:
-    return cast("int", message.offset())  # None only for a message that was never in Kafka

@@ -1,6 +1,7 @@
 """Airflow 3.3.2 with the LocalExecutor: one process each for API server, scheduler, DAG processor and triggerer."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -8,16 +9,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
-from epochline.local.airflow_settings import AirflowSettings
-from epochline.local.home import write_private
-from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.class_archive import class_options
+from epochline.local.home import Home, project_root, write_private
+from epochline.local.kafka import Kafka
+from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.postgres import Postgres, client_environment
+from epochline.local.process import Daemon, Part, shipped_settings
+from epochline.local.spark import Spark, task_environment
+from epochline.local.spark_home import spark_home
+
+ADMIN = "admin"
 
 # Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
@@ -27,38 +35,39 @@ _PROCESSES: Mapping[str, Sequence[str]] = {
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
 
 
-class Airflow:
+class Airflow(Part):
     """The four Airflow processes of one home."""
 
     name = "airflow"
 
-    def __init__(self, settings: AirflowSettings, ports: Ports) -> None:
-        self._home = settings.home
-        self._ports = ports
-        self._settings = settings
-        self.folder = self._home.path("airflow")
-        self.password_file = settings.password_file
-        """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
+    def __init__(
+        self,
+        home: Home,
+        ports: Ports,
+        *,
+        postgres: Postgres,
+        kafka: Kafka,
+        spark: Spark,
+        config: Mapping[str, str],
+        dags_folder: Path | None,
+        extra_pythonpath: Sequence[Path],
+    ) -> None:
         signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        self.daemons = {
-            name: Daemon(settings.home, f"airflow-{name}", stop_signals=signals, idle=_is_idle_worker)
-            for name in _PROCESSES
-        }
-
-    @property
-    def port(self) -> int:
-        """The port of the API server and the user interface on 127.0.0.1."""
-        return self._ports.get(self.name)
+        names = [f"airflow-{name}" for name in _PROCESSES]
+        super().__init__(
+            home, ports, *(Daemon(home, name, stop_signals=signals, idle=_is_idle_worker) for name in names)
+        )
+        self._postgres, self._kafka, self._spark = postgres, kafka, spark
+        self._config = config
+        self._dags_folder = dags_folder or project_root() / "dags"
+        self._extra_pythonpath = extra_pythonpath
+        self.password_file = home.path("airflow", "passwords.json")
+        """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
 
     @property
     def url(self) -> str:
         """The URL of the user interface and the REST API."""
         return f"http://{LOOPBACK}:{self.port}"
-
-    @property
-    def pids(self) -> dict[str, int | None]:
-        """The pid of each process, None if it does not run."""
-        return {name: daemon.pid for name, daemon in self.daemons.items()}
 
     def version(self) -> str:
         """The installed version of Airflow."""
@@ -66,11 +75,14 @@ class Airflow:
 
     def token(self) -> str:
         """A token of the user `admin` for the REST API."""
-        return AirflowApi(self.url, timeout=20).token("admin", credentials.require(self._home).airflow_admin)
+        return AirflowApi(self.url, timeout=20).token(ADMIN, credentials.require(self._home).airflow_admin)
 
     def environment(self) -> dict[str, str]:
-        """The variables that the processes get in addition to the caller's environment. They hold passwords."""
-        return self._settings.environment(self.port)
+        """The variables that the processes and tasks get in addition to the caller's environment. They hold passwords.
+
+        The ``config`` of the stack, with names such as `AIRFLOW__CORE__PARALLELISM`, wins.
+        """
+        return {**self._settings(), **self._connections(), **self._of_tasks(), **self._config}
 
     def whole_environment(self) -> dict[str, str]:
         """The caller's environment without another Airflow's or Spark's variables, and `environment`."""
@@ -86,9 +98,11 @@ class Airflow:
         if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        self._settings.write_password_file()
+        self.write_password_file()
         environment = self.whole_environment()
-        _require_driver()
+        # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
+        if importlib.util.find_spec("asyncpg") is None:
+            raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:
@@ -120,17 +134,10 @@ class Airflow:
         gone = [name for name, pid in self.pids.items() if pid is None]
         if gone:
             return f"not running: {', '.join(gone)}"
-        if not is_listening(self.port):
+        if super().health() is not None:
             return f"the API server does not listen on port {self.port} yet"
         since = {name: self.daemons[name].started_at or 0.0 for name in _PROCESSES if name != "api-server"}
         return AirflowApi(self.url).health(since)
-
-    def stop(self) -> bool:
-        """End the four processes and their tasks. Returns whether one was running."""
-        for daemon in self.daemons.values():
-            daemon.ask_to_stop()  # all at once, because each takes seconds to end
-        stopped = [daemon.stop() for daemon in self.daemons.values()]
-        return any(stopped)
 
     def _migrate(self, environment: Mapping[str, str]) -> None:
         # The command takes ten seconds even if there is nothing to migrate.
@@ -150,6 +157,77 @@ class Airflow:
             )
         write_private(done, self.version())
 
+    def write_password_file(self) -> None:
+        """Write the administrator's password, which Airflow would else make up and print; other users keep theirs."""
+        secret = credentials.require(self._home)
+        try:
+            others = dict(json.loads(self.password_file.read_text()))
+        except (FileNotFoundError, ValueError):
+            others = {}
+        write_private(self.password_file, json.dumps({**others, ADMIN: secret.airflow_admin}) + "\n")
+
+    def _settings(self) -> dict[str, str]:
+        secret = credentials.require(self._home)
+        logs = self._home.logs / "airflow"
+        settings = {
+            **shipped_settings(self.name),
+            "CORE__DAGS_FOLDER": str(self._dags_folder),
+            "CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
+            "CORE__FERNET_KEY": secret.airflow_fernet_key,
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
+            "DATABASE__SQL_ALCHEMY_CONN": self._postgres.sqlalchemy_url("airflow"),
+            "API__PORT": str(self.port),
+            "API__BASE_URL": self.url,
+            "API__SECRET_KEY": secret.airflow_api_secret_key,
+            "API_AUTH__JWT_SECRET": secret.airflow_jwt_secret,
+            "LOGGING__BASE_LOG_FOLDER": str(logs),
+            "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(logs / "dag_processor"),
+        }
+        return {
+            "AIRFLOW_HOME": str(self._home.path("airflow")),
+            **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        }
+
+    def _connections(self) -> dict[str, str]:
+        secret = credentials.require(self._home)
+        postgres = {"conn_type": "postgres", "host": LOOPBACK, "port": self._postgres.port, "schema": "epochline"}
+        owner = {**postgres, "login": "epochline", "password": secret.epochline}
+        writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
+        reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self._kafka.bootstrap_servers}}
+        spark = {
+            "conn_type": "spark_connect", "host": "localhost", "port": self._spark.port, "password": secret.spark_token,
+            "extra": {"cores": self._spark.cores},
+        }  # fmt: skip
+        # As JSON, because `local[2]` is not a valid host in a URI.
+        submit = {"conn_type": "spark", "host": self._spark.driver_master}
+        return {
+            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
+            "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
+            "AIRFLOW_CONN_EPOCHLINE_READER": json.dumps(reader),
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            "AIRFLOW_CONN_SPARK_SUBMIT": json.dumps(submit),
+        }
+
+    def _of_tasks(self) -> dict[str, str]:
+        binaries = Path(sys.executable).parent
+        proxied = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+        direct = ",".join(filter(None, (proxied, LOOPBACK, "localhost")))
+        return {
+            **task_environment(self._home, spark_home(), self._extra_pythonpath),
+            "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            # A driver runs for seconds here, on few cores: the second compiler and a parallel collector do not pay off.
+            "SPARK_SUBMIT_OPTS": " ".join(
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_options()} {self._spark.driver_options}".split()
+            ),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+            **client_environment(self._postgres),
+        }
+
 
 def _runs_no_task(scheduler: int) -> bool:
     """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
@@ -162,9 +240,3 @@ def _runs_no_task(scheduler: int) -> bool:
 def _is_idle_worker(process: psutil.Process) -> bool:
     """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
     return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]
-
-
-def _require_driver() -> None:
-    # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
-    if importlib.util.find_spec("asyncpg") is None:
-        raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochline.errors import StackError
-from epochline.local.jars import cache_folder, unwritable
-from epochline.local.java import java_executable
+from epochline.local.jars import cache_folder, java_executable, unwritable
 from epochline.local.spark_home import spark_home
 
 _TRAINING = Path(__file__).parents[1] / "spark" / "class_training.py"
@@ -33,7 +32,7 @@ def class_options() -> str:
     return f"-XX:SharedArchiveFile={shlex.quote(str(archive))} -Xlog:cds*=off" if archive.is_file() else ""
 
 
-def make_class_archive(report: Callable[[str], None] | None = None) -> None:
+def make_class_archive(report: Callable[[str], None] = lambda _text: None) -> None:
     """Write the archive with a small Spark job, unless there is one: half a minute, once per machine and Spark.
 
     Raises `StackError` if the job failed, or the cache cannot be written.
@@ -41,8 +40,7 @@ def make_class_archive(report: Callable[[str], None] | None = None) -> None:
     archive = _archive()
     if archive.is_file():
         return
-    if report is not None:
-        report(f"archiving Spark's classes in {archive.parent} (once per machine)")
+    report(f"archiving Spark's classes in {archive.parent} (once per machine)")
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when it is complete: Java trusts the content of a file with a good header.

@@ -1,4 +1,4 @@
-"""Jars for Kafka's broker: named by an Ivy file, locked by checksum, cached once per machine.
+"""The machine's Java, and jars for Kafka's broker: named by an Ivy file, locked by checksum, cached once per machine.
 
 The Ivy that ships inside pyspark fetches them, so Maven is not needed. A set is retrieved into a draft folder,
 checked against its lock file and then renamed. So a folder with the final name is complete and verified, even after
@@ -11,18 +11,63 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochline.errors import StackError
-from epochline.local.java import find_java
 
 KAFKA = Path(__file__).parent / "ivy" / "kafka.xml"
 """The Ivy file of the broker."""
+
+
+SUPPORTED = (17, 21)
+_HINT = (
+    "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install"
+    " openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install"
+    " openjdk@21`), or set JAVA_HOME to an installed one"
+)
+
+
+def java_executable(environment: Mapping[str, str] | None = None) -> Path:
+    """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
+
+    Raises `StackError` if `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
+    """
+    env = os.environ if environment is None else environment
+    java_home = env.get("JAVA_HOME")
+    java = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
+    if java is None:
+        raise StackError(f"no `java` was found on PATH. {_HINT}")
+    if java_home and not os.access(java, os.X_OK):
+        raise StackError(f"JAVA_HOME is {java_home}, but {java} is no program. {_HINT}")
+    return Path(java)
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Path:
+    """As `java_executable`, of a supported version.
+
+    Raises `StackError` if no Java was found, it does not run, or it has another version.
+    """
+    env = os.environ if environment is None else environment
+    java = java_executable(env)
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StackError(f"{java} does not run ({type(error).__name__}). {_HINT}") from error
+    match = re.search(r'version "(\d+)([^"]*)"', answer.stderr + answer.stdout)
+    if match is None:
+        raise StackError(f"{java} -version gave no version (exit code {answer.returncode}). {_HINT}")
+    version = match.group(1) + match.group(2)
+    # Java 8 and older report 1.8 and the like: their first number is 1, which is refused as well.
+    if int(match.group(1)) not in SUPPORTED:
+        raise StackError(f"{java} is Java {version}. {_HINT}")
+    return java
 
 
 def unwritable(cache: Path, error: OSError) -> StackError:
@@ -38,11 +83,6 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "epochline"
 
 
-def kafka_jars(report: Callable[[str], None] | None = None) -> list[Path]:
-    """The class path of the broker; downloaded at the first call on this machine, instant afterwards."""
-    return JarSet(KAFKA).ensure(report)
-
-
 class JarSet:
     """The jars of one Ivy file, as the lock file beside it (`.sha256`) lists them; by default in `cache_folder`."""
 
@@ -56,7 +96,7 @@ class JarSet:
         # Each lock file has its own folder, so that checkouts of two versions can share a cache.
         self.folder = self._cache / "jars" / f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
-    def ensure(self, report: Callable[[str], None] | None = None) -> list[Path]:
+    def ensure(self, report: Callable[[str], None] = lambda _text: None) -> list[Path]:
         """The verified jars, fetched if they are missing.
 
         Raises:
@@ -66,7 +106,8 @@ class JarSet:
         if not self._complete():
             try:
                 self._cache.mkdir(parents=True, exist_ok=True)
-                with _locked(self._cache / "lock"):
+                with (self._cache / "lock").open("a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
                     if not self._complete():
                         self._fetch(report)
             except OSError as error:
@@ -101,10 +142,9 @@ class JarSet:
     def _complete(self) -> bool:
         return all((self.folder / name).is_file() for name in self.expected)
 
-    def _fetch(self, report: Callable[[str], None] | None) -> None:
+    def _fetch(self, report: Callable[[str], None]) -> None:
         java = find_java()
-        if report is not None:
-            report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
+        report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
         self.folder.parent.mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
         try:
@@ -151,10 +191,3 @@ def _cause(output: str) -> str:
     words = ("Exception", "not found", "FAILED")
     reasons = [line.strip() for line in output.splitlines() if any(word in line for word in words)]
     return "; ".join(dict.fromkeys(reasons[:3])) or "Ivy gave no reason"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

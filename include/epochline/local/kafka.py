@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, write_private
-from epochline.local.jars import KAFKA, JarSet, kafka_jars
-from epochline.local.java import find_java
+from epochline.local.jars import KAFKA, JarSet, find_java
 from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server, java_environment
 
@@ -24,31 +23,6 @@ if TYPE_CHECKING:
 _LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
 _PROBE_TOPIC = "epochline-readiness-probe"  # never created
 
-_SETTINGS: Mapping[str, str] = {
-    "process.roles": "broker,controller",
-    "node.id": "1",
-    "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "inter.broker.listener.name": "BROKER",
-    "controller.listener.names": "CONTROLLER",
-    # There is one broker, but these topics have three replicas by default.
-    "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.num.partitions": "4",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-    "group.initial.rebalance.delay.ms": "0",
-    # After a kill the controller waits for the dead broker's session to end: this way 8 s instead of 31 s.
-    "broker.session.timeout.ms": "2000",
-    "broker.heartbeat.interval.ms": "500",
-    # A mistyped topic is an error, not an empty topic.
-    "auto.create.topics.enable": "false",
-    # A stack that was down for a week must not lose its records.
-    "log.retention.ms": "-1",
-    "message.max.bytes": str(32 * 1024 * 1024),
-}
-
 
 class Kafka(Server):
     """The Kafka broker of one home."""
@@ -57,7 +31,7 @@ class Kafka(Server):
 
     def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(
-            home, ports, {**_SETTINGS, **(settings or {})},
+            home, ports, settings,
             stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)),
         )  # fmt: skip
 
@@ -72,12 +46,12 @@ class Kafka(Server):
         name = next(jar for jar in JarSet(KAFKA).expected if jar.startswith("kafka_2.13-"))
         return name.removeprefix("kafka_2.13-").removesuffix(".jar")
 
-    def start(self, report: Callable[[str], None] | None = None) -> None:
+    def start(self, report: Callable[[str], None] = lambda _text: None) -> None:
         """Start the broker if it does not run. The first start fetches the jars and formats the storage."""
         if self.pid is not None:
             return
         java = str(find_java())
-        class_path = f"{kafka_jars(report)[0].parent}/*"
+        class_path = f"{JarSet(KAFKA).ensure(report)[0].parent}/*"
         self.folder.mkdir(mode=0o700, exist_ok=True)
         config = self._configure()
         # Formatting writes this file last. If it exists, skip the format, which starts a JVM.

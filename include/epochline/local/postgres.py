@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +21,6 @@ from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
-from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server
@@ -27,25 +29,6 @@ SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.
 DATABASES = ("epochline", "airflow")
 
-_SETTINGS: Mapping[str, str] = {
-    "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",
-    "max_connections": "200",
-    "shared_buffers": "256MB",
-    "max_wal_size": "2GB",
-    # The guarantee depends on these three. They are the defaults, stated here so that they are not changed.
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-    "password_encryption": "scram-sha-256",
-    # Otherwise the INSERT of a killed client would run on.
-    "client_connection_check_interval": "2s",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-    "log_destination": "stderr",
-    "logging_collector": "off",
-    "log_line_prefix": "%m [%p] %q%u@%d ",
-}
 _HBA = "".join(
     f"host {database} all {address} scram-sha-256\n"
     for database, address in product(("all", "replication"), ("127.0.0.1/32", "::1/128"))
@@ -63,6 +46,58 @@ def binaries() -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The owner of the data folder, and the command prefix that runs a command as this account."""
+
+    uid: int
+    gid: int
+    prefix: tuple[str, ...] = ()
+
+    def own(self, path: Path) -> None:
+        """Give a file or folder to the account."""
+        if (path.stat().st_uid, path.stat().st_gid) != (self.uid, self.gid):
+            os.chown(path, self.uid, self.gid)
+
+
+def server_account(data: Path, needed: Sequence[Path]) -> Account:
+    """The account that runs the server: the caller's, or for root the data folder's owner, else `nobody`.
+
+    Root's checkout often lies below a folder that no other account may enter (`/root`). Then the account keeps the
+    capability to pass closed folders, and no other; the modes of folders are not changed. PostgreSQL's programs look
+    for each other with access(2), which ignores the capability unless the secure bit ``no_setuid_fixup`` is set
+    (ADR 0005). The account must be able to reach the needed paths.
+
+    Raises:
+        StackError: the caller is root, and `setpriv` is not installed.
+    """
+    if os.geteuid() != 0:
+        return Account(uid=os.geteuid(), gid=os.getegid())
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        where = "it comes with util-linux" if sys.platform == "linux" else "it exists on Linux only"
+        raise StackError(
+            "PostgreSQL does not run as root, and `setpriv`, which starts it as another account, was not found"
+            f" ({where}); run `epochline up` as an ordinary user"
+        )
+    account = pwd.getpwnam("nobody")
+    uid, gid = account.pw_uid, account.pw_gid
+    if data.exists() and data.stat().st_uid != 0:
+        uid, gid = data.stat().st_uid, data.stat().st_gid
+    prefix = [setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
+    if not all(_open_to_all(path) for path in needed):
+        prefix += [
+            "--securebits=+no_setuid_fixup", "--bounding-set=-all,+dac_override",
+            "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
+        ]  # fmt: skip
+    return Account(uid=uid, gid=gid, prefix=(*prefix, "--"))
+
+
+def _open_to_all(path: Path) -> bool:
+    real = path.resolve()
+    return all(parent.stat().st_mode & 0o001 for parent in (real, *real.parents) if parent.exists())
+
+
 class Postgres(Server):
     """The PostgreSQL server of one home."""
 
@@ -72,7 +107,7 @@ class Postgres(Server):
         super().__init__(
             home,
             ports,
-            {**_SETTINGS, **(settings or {})},
+            settings,
             # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
             stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
             # Every backend starts its own session and overwrites its environment.

@@ -4,7 +4,7 @@ import sys
 
 from epochline.errors import StackError
 from epochline.local.class_archive import make_class_archive
-from epochline.local.jars import kafka_jars
+from epochline.local.jars import KAFKA, JarSet
 
 
 def main() -> int:
@@ -13,7 +13,7 @@ def main() -> int:
     A missing class archive is no failure: drivers start without it, more slowly.
     """
     try:
-        kafka_jars(print)
+        JarSet(KAFKA).ensure(print)
     except StackError as error:
         print(error, file=sys.stderr)
         return 1

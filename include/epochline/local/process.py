@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -237,47 +238,74 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-class Server:
-    """One server of one home: its folder, its process (`Daemon` has the signals and ``owns``) and its port."""
+class Part:
+    """One part of a home's stack: its folder, its processes by name, and its port."""
 
     name: ClassVar[str]
+
+    def __init__(self, home: Home, ports: Ports, *daemons: Daemon) -> None:
+        self._home = home
+        self._ports = ports
+        self._daemons = {daemon.name.removeprefix(f"{self.name}-"): daemon for daemon in daemons}
+        self.folder = home.path(self.name)
+
+    @property
+    def daemons(self) -> Mapping[str, Daemon]:
+        """The processes by name."""
+        return self._daemons
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """The pid of each process, None if it does not run."""
+        return {name: daemon.pid for name, daemon in self.daemons.items()}
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    def health(self) -> str | None:
+        """None if the part answers; else what is wrong."""
+        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
+
+    def stop(self) -> bool:
+        """End the processes with everything that they started; data stays. Returns whether one was running."""
+        for daemon in self.daemons.values():
+            daemon.ask_to_stop()  # all at once, because each takes seconds to end
+        stopped = [daemon.stop() for daemon in self.daemons.values()]
+        return any(stopped)
+
+
+class Server(Part):
+    """A part of one process (`Daemon` has the signals and ``owns``)."""
 
     def __init__(
         self,
         home: Home,
         ports: Ports,
-        settings: Mapping[str, str],
+        settings: Mapping[str, str] | None,
         *,
         stop_signals: Sequence[tuple[signal.Signals, float]],
         owns: Callable[[psutil.Process], bool] = lambda _process: False,
     ) -> None:
-        self._home = home
-        self._ports = ports
-        self._settings = settings
-        self.folder = home.path(self.name)
         self.daemon = Daemon(home, self.name, stop_signals=stop_signals, owns=owns)
+        super().__init__(home, ports, self.daemon)
+        self._settings = {**shipped_settings(self.name), **(settings or {})}
 
     @property
     def pid(self) -> int | None:
         """The pid of the server's process while it is alive."""
         return self.daemon.pid
 
-    @property
-    def port(self) -> int:
-        """The server's port on 127.0.0.1."""
-        return self._ports.get(self.name)
-
     def wait(self, seconds: float = 120) -> None:
         """Wait until the server answers."""
         self.daemon.wait_ready(self.health, seconds)
 
-    def health(self) -> str | None:
-        """None if the server answers; else what is wrong."""
-        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
 
-    def stop(self) -> bool:
-        """End the server with everything that it started; its data stays. Returns whether it was running."""
-        return self.daemon.stop()
+def shipped_settings(part: str) -> dict[str, str]:
+    """The settings of a part that are the same in every home."""
+    shipped: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("settings.toml").read_text())
+    return shipped[part]
 
 
 def java_environment() -> dict[str, str]:

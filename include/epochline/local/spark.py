@@ -13,7 +13,7 @@ from pathlib import Path
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root
-from epochline.local.java import find_java
+from epochline.local.jars import find_java
 from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Daemon, Server, java_environment
 from epochline.local.spark_cluster import SparkCluster, write_conf
@@ -21,25 +21,6 @@ from epochline.local.spark_home import spark_home
 
 POOLS = project_root() / "include" / "docker" / "spark-pools.xml"
 """The scheduler's pools, the same as in a container."""
-
-_SETTINGS: Mapping[str, str] = {
-    "spark.app.name": "epochline",
-    "spark.driver.memory": "1g",
-    # Epochs of two pipelines share the cores evenly, whichever came first.
-    "spark.scheduler.mode": "FAIR",
-    # A query whose client is gone ends within half a minute: a client attaches again every ten seconds, and is missed
-    # after ten more. Nothing of such a query counts in any case.
-    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
-    "spark.connect.execute.manager.detachedTimeout": "10s",
-    "spark.connect.execute.manager.maintenanceInterval": "2s",
-    # A pipeline that was idle for an hour may have its session's id again.
-    "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
-    "spark.connect.grpc.binding.address": LOOPBACK,
-    "spark.log.level": "WARN",
-    "spark.redaction.regex": "(?i)secret|password|passwd|token|access[.]?key|jaas|credential",
-    # The pages would show every plan of every pipeline, and have no login.
-    "spark.ui.enabled": "false",
-}
 
 
 class Spark(Server):
@@ -51,7 +32,7 @@ class Spark(Server):
         self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None, extra_pythonpath: Sequence[Path] = ()
     ) -> None:
         stop_signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        super().__init__(home, ports, {**_SETTINGS, **(settings or {})}, stop_signals=stop_signals)
+        super().__init__(home, ports, settings, stop_signals=stop_signals)
         self._extra_pythonpath = extra_pythonpath
         self.cluster = SparkCluster(home, ports)
 
@@ -112,7 +93,7 @@ class Spark(Server):
 
     def stop(self) -> bool:
         """End the server and its cluster. Returns whether one of them was running."""
-        return any([super().stop(), self.cluster.stop()])
+        return any([self.daemon.stop(), self.cluster.stop()])
 
     def _configure(self) -> Path:
         settings = {

@@ -16,33 +16,30 @@ import psutil
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.process import Daemon, Part, shipped_settings
 from epochline.local.spark_home import spark_home
 
 WORKERS = ("spark-worker-1", "spark-worker-2")
 
 _MASTER = "spark-master"
 _PAGES = "org.apache.spark.ui.JWSFilter"
-_SECONDS_OF_A_DAY = "86400"
 _DAEMON_OPTIONS = "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
-class SparkCluster:
+class SparkCluster(Part):
     """The master and the workers of one home.
 
     A home has a cluster from the first `start` to the next `stop`. Every process of it listens on 127.0.0.1 and asks
     its peers for the home's secret, also an executor or a driver.
     """
 
+    name = "spark_master"
+
     def __init__(self, home: Home, ports: Ports) -> None:
-        self._home = home
-        self._ports = ports
+        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
+        super().__init__(home, ports, *(Daemon(home, name, stop_signals=signals) for name in (*WORKERS, _MASTER)))
         self.folder = home.path("spark-cluster")
-        self.daemons = {
-            name: Daemon(home, name, stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
-            for name in (_MASTER, *WORKERS)
-        }
 
     @property
     def started(self) -> bool:
@@ -53,11 +50,6 @@ class SparkCluster:
     def running(self) -> bool:
         """Whether the master runs."""
         return self.daemons[_MASTER].pid is not None
-
-    @property
-    def port(self) -> int:
-        """The master's port on 127.0.0.1."""
-        return self._ports.get("spark_master")
 
     @property
     def master(self) -> str:
@@ -85,11 +77,12 @@ class SparkCluster:
         Raises:
             StackError: the master did not start, or a worker did not reach it.
         """
-        if all(daemon.pid is not None for daemon in self.daemons.values()):
+        if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
         settings = self._configure(cores)
-        self._write_driver_options()
+        options = (json.dumps(f"-D{name}={value}") for name, value in self._of_any_driver().items())
+        write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
         environment = {
             **environment,
             "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
@@ -135,16 +128,14 @@ class SparkCluster:
 
     def health(self) -> str | None:
         """None if the master listens; else what is wrong."""
-        return None if is_listening(self.port) else f"no Spark master listens on port {self.port}"
+        return None if super().health() is None else f"no Spark master listens on port {self.port}"
 
     def stop(self) -> bool:
         """End the workers with their executors, and the master. Returns whether one of them was running."""
-        for daemon in self.daemons.values():
-            daemon.ask_to_stop()
-        stopped = [self.daemons[name].stop() for name in (*WORKERS, _MASTER)]
+        stopped = super().stop()
         # The next master would wait a minute for the workers and drivers of this one.
         shutil.rmtree(self.folder, ignore_errors=True)
-        return any(stopped)
+        return stopped
 
     def driver_settings(self, cores: int) -> dict[str, str]:
         """Settings of a driver that stays: it takes an executor on each worker."""
@@ -158,29 +149,15 @@ class SparkCluster:
             "spark.executor.extraJavaOptions": f"-XX:+ExitOnOutOfMemoryError {class_options()}".rstrip(),
         }
 
-    def _write_driver_options(self) -> None:
-        options = (json.dumps(f"-D{name}={value}") for name, value in self._of_any_driver().items())
-        write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
-
     def _configure(self, cores: int) -> Path:
         """Write the settings of master and workers, with the secret, for their owner only."""
         settings = {
             **self._secret(),
-            # The pages show what every driver runs and have no login. With this filter they answer nobody, because the
-            # key is thrown away.
-            "spark.ui.filters": _PAGES,
+            **shipped_settings(self.name),
             f"spark.{_PAGES}.param.secretKey": base64.urlsafe_b64encode(secrets.token_bytes(48)).decode(),
-            # By default anybody could start a driver through another port.
-            "spark.master.rest.enabled": "false",
-            # A master that crashed knows its workers and drivers again.
-            "spark.deploy.recoveryMode": "FILESYSTEM",
             "spark.deploy.recoveryDirectory": str(self.folder / "master"),
             # A driver that says nothing leaves room for a second one.
             "spark.deploy.defaultCores": str(cores),
-            # The server is a driver for weeks. Executors that die in that time must not end it.
-            "spark.deploy.maxExecutorRetries": "-1",
-            "spark.worker.cleanup.enabled": "true",
-            "spark.worker.cleanup.appDataTtl": _SECONDS_OF_A_DAY,
         }
         return write_conf(self.folder / "cluster.conf", settings)
 

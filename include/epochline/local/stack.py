@@ -13,12 +13,10 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.airflow_settings import AirflowSettings
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
 from epochline.local.postgres import Postgres
-from epochline.local.process import Daemon
 from epochline.local.spark import Spark
 
 if TYPE_CHECKING:
@@ -132,17 +130,19 @@ class Stack:
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
         self.kafka = Kafka(self.home, self._ports, kafka_settings)
         self.spark = Spark(self.home, self._ports, extra_pythonpath=extra_pythonpath)
-        self._airflow_settings = AirflowSettings(
-            home=self.home, postgres=self.postgres, kafka=self.kafka, spark=self.spark, config=airflow_config or {},
-            dags_folder=dags_folder, extra_pythonpath=extra_pythonpath,
-        )  # fmt: skip
+        self._airflow_config = airflow_config or {}
+        self._dags_folder = dags_folder
+        self._extra_pythonpath = extra_pythonpath
 
     @cached_property
     def airflow(self) -> Airflow:
         """Airflow. Its module is imported here, because commands for the other parts do not need it."""
         from epochline.local.airflow import Airflow
 
-        return Airflow(self._airflow_settings, self._ports)
+        return Airflow(
+            self.home, self._ports, postgres=self.postgres, kafka=self.kafka, spark=self.spark,
+            config=self._airflow_config, dags_folder=self._dags_folder, extra_pythonpath=self._extra_pythonpath,
+        )  # fmt: skip
 
     def up(
         self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print, *, spark_cluster: bool = False
@@ -160,9 +160,13 @@ class Stack:
         Raises:
             StackError: a part could not be started. The message names the reason and the log.
         """
-        wanted = _with_needs(parts)
+        if unknown := set(parts) - set(PARTS):
+            raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
+        wanted = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
         with self.home.lock(report):
-            if spark_cluster and not self.spark.cluster.started and self._runs_without_cluster():
+            runs = self.spark.pid is not None or any(self.airflow.pids.values())
+            if spark_cluster and runs and not self.spark.cluster.started:
                 raise StackError(
                     "Spark or Airflow already runs without a cluster; run `epochline down`, then `epochline up"
                     " --spark-cluster`"
@@ -174,12 +178,16 @@ class Stack:
             def ready(part: Part) -> None:
                 part.wait()
                 if part is self.postgres:
-                    self._migrate_ledger()
+                    # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
+                    from epochline.postgres.ledger.migrate import upgrade
+
+                    upgrade(self.postgres.sqlalchemy_url())
+                    self.postgres.arrange_roles()
                 seconds = time.monotonic() - begun
                 report(f"{part.name:<9} {part.version()} is ready on port {part.port} ({seconds:.0f} s)")
 
             def begins(part: Part, note: str = "") -> None:
-                runs = all(daemon.pid is not None for daemon in _daemons(part).values())
+                runs = all(part.pids.values())
                 report(f"{part.name:<9} {'runs' if runs else 'starting'} on port {part.port}{'' if runs else note}")
 
             if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
@@ -240,10 +248,9 @@ class Stack:
         )
 
     def _part(self, part: Part) -> dict[str, Any]:
-        daemons = _daemons(part)
+        pids = part.pids
         state, detail = State.STOPPED, ""
-        crashed = [name for name, daemon in daemons.items() if daemon.crashed]
-        pids = {name: daemon.pid for name, daemon in daemons.items()}
+        crashed = [name for name, daemon in part.daemons.items() if daemon.crashed]
         if crashed:
             state, detail = State.CRASHED, f"{', '.join(crashed)} crashed; run `epochline up` to start it again"
         elif all(pids.values()):
@@ -257,11 +264,8 @@ class Stack:
             "version": part.version(),
             "port": self._ports.known().get(part.name),
             "pids": pids,
-            "logs": [daemon.log for daemon in daemons.values()],
+            "logs": [daemon.log for daemon in part.daemons.values()],
         }
-
-    def _runs_without_cluster(self) -> bool:
-        return self.spark.pid is not None or any(self.airflow.pids.values())
 
     def _running(self) -> set[str]:
         running = {part.name for part in (self.postgres, self.kafka, self.spark) if part.pid is not None}
@@ -274,23 +278,3 @@ class Stack:
         elif any(self.airflow.pids.values()):
             running.add("airflow's other processes")  # they are configured with the ports as well
         return running
-
-    def _migrate_ledger(self) -> None:
-        # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
-        from epochline.postgres.ledger.migrate import upgrade
-
-        upgrade(self.postgres.sqlalchemy_url())
-        self.postgres.arrange_roles()
-
-
-def _daemons(part: Part) -> Mapping[str, Daemon]:
-    """The processes of a part, by name."""
-    return {part.name: part.daemon} if isinstance(part, Postgres | Kafka) else part.daemons
-
-
-def _with_needs(parts: Sequence[str]) -> set[str]:
-    unknown = set(parts) - set(PARTS)
-    if unknown:
-        raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
-    return set(parts) | ({"postgres", "spark"} if "airflow" in parts else set())

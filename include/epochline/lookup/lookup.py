@@ -8,7 +8,9 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,12 +22,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 C = TypeVar("C")
 
+_TIMED_OUT: Ended = (Outcome.TIMED_OUT, None, None)
+
 
 class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up through one asynchronous client, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions, as a `Lookup`. It opens its client at the
-    first look-up, keeps it between batches, and closes it when it is garbage collected. It starts no thread.
+    """Looks keys up through one asynchronous client, without a thread; see `KeyedLookup` for the other arguments.
 
     A look-up that timed out is cancelled. The client decides what happens to its connection.
 
@@ -33,14 +34,7 @@ class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
         fetch: takes the client and a key and returns the value, or None for an unknown key. It must only read.
         connect: makes the client. The client limits its own connections, and may open them later.
         close: closes the client.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         unavailable: exceptions of ``fetch`` that mean that the store cannot be reached.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out. What it returns becomes the value of the answer.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -85,7 +79,7 @@ async def _fetched(fetch: Callable[[C, K], Awaitable[Any]], client: C, seconds: 
         async with limit:
             return Outcome.ANSWERED, await fetch(client, key), None
     except Exception as error:
-        return (Outcome.TIMED_OUT, None, None) if limit.expired() else (Outcome.FAILED, None, error)
+        return _TIMED_OUT if limit.expired() else (Outcome.FAILED, None, error)
     finally:
         # Else the traceback would refer to its own task.
         del limit
@@ -103,11 +97,7 @@ def _close_client(loop: asyncio.AbstractEventLoop, close: Callable[[C], Awaitabl
 
 
 class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up in threads, each look-up on its own connection, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions. It is shipped to the executors with them
-    and opens its first connection at the first look-up. It keeps connections between batches and closes them when it
-    is garbage collected.
+    """Looks keys up in threads, each look-up on its own connection; see `KeyedLookup` for the other arguments.
 
     A look-up that raises on a connection that was used before is tried once more on a new connection, because the old
     one may have broken while it was idle. The connection of a look-up that failed or timed out is closed.
@@ -121,17 +111,9 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             in threads, and it must only read, because it may be called twice for a key.
         connect: opens a connection.
         close: closes a connection.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         pool: the limits of the connection pool. With fewer connections than ``concurrency``, look-ups wait for one.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
-            returns becomes the value of the answer.
         cancel: interrupts what a connection does, such as psycopg2's ``connection.cancel``. It is called from another
             thread after a time-out.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -153,7 +135,8 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             "pool": limits, "ordered": ordered, "on_timeout": on_timeout, "cancel": cancel,
         }  # fmt: skip
         super().__init__(unavailable=(UnreachableError,), arguments=arguments)
-        self._fetch, self._cancel, self._max_wait = fetch, cancel, limits.max_wait
+        self._fetch, self._cancel = fetch, cancel
+        self._max_wait = timeout if limits.max_wait is None else limits.max_wait
         self._pool = Pool(connect, close, limits)
         # Spark ships the functions again with each task; connections of earlier copies must not accumulate.
         weakref.finalize(self, self._pool.close)
@@ -168,21 +151,18 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             loop.close()
 
     async def _look_up(self, threads: _Threads, key: K) -> Ended:
-        seconds = self.timeout.total_seconds()
-        deadline = time.monotonic() + seconds
-        wait_until = deadline if self._max_wait is None else time.monotonic() + self._max_wait.total_seconds()
-        request: _Request[K, V, C] = _Request(self._fetch, self._pool, key)
-        threads.run(partial(request.serve, wait_until, deadline))
+        request = _Request(self._fetch, key, self._pool, self._max_wait, self.timeout)
+        threads.run(request.serve)
         try:
-            await asyncio.wait({request.served}, timeout=seconds)
+            await asyncio.wait({asyncio.wrap_future(request.ended)}, timeout=self.timeout.total_seconds())
         finally:
             # What the thread has answered counts, even if the caller took so long that the deadline has passed.
-            timed_out = request.settle((Outcome.TIMED_OUT, None, None))
+            timed_out = request.ended.cancel()
             threads.give_back(is_free=not timed_out)
             if timed_out and self._cancel is not None and request.connection is not None:
                 # In its own thread, because a store that does not answer may not accept a cancellation either.
                 threading.Thread(target=_quietly, args=(self._cancel, request.connection), daemon=True).start()
-        return request.ended or (Outcome.TIMED_OUT, None, None)
+        return _TIMED_OUT if timed_out else request.ended.result()
 
 
 class _Threads:
@@ -218,92 +198,55 @@ class _Threads:
                 return
 
 
-class _Request(Generic[K, V, C]):
+@dataclass(slots=True, eq=False)
+class _Request(Generic[K, C]):
     """One look-up in a thread. Either the thread or the deadline settles it, whichever comes first."""
 
-    def __init__(self, fetch: Callable[[C, K], V], pool: Pool[C], key: K) -> None:
-        self._fetch, self._pool, self._key = fetch, pool, key
-        self._loop = asyncio.get_running_loop()
-        self.served: asyncio.Future[None] = self._loop.create_future()
-        self.ended: Ended | None = None
-        self.connection: C | None = None
-        """The connection that runs the look-up, or ran it when the request was settled."""
-        self._lock = threading.Lock()
+    fetch: Callable[[C, K], Any]
+    key: K
+    pool: Pool[C]
+    max_wait: timedelta
+    timeout: timedelta
+    ended: Future[Ended] = field(default_factory=Future)
+    """The thread sets it; the deadline cancels it."""
+    connection: C | None = None
+    """The connection that runs the look-up, or ran it when the request was settled."""
 
-    def settle(self, ended: Ended) -> bool:
-        """Set how the look-up ended. Returns False if it is settled already."""
-        with self._lock:
-            if self.ended is None:
-                self.ended = ended
-                return True
-            return False
-
-    def serve(self, wait_until: float, deadline: float) -> bool:
-        """Look the key up. Without a connection by ``deadline``, the look-up times out; by ``wait_until``, it fails.
-
-        Returns False if the deadline settled it first.
-        """
-        try:
-            connection, used = self._pool.take(min(wait_until, deadline))
-        except PoolExhaustedError as error:
-            return self._fail(error) if wait_until < deadline else self._end((Outcome.TIMED_OUT, None, None))
-        except Exception as error:
-            return self._fail(_unreachable(error))
-        while self._start_on(connection):
-            try:
-                value = self._fetch(connection, self._key)
-            except Exception as error:
-                if not used or self.ended is not None:
-                    in_time = self._fail(error)
-                    self._pool.drop(connection)
-                    return in_time
-            else:
-                in_time = self.settle((Outcome.ANSWERED, value, None))
-                kept = in_time and self._pool.give(connection)
-                self._wake()
-                if not kept:
-                    # Last, because closing may take long.
-                    self._pool.drop(connection)
-                return in_time
-            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
-            try:
-                connection, used = self._pool.replace(connection), False
-            except Exception as error:
-                return self._fail(_unreachable(error))
-        if not self._pool.give(connection):
-            self._pool.drop(connection)
-        return False
-
-    def _start_on(self, connection: C) -> bool:
-        """Note the connection that will run the look-up. Returns False if the request is settled already."""
-        with self._lock:
-            if self.ended is None:
-                self.connection = connection
-            return self.ended is None
-
-    def _fail(self, error: Exception) -> bool:
-        return self._end((Outcome.FAILED, None, error))
-
-    def _end(self, ended: Ended) -> bool:
-        in_time = self.settle(ended)
-        self._wake()
+    def serve(self) -> bool:
+        """Look the key up in this thread. Returns False if the deadline settled the request first."""
+        ended = self._looked_up()
+        in_time = self.ended.set_running_or_notify_cancel()
+        connection = self.connection
+        # Given back before the answer is, so that the next look-up finds it.
+        kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and self.pool.give(connection)
+        if in_time:
+            self.ended.set_result(ended)
+        if connection is not None and not kept:
+            # Last, because closing may take long.
+            self.pool.drop(connection)
         return in_time
 
-    def _wake(self) -> None:
-        # The loop is closed if the deadline has passed and nobody listens any more.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(_set, self.served)
-
-
-def _set(served: asyncio.Future[None]) -> None:
-    if not served.done():
-        served.set_result(None)
-
-
-def _unreachable(cause: Exception) -> UnreachableError:
-    error = UnreachableError()
-    error.__cause__ = cause
-    return error
+    def _looked_up(self) -> Ended:
+        try:
+            connection, used = self.pool.take(time.monotonic() + min(self.max_wait, self.timeout).total_seconds())
+        except PoolExhaustedError as error:
+            return (Outcome.FAILED, None, error) if self.max_wait < self.timeout else _TIMED_OUT
+        except Exception as error:
+            return Outcome.FAILED, None, UnreachableError(error)
+        self.connection = connection
+        while not self.ended.cancelled():
+            try:
+                return Outcome.ANSWERED, self.fetch(connection, self.key), None
+            except Exception as error:
+                if not used or self.ended.cancelled():
+                    return Outcome.FAILED, None, error
+            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
+            self.connection, used = None, False
+            try:
+                self.connection = connection = self.pool.replace(connection)
+            except Exception as error:
+                return Outcome.FAILED, None, UnreachableError(error)
+        return _TIMED_OUT
 
 
 def _quietly(function: Callable[[C], object], connection: C) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,14 +45,8 @@ class PoolExhaustedError(Exception):
     """No connection became free in time."""
 
 
-@dataclass(slots=True)
-class _Idle(Generic[C]):
-    connection: C
-    since: float
-
-
 class Pool(Generic[C]):
-    """A bounded, thread-safe stack of connections. ``close`` may raise anything; ``now`` is a monotonic clock."""
+    """A bounded stack of connections for several threads. ``now`` is a monotonic clock."""
 
     def __init__(
         self,
@@ -61,10 +56,11 @@ class Pool(Generic[C]):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connect, self._close, self._limits, self._now = connect, close, limits, now
+        # A permit for each connection that is taken. One is only opened if none is idle, so there are never more.
+        self._room = threading.Semaphore(limits.max_total)
+        self._idle: deque[tuple[float, C]] = deque()
         # Reentrant: the garbage collector may call `close` in a thread that holds the lock.
-        self._changed = threading.Condition(threading.RLock())
-        self._idle: list[_Idle[C]] = []
-        self._total = 0
+        self._giving = threading.RLock()
         self._closed = False
 
     def take(self, until: float) -> tuple[C, bool]:
@@ -74,17 +70,13 @@ class Pool(Generic[C]):
             PoolExhaustedError: no connection became free until ``until``, on the pool's clock.
             Exception: raised by ``connect``.
         """
-        for stale in self._stale():
-            self.drop(stale)
-        with self._changed:
-            while not self._idle and self._total >= self._limits.max_total:
-                left = until - self._now()
-                if left <= 0:
-                    raise PoolExhaustedError
-                self._changed.wait(left)
-            if self._idle:
-                return self._idle.pop().connection, True
-            self._total += 1
+        if not self._room.acquire(timeout=max(0.0, until - self._now())):
+            raise PoolExhaustedError
+        oldest = self._now() - self._limits.evict_after.total_seconds()
+        with suppress(IndexError):
+            while self._idle[0][0] < oldest:
+                self._close_quietly(self._idle.popleft()[1])
+            return self._idle.pop()[1], True
         return self._open(), False
 
     def replace(self, connection: C) -> C:
@@ -94,44 +86,32 @@ class Pool(Generic[C]):
 
     def give(self, connection: C) -> bool:
         """Put a connection back. Returns False if the pool is full or closed: the caller must `drop` it."""
-        with self._changed:
+        with self._giving:
             if self._closed or len(self._idle) >= self._limits.max_idle:
                 return False
-            self._idle.append(_Idle(connection, self._now()))
-            self._changed.notify()
-            return True
+            self._idle.append((self._now(), connection))
+        self._room.release()
+        return True
 
     def drop(self, connection: C) -> None:
         """Close a connection that was taken, and make room for another one."""
         self._close_quietly(connection)
-        self._make_room()
+        self._room.release()
 
     def close(self) -> None:
         """Close idle connections now. `give` refuses the others from now on."""
-        with self._changed:
+        with self._giving:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for unused in idle:
-            self.drop(unused.connection)
-
-    def _stale(self) -> list[C]:
-        with self._changed:
-            oldest = self._now() - self._limits.evict_after.total_seconds()
-            stale = [idle.connection for idle in self._idle if idle.since < oldest]
-            self._idle = [idle for idle in self._idle if idle.since >= oldest]
-            return stale
+        with suppress(IndexError):
+            while True:
+                self._close_quietly(self._idle.pop()[1])
 
     def _open(self) -> C:
         try:
             return self._connect()
         except BaseException:
-            self._make_room()
+            self._room.release()
             raise
-
-    def _make_room(self) -> None:
-        with self._changed:
-            self._total -= 1
-            self._changed.notify()
 
     def _close_quietly(self, connection: C) -> None:
         with suppress(Exception):

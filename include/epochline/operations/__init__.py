@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from epochline.operations.abort import Abort
 from epochline.operations.accept import AcceptLedger, AcceptState
 from epochline.operations.action import Action, ActionPreview, DirectAction, Done, Parameters, Request, Subject
 from epochline.operations.adopt_topic import AdoptTopic
@@ -11,7 +10,7 @@ from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
 from epochline.operations.janitor import STALE_AFTER, Tidied, refresh_log_ends, tidy
 from epochline.operations.requeue import Requeue
-from epochline.operations.runs import Drop, Pause, PublishDue, Resume, Retry
+from epochline.operations.runs import Abort, Drop, Pause, PublishDue, Resume, Retry
 from epochline.operations.savepoint import DeleteSavepoint, MakeSavepoint, Restore
 
 ACTIONS: dict[str, Action[Any, Any]] = {

@@ -5,25 +5,22 @@ from dataclasses import dataclass
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.mirror import mirror
-from epochline.coordinator.observe import cut_off
+from epochline.coordinator.evidence import Evidence, collect_evidence, mirror, shown_by_group, unknown_to
+from epochline.coordinator.observe import ConsumerGroup, cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import recorded_state
 from epochline.declare.topic import KafkaTopic
 from epochline.operations.action import (
     ActionPreview,
     Afterwards,
+    Case,
     DirectAction,
     Parameters,
     Request,
     Subject,
-    known,
-    nothing_else,
     refused,
 )
-from epochline.ports import Accepted, PipelineRow, Transaction
+from epochline.ports import Accepted, Transaction
 from epochline.protocol.data_loss import CutOff
 from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, places, reached_of, stored_heads
 from epochline.protocol.planning import SourceView
@@ -33,20 +30,18 @@ _SHOWN = 10
 
 
 class AcceptState(DirectAction[Parameters, None]):
-    """Treat the present state tables and targets as what the last committed epoch left."""
+    """Accept the state and the targets of PIPELINE as they are now, although the last committed epoch left them
+    otherwise. Their earlier content is not restored.
+    """
 
     name = "accept-state"
-    help = (
-        "Accept the state and the targets of PIPELINE as they are now, although the last committed epoch left them"
-        " otherwise. Their earlier content is not restored."
-    )
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        declared, _ = subject.declaration()
-        last = tx.states.last_committed(subject.name)
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        tx, declared = case.tx, case.declared
+        last = tx.states.last_committed(case.pipeline)
         if last is None:
-            return refused(f"no epoch of {subject.name} was committed, so no state can be right; empty the tables.")
+            return refused(f"no epoch of {case.pipeline} was committed, so no state can be right; empty the tables.")
         standings = tx.states.standings(declared)
         unknown = [table for table, one in standings.items() if one.now is None]
         if unknown:
@@ -55,9 +50,9 @@ class AcceptState(DirectAction[Parameters, None]):
         changed = any(one.now != one.left or one.left_by != last for one in standings.values())
         if not changed and not lost:
             return refused(
-                f"state and targets of {subject.name} are what epoch {last} left; there is nothing to accept."
+                f"state and targets of {case.pipeline} are what epoch {last} left; there is nothing to accept."
             )
-        unfinished = tx.epochs.unfinished(subject.name)
+        unfinished = case.unfinished
         if changed and unfinished is not None:
             return refused(f"{unfinished} is {unfinished.state} and was made from the state as it was; abort it first.")
         return ActionPreview(
@@ -74,15 +69,12 @@ class AcceptState(DirectAction[Parameters, None]):
             epoch_id=last,
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
-        declared, _ = subject.declaration()
-        last = tx.states.last_committed(subject.name)
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
+        last = case.tx.states.last_committed(case.pipeline)
         if last is not None:
-            tx.states.leave(declared, last)
-            tx.targets.accept(declared, last)
-        return nothing_else(f"{subject.name} goes on with its state and its targets as they are")
+            case.tx.states.leave(case.declared, last)
+            case.tx.targets.accept(case.declared, last)
+        return lambda: [f"{case.pipeline} goes on with its state and its targets as they are"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +88,12 @@ class Shown:
 
 
 class AcceptLedger(DirectAction[Parameters, Shown]):
-    """Continue with the restored ledger: tables read the lost epochs again, topics and folders keep them."""
+    """Accept the ledger of PIPELINE although it was restored from a backup and the newer one is lost. Epochs that
+    topics and folders show stay there: their offsets are read again into the tables alone, so that nothing is shown
+    twice and nothing is missing. Refused if the ledger knows every epoch that is shown.
+    """
 
     name = "accept-ledger"
-    help = (
-        "Accept the ledger of PIPELINE although it was restored from a backup and the newer one is lost. Epochs that"
-        " topics and folders show stay there: their offsets are read again into the tables alone, so that nothing is"
-        " shown twice and nothing is missing. Refused if the ledger knows every epoch that is shown."
-    )
     parameters = Parameters
 
     def look(self, subject: Subject, parameters: Parameters) -> Shown:
@@ -124,22 +114,21 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
             cut_off=cut_off(source, shown, view),
         )
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Shown) -> ActionPreview:
-        declared, _ = subject.declaration()
-        known(tx, subject.name)
-        unknown = unknown_to(tx, subject.name, seen.evidence)
+    def describe(self, case: Case[Parameters, Shown]) -> ActionPreview:
+        declared, seen = case.declared, case.seen
+        unknown = unknown_to(case.tx, case.pipeline, seen.evidence)
         if not unknown:
             return refused(
-                f"the ledger knows every epoch that Kafka and the sinks of {subject.name} show; it did not go back."
+                f"the ledger knows every epoch that Kafka and the sinks of {case.pipeline} show; it did not go back."
             )
-        reason = _obstacle(tx, subject.name, unknown)
+        reason = _obstacle(case.tx, case.pipeline, unknown)
         if reason is not None:
             return refused(reason)
-        row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
-        heads = tx.chain.heads(subject.name, row.generation)
-        last = max(row.last_epoch_id, *(one.shown.epoch_id for one in unknown))
-        unfinished = tx.epochs.unfinished(subject.name)
-        lines = [f"the ledger's last epoch is {row.last_epoch_id}; the next one is {last + 1}"]
+        known = case.row.last_epoch_id if case.row else 0
+        heads = case.heads
+        last = max(known, *(one.shown.epoch_id for one in unknown))
+        unfinished = case.unfinished
+        lines = [f"the ledger's last epoch is {known}; the next one is {last + 1}"]
         if unfinished is not None:
             lines.append(f"{unfinished} is {unfinished.state.lower()}: it is aborted, and its offsets are read again")
         lines += [_lost(one, heads, seen) for one in unknown]
@@ -152,7 +141,7 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         ]
         return ActionPreview(
             lines=lines,
-            before={"last_epoch_id": row.last_epoch_id, "heads": {str(one.tp): one.next_offset for one in heads}},
+            before={"last_epoch_id": known, "heads": {str(one.tp): one.next_offset for one in heads}},
             after={
                 "last_epoch_id": last,
                 "accepted": [
@@ -167,12 +156,11 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
             },
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Shown, request: Request
-    ) -> Afterwards:
+    def change(self, case: Case[Parameters, Shown], request: Request) -> Afterwards:
+        tx, subject = case.tx, case.subject
         declared, source = subject.declaration()
-        unknown = unknown_to(tx, subject.name, seen.evidence)
-        unfinished = tx.epochs.unfinished(subject.name)
+        unknown = unknown_to(tx, subject.name, case.seen.evidence)
+        unfinished = case.unfinished
         if unfinished is not None:
             epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
             abort_in(tx, epoch, f"accept-ledger by {request}", by_operator=True)

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epochline.coordinator.evidence import pausing_where_behind
-from epochline.coordinator.group import ConsumerGroup
+from epochline.coordinator.observe import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
-from epochline.ports import ActionRow, Ledger, OffsetSource, Transaction
+from epochline.ports import ActionRow, Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import Head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +27,7 @@ class Subject:
     source: OffsetSource | None = None
 
     def declaration(self) -> tuple[Pipeline, OffsetSource]:
-        """The declaration, and the Kafka that it names.
-
-        Raises:
-            ConfigurationError: the pipeline is not declared here.
-        """
+        """The declaration and the Kafka that it names; `ConfigurationError` if the pipeline is not declared here."""
         if self.declared is None or self.source is None:
             raise ConfigurationError(
                 f"{self.name}: the source has to be asked for this, and no DAG file declares the pipeline, so it is not"
@@ -44,6 +42,10 @@ class Parameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+P = TypeVar("P", bound=Parameters)
+Seen = TypeVar("Seen")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionPreview:
     """What an action would do now, for people (``lines``) and for the ledger (``before``, ``after``: JSON)."""
@@ -56,6 +58,41 @@ class ActionPreview:
     """How many epochs the action would write; 0 for a direct action."""
     refusal: str | None = None
     """Why the action would be refused, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case(Generic[P, Seen]):
+    """One action on one pipeline in one transaction. ``seen`` is what `Action.look` read before."""
+
+    tx: Transaction
+    subject: Subject
+    parameters: P
+    seen: Seen
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline."""
+        return self.subject.name
+
+    @property
+    def declared(self) -> Pipeline:
+        """The declaration; raises as `Subject.declaration`."""
+        return self.subject.declaration()[0]
+
+    @property
+    def row(self) -> PipelineRow | None:
+        """The ledger's row of the pipeline; None if the ledger does not know it."""
+        return self.tx.epochs.pipeline(self.pipeline)
+
+    @property
+    def unfinished(self) -> Epoch | None:
+        """The pipeline's unfinished epoch."""
+        return self.tx.epochs.unfinished(self.pipeline)
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """The heads of the present generation; none for an unknown pipeline."""
+        return self.tx.chain.heads(self.pipeline, self.row.generation) if self.row else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +123,22 @@ class Done:
 Afterwards = Callable[[], Sequence[str]]
 """Work after the change is committed: repeatable, and a crash before it loses nothing. Returns lines for people."""
 
-P = TypeVar("P", bound=Parameters)
-Seen = TypeVar("Seen")
-
 
 class Action(ABC, Generic[P, Seen]):
-    """An operator action. ``Seen`` is what the action reads from Kafka beforehand, or None."""
+    """An operator action. ``Seen`` is what the action reads from Kafka beforehand, or None.
+
+    The docstring of an action is the help of its command and of its DAG.
+    """
 
     name: ClassVar[str]
     help: ClassVar[str]
     parameters: type[P]
 
-    def parse(self, given: Any) -> P:
-        """Validate the action's parameters.
+    def __init_subclass__(cls) -> None:
+        cls.help = " ".join((cls.__doc__ or "").split())
 
-        Raises:
-            ActionRefusedError: a parameter is wrong. The message does not repeat its value.
-        """
+    def parse(self, given: Any) -> P:
+        """Validate the parameters. An `ActionRefusedError` does not repeat the value of a wrong one."""
         try:
             return self.parameters.model_validate(given)
         except ValidationError as error:
@@ -115,16 +151,13 @@ class Action(ABC, Generic[P, Seen]):
         return None  # type: ignore[return-value]
 
     @abstractmethod
-    def describe(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen) -> ActionPreview:
-        """Preview the action in ``tx``. Changes and locks nothing."""
+    def describe(self, case: Case[P, Seen]) -> ActionPreview:
+        """Preview the action. Changes and locks nothing."""
 
-    def admit(self, tx: Transaction, subject: Subject, parameters: P) -> None:
-        """Refuse a pipeline that the ledger does not know.
-
-        Raises:
-            EpochNotFoundError: the ledger knows no such pipeline.
-        """
-        known(tx, subject.name)
+    def admit(self, case: Case[P, Seen]) -> None:
+        """Raise `EpochNotFoundError` for a pipeline that the ledger does not know."""
+        if case.row is None:
+            raise EpochNotFoundError(f"the ledger knows no pipeline {case.pipeline!r}. Nothing was changed.")
 
     def preview(self, subject: Subject, parameters: P) -> ActionPreview:
         """Preview what `act` would do now.
@@ -135,15 +168,16 @@ class Action(ABC, Generic[P, Seen]):
         """
         seen = self.look(subject, parameters)
         with subject.ledger.transaction() as tx:
-            self.admit(tx, subject, parameters)
-            return self.describe(tx, subject, parameters, seen)
+            case = Case(tx=tx, subject=subject, parameters=parameters, seen=seen)
+            self.admit(case)
+            return self.describe(case)
 
 
 class DirectAction(Action[P, Seen]):
     """An action that is done as soon as its transaction is committed."""
 
     @abstractmethod
-    def change(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen, request: Request) -> Afterwards:
+    def change(self, case: Case[P, Seen], request: Request) -> Afterwards:
         """Do the action, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
 
     def act(self, subject: Subject, parameters: P, request: Request) -> Done:
@@ -155,58 +189,38 @@ class DirectAction(Action[P, Seen]):
         """
         seen = self.look(subject, parameters)
         with subject.ledger.transaction() as tx:
-            self.admit(tx, subject, parameters)
+            case = Case(tx=tx, subject=subject, parameters=parameters, seen=seen)
+            self.admit(case)
             tx.epochs.lock_pipeline(subject.name)
-            previewed = self.describe(tx, subject, parameters, seen)
+            previewed = self.describe(case)
             if previewed.refusal is not None:
                 raise ActionRefusedError(f"{previewed.refusal} Nothing was changed.")
-            afterwards = self.change(tx, subject, parameters, seen, request)
-            row = record(tx, subject, self.name, previewed, request)
+            afterwards = self.change(case, request)
+            row = record(tx, subject.name, self.name, previewed, request)
         return Done(row=row, lines=afterwards())
 
 
-def record(tx: Transaction, subject: Subject, action: str, done: ActionPreview, request: Request) -> ActionRow:
+def record(tx: Transaction, pipeline: str, action: str, done: ActionPreview, request: Request) -> ActionRow:
     """Write the ledger's row for an action done in the same transaction."""
-    return tx.operators.record(
-        ActionRow(
-            pipeline=subject.name,
-            action=action,
-            epoch_id=done.epoch_id,
-            actor=request.actor.strip(),
-            reason=request.reason.strip(),
-            before=done.before,
-            after=done.after,
-        )
+    row = ActionRow(
+        pipeline=pipeline,
+        action=action,
+        epoch_id=done.epoch_id,
+        actor=request.actor.strip(),
+        reason=request.reason.strip(),
+        before=done.before,
+        after=done.after,
     )
+    return tx.operators.record(row)
 
 
-def known(tx: Transaction, pipeline: str) -> None:
-    """Refuse an unknown pipeline name.
-
-    Raises:
-        EpochNotFoundError: the ledger knows no such pipeline.
-    """
-    if tx.epochs.pipeline(pipeline) is None:
-        raise EpochNotFoundError(f"the ledger knows no pipeline {pipeline!r}. Nothing was changed.")
-
-
-def nothing_else(*lines: str) -> Afterwards:
-    """No work after the change; only these lines."""
-    return lambda: lines
-
-
-def refused(reason: str, *, lines: Sequence[str] = ()) -> ActionPreview:
+def refused(reason: str) -> ActionPreview:
     """The preview of an action that would be refused."""
-    return ActionPreview(lines=lines, before={}, after={}, refusal=reason)
+    return ActionPreview(lines=(), before={}, after={}, refusal=reason)
 
 
 def refuse_older_kafka(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> None:
-    """Refuse a Kafka that went back in time, and pause the pipeline once.
-
-    Raises:
-        KafkaBehindError: as `ConsumerGroup.refuse_older`.
-        SourceUnavailableError: Kafka does not answer.
-    """
+    """Refuse a Kafka that went back in time, as `ConsumerGroup.refuse_older`, and pause the pipeline once."""
     with ledger.transaction() as tx:
         last = tx.receipts.last_mirror(pipeline.name)
     with pausing_where_behind(ledger, pipeline.name):

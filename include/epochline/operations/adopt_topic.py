@@ -6,12 +6,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.coordinator.group import ConsumerGroup
-from epochline.coordinator.mirror import mirror
-from epochline.coordinator.observe import cut_off, former_leaders_ends
+from epochline.coordinator.evidence import mirror
+from epochline.coordinator.observe import ConsumerGroup, cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
-from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
-from epochline.ports import Transaction
+from epochline.operations.action import (
+    ActionPreview,
+    Afterwards,
+    Case,
+    DirectAction,
+    Parameters,
+    Request,
+    Subject,
+    refused,
+)
 from epochline.protocol.data_loss import CutOff, lost_unread
 from epochline.protocol.offsets import Head, TopicPartition, belongs_to, cut_reached, moved_clusters, with_clusters
 from epochline.protocol.planning import PartitionView
@@ -64,14 +71,11 @@ class Logs:
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
-    """Begin a new generation that reads the topic as it is now. Other topics keep their origins and heads."""
+    """Continue with TOPIC although it was deleted and made again, or its log was truncated. A new generation of
+    PIPELINE begins: in TOPIC at the place that --at names, in every other topic at its head. Committed rows stay.
+    """
 
     name = "adopt-topic"
-    help = (
-        "Continue with TOPIC although it was deleted and made again, or its log was truncated. A new generation of"
-        " PIPELINE begins: in TOPIC at the place that --at names, in every other topic at its head. Committed rows"
-        " stay."
-    )
     parameters = AdoptTopicParameters
 
     def look(self, subject: Subject, parameters: AdoptTopicParameters) -> Logs:
@@ -100,28 +104,26 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             cut_off=cut_off(source, shown, view),
         )
 
-    def describe(
-        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs
-    ) -> ActionPreview:
-        row = tx.epochs.pipeline(subject.name)
-        heads = tx.chain.heads(subject.name, row.generation) if row else ()
-        obstacle = self._obstacle(tx, subject, parameters, seen, heads)
+    def describe(self, case: Case[AdoptTopicParameters, Logs]) -> ActionPreview:
+        row, heads, parameters, seen = case.row, case.heads, case.parameters, case.seen
+        obstacle = _obstacle(case)
         if row is None or obstacle is not None:
-            return refused(obstacle or f"{subject.name} is not known.")
+            return refused(obstacle or f"{case.pipeline} is not known.")
         adopted = _adopted(parameters, seen, heads)
         carried = _carried(parameters, seen, heads)
-        lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
+        lines = [
+            f"generation {row.generation + 1} of {case.pipeline} begins; rows of the earlier ones stay as they are"
+        ]
         lines += [
             f"{one.tp}: begins at {one.next_offset} ({parameters.at}) of topic id {one.tp.topic_id}" for one in adopted
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
         lines += list(seen.lost_unread.values())  # Those of the other topics, too: the next plan starts afresh.
-        declared, _ = subject.declaration()
         lines += [
             f"{sink.table}: its key is the place of a record, so a new record at the place of an older row is refused;"
             " declare another table first"
-            for sink in declared.targets
+            for sink in case.declared.targets
             if sink.key_is_place
         ]
         lines += [
@@ -142,12 +144,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             ),
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs, request: Request
-    ) -> Afterwards:
+    def change(self, case: Case[AdoptTopicParameters, Logs], request: Request) -> Afterwards:
+        tx, subject, parameters, seen = case.tx, case.subject, case.parameters, case.seen
         declared, source = subject.declaration()
-        row = tx.epochs.lock_pipeline(subject.name)
-        heads = tx.chain.heads(subject.name, row.generation)
+        heads = case.heads
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
         for head in _adopted(parameters, seen, heads):
             cut = _same_log_until(parameters, seen, head.tp)
@@ -181,50 +181,45 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
 
         return mirror_heads
 
-    def _obstacle(
-        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
-    ) -> str | None:
-        unfinished = tx.epochs.unfinished(subject.name)
-        if unfinished is not None:
-            return f"{unfinished} is {unfinished.state}, and its ranges are of the old log; finish or abort it first."
-        if (parameters.topic is None) is not parameters.cluster:
-            return "name the topic, or say --cluster for all of them, and not both."
-        if parameters.cluster:
-            return _obstacle_of_cluster(subject.name, parameters, seen)
-        if parameters.at == "head":
-            return "--at head goes with --cluster: it is for a Kafka that went back in time to the same log."
-        if seen.older:
-            return (
-                "the consumer group shows less than was written to it: Kafka went back in time, so that every topic may"
-                " be another one than was read; say --cluster for all of them."
-            )
-        for name, (_, now) in sorted(seen.moved.items()):
-            return (
-                f"the connection{f' of {name}' if name else ''} leads to Kafka cluster {now}, so every topic is another"
-                " one; correct the connection, or say --cluster."
-            )
-        if not any(one.tp.topic == parameters.topic for one in seen.partitions):
-            return f"{subject.name} reads no topic {parameters.topic!r}, or the source does not have it."
-        known = [head for head in heads if head.tp.topic == parameters.topic]
-        views = {one.tp: one for one in seen.partitions}
-        # A `tp` contains the topic's id: a partition of a topic that was made again is not in `views`.
-        same_log = all(head.tp in views and head.tp not in {*seen.ends_below_head, *seen.lost_unread} for head in known)
-        if same_log and not _cut_off_of_topic(parameters, seen):
-            return (
-                f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
-            )
-        waits = [one for one in seen.partitions if one.waits_for is not None and one.last_stable < one.high_watermark]
-        if parameters.at == "latest" and waits:
-            return f"{waits[0].tp} has no latest position yet: {waits[0].waits_for}. Try again when that has ended."
-        if parameters.at == "truncation":
-            other = [head for head in known if head.tp not in views]
-            unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]
-            if other or unknown:
-                return (
-                    f"{(other[0].tp if other else unknown[0])}: the log is another one, not a truncated one, so nobody"
-                    " knows where it was cut off. Say --at earliest or --at latest."
-                )
-        return None
+
+def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
+    parameters, seen, unfinished = case.parameters, case.seen, case.unfinished
+    if unfinished is not None:
+        return f"{unfinished} is {unfinished.state}, and its ranges are of the old log; finish or abort it first."
+    if (parameters.topic is None) is not parameters.cluster:
+        return "name the topic, or say --cluster for all of them, and not both."
+    if parameters.cluster:
+        return _obstacle_of_cluster(case.pipeline, parameters, seen)
+    if parameters.at == "head":
+        return "--at head goes with --cluster: it is for a Kafka that went back in time to the same log."
+    if seen.older:
+        return (
+            "the consumer group shows less than was written to it: Kafka went back in time, so that every topic may be"
+            " another one than was read; say --cluster for all of them."
+        )
+    for name, (_, now) in sorted(seen.moved.items()):
+        return (
+            f"the connection{f' of {name}' if name else ''} leads to Kafka cluster {now}, so every topic is another"
+            " one; correct the connection, or say --cluster."
+        )
+    if not any(partition.tp.topic == parameters.topic for partition in seen.partitions):
+        return f"{case.pipeline} reads no topic {parameters.topic!r}, or the source does not have it."
+    read = [head.tp for head in case.heads if head.tp.topic == parameters.topic]
+    # A `tp` contains the topic's id: a partition of a topic that was made again is another one.
+    made_again = [tp for tp in read if tp not in {partition.tp for partition in seen.partitions}]
+    same_log = not made_again and not {*read} & {*seen.ends_below_head, *seen.lost_unread}
+    if same_log and not _cut_off_of_topic(parameters, seen):
+        return f"topic {parameters.topic} is the one that {case.pipeline} has read so far; there is nothing to adopt."
+    waits = [one for one in seen.partitions if one.waits_for is not None and one.last_stable < one.high_watermark]
+    if parameters.at == "latest" and waits:
+        return f"{waits[0].tp} has no latest position yet: {waits[0].waits_for}. Try again when that has ended."
+    unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]
+    if parameters.at == "truncation" and (made_again or unknown):
+        return (
+            f"{[*made_again, *unknown][0]}: the log is another one, not a truncated one, so nobody knows where it was"
+            " cut off. Say --at earliest or --at latest."
+        )
+    return None
 
 
 def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: Logs) -> str | None:

@@ -2,20 +2,12 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, ClassVar
 
-from epochline.coordinator.intent import (
-    LEASE,
-    EpochDraft,
-    Intent,
-    Plan,
-    PlanRequest,
-    write_epoch,
-)
+from epochline.coordinator.intent import LEASE, EpochDraft, Intent, Plan, PlanRequest, write_epoch
 from epochline.coordinator.recover import recover
 from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import Action, P, Request, Seen, Subject, record, refuse_older_kafka
+from epochline.operations.action import Action, Case, P, Request, Seen, Subject, record, refuse_older_kafka
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, Run
 
@@ -27,17 +19,14 @@ class EpochAction(Action[P, Seen]):
     """Whether one epoch may be a step only, and another run continues where it ended."""
 
     @abstractmethod
-    def draft(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen, row: PipelineRow) -> EpochDraft:
+    def draft(self, case: Case[P, Seen], row: PipelineRow) -> EpochDraft:
         """The epoch to write."""
 
     @abstractmethod
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Seen) -> str | None:
         """Why the run's own aborted epoch cannot be tried again with what it was to read; None if it can."""
 
-    def plan(
-        self, subject: Subject, parameters: P, request: Request, run: Run, *, writers: int | None = None,
-        lease: timedelta = LEASE,
-    ) -> Plan:  # fmt: skip
+    def plan(self, subject: Subject, parameters: P, request: Request, run: Run, *, writers: int | None = None) -> Plan:
         """Give the run its epoch, as `epochline.coordinator.plan` does: its own again, or a new one.
 
         Raises:
@@ -46,27 +35,17 @@ class EpochAction(Action[P, Seen]):
             EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
         """
         declared, source = subject.declaration()
-        recovered = recover(subject.ledger, source, declared, run, lease)
+        recovered = recover(subject.ledger, source, declared, run, LEASE)
         if recovered.resumed is not None:
             return recovered.resumed
         refuse_older_kafka(subject.ledger, source, declared)
-        return write_epoch(
-            subject.ledger,
-            declared,
-            run,
-            PlanRequest(writers=writers, lease=lease, note=str(request)),
-            _ActionIntent(self, subject, parameters, self.look(subject, parameters), request),
-            recovered.aborted,
-            recovered.notes,
-        )
+        intent = _ActionIntent(self, subject, parameters, self.look(subject, parameters), request)
+        asked = PlanRequest(writers=writers, note=str(request))
+        return write_epoch(subject.ledger, declared, run, asked, intent, recovered.aborted, recovered.notes)
 
 
 def refuse_unfinished(tx: Transaction, pipeline: str) -> None:
-    """Refuse to plan next to an unfinished epoch.
-
-    Raises:
-        PlanChangedError: another run planned since recovery.
-    """
+    """Raise `PlanChangedError` if another run planned since recovery."""
     if tx.epochs.unfinished(pipeline) is not None:
         raise PlanChangedError(f"{pipeline}: another run planned meanwhile; trying again helps.")
 
@@ -88,13 +67,14 @@ class _ActionIntent(Intent):
         return self.action.cannot_reopen(tx, own, self.seen)
 
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
-        previewed = self.action.describe(tx, self.subject, self.parameters, self.seen)
+        case = Case(tx=tx, subject=self.subject, parameters=self.parameters, seen=self.seen)
+        previewed = self.action.describe(case)
         if previewed.refusal is not None:
             raise ActionRefusedError(f"{previewed.refusal} Nothing was changed.")
-        draft = self.action.draft(tx, self.subject, self.parameters, self.seen, row)
+        draft = self.action.draft(case, row)
 
         def write_more(tx: Transaction, epoch: Epoch) -> None:
             draft.write_more(tx, epoch)
-            record(tx, self.subject, self.action.name, replace(previewed, epoch_id=epoch.epoch_id), self.request)
+            record(tx, self.subject.name, self.action.name, replace(previewed, epoch_id=epoch.epoch_id), self.request)
 
         return replace(draft, write_more=write_more)

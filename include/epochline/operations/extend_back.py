@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from epochline.coordinator.intent import EpochDraft, limit_place
 from epochline.coordinator.takeover import shown_back_to
-from epochline.operations.action import ActionPreview, Parameters, Subject, refused
+from epochline.operations.action import ActionPreview, Case, Parameters, Subject, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind
@@ -55,13 +55,11 @@ class Past:
 
 
 class ExtendBack(EpochAction[ExtendBackParameters, Past]):
-    """Commit ``[x, origin)`` in epochs that each end at the origin."""
+    """Commit the records before the origin of PIPELINE, back to TO. Each epoch ends at the origin and moves it back;
+    heads do not move. Only for targets of mode append and add.
+    """
 
     name = "extend-back"
-    help = (
-        "Commit the records before the origin of PIPELINE, back to TO. Each epoch ends at the origin and moves it back;"
-        " heads do not move. Only for targets of mode append and add."
-    )
     parameters = ExtendBackParameters
     repeats = True
 
@@ -72,10 +70,8 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         at = {} if moment is None else source.offsets_at([one.tp for one in view.partitions], moment)
         return Past(view=view, at=at)
 
-    def describe(
-        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past
-    ) -> ActionPreview:
-        declared, _ = subject.declaration()
+    def describe(self, case: Case[ExtendBackParameters, Past]) -> ActionPreview:
+        declared, name, parameters = case.declared, case.pipeline, case.parameters
         ordered = [str(sink) for sink in declared.targets if sink.mode not in ("append", "add")]
         ordered += [str(topic) for topic in declared.topics]
         if ordered:
@@ -84,16 +80,14 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 " committed. Read the past with a pipeline of its own."
             )
         if declared.states:
-            return refused(
-                f"{subject.name} keeps state, which goes forward only. Read the past with a pipeline of its own."
-            )
-        row = tx.epochs.pipeline(subject.name)
-        if row is None or moved_clusters(row.cluster_id, seen.view.cluster_id):
-            return refused(f"{subject.name}: its connection leads to another Kafka cluster.")
-        pasts = _pasts(tx, subject, parameters, seen, row)
+            return refused(f"{name} keeps state, which goes forward only. Read the past with a pipeline of its own.")
+        row = case.row
+        if row is None or moved_clusters(row.cluster_id, case.seen.view.cluster_id):
+            return refused(f"{name}: its connection leads to another Kafka cluster.")
+        pasts = _pasts(case, row)
         gone = [f"{one.head.tp} begins at {one.log_start}" for one in pasts if one.asked < one.log_start]
         if gone and parameters.to.isdigit():
-            return refused(f"{subject.name}: the source no longer holds offset {parameters.to}: {', '.join(gone)}.")
+            return refused(f"{name}: the source no longer holds offset {parameters.to}: {', '.join(gone)}.")
         unknown = next((one.head for one in pasts if one.committed is None and one.begins < one.head.origin), None)
         if unknown is not None:
             return refused(
@@ -104,7 +98,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         left = {one.head: one.left for one in pasts if one.left}
         if not left:
             return refused(
-                f"{subject.name}: nothing that is not committed lies between {parameters.to} and its origins; they are"
+                f"{name}: nothing that is not committed lies between {parameters.to} and its origins; they are"
                 " back there."
             )
         total = sum(len(one) for ranges in left.values() for one in ranges)
@@ -123,29 +117,27 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             after={"origins": {str(head.tp): ranges[0].start for head, ranges in left.items()}},
         )
 
-    def draft(
-        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
-    ) -> EpochDraft:
-        declared, _ = subject.declaration()
-        step = parameters.step or declared.source.records_per_epoch
-        place = "step of the action" if parameters.step else limit_place(declared)
+    def draft(self, case: Case[ExtendBackParameters, Past], row: PipelineRow) -> EpochDraft:
+        tx, name, chosen = case.tx, case.pipeline, case.parameters.step
+        step = chosen or case.declared.source.records_per_epoch
+        place = "step of the action" if chosen else limit_place(case.declared)
         back = []
-        for one in _pasts(tx, subject, parameters, seen, row):
+        for one in _pasts(case, row):
             if not one.left:
                 continue
             head, newest = one.head, one.left[-1]
             if newest.until < head.origin:
                 committed = OffsetRange(start=newest.until, until=head.origin)
                 link = PlannedRange(tp=head.tp, range=committed, leader_epoch=head.leader_epoch)
-                tx.chain.step_over(subject.name, row.generation, link)
+                tx.chain.step_over(name, row.generation, link)
                 head = replace(head, origin=newest.until)
             back.append((head, newest.start))
-        shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
+        shown = shown_back_to(tx.receipts.accepted(name), [head for head, _ in back])
         if shown:
             # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
         return EpochDraft(
-            kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step, limit_from=place
+            kind=EpochKind.EXTEND_BACK, ranges=_last_ranges(back, step), record_limit=step, limit_from=place
         )
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
@@ -188,15 +180,13 @@ class _PartitionPast:
         return left_out(OffsetRange(start=self.begins, until=self.head.origin), self.committed or ())
 
 
-def _pasts(
-    tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
-) -> list[_PartitionPast]:
-    declared, _ = subject.declaration()
+def _pasts(case: Case[ExtendBackParameters, Past], row: PipelineRow) -> list[_PartitionPast]:
+    parameters, seen = case.parameters, case.seen
     views = {one.tp: one for one in seen.view.partitions}
     pasts = []
-    for head in tx.chain.heads(subject.name, row.generation):
+    for head in case.heads:
         view = views.get(head.tp)
-        if view is None or not declared.source.keeps(head.tp.topic):
+        if view is None or not case.declared.source.keeps(head.tp.topic):
             continue
         if parameters.to == EARLIEST:
             asked = view.log_start
@@ -209,19 +199,14 @@ def _pasts(
             _PartitionPast(
                 head=replace(head, leader_epoch=view.leader_epoch), asked=asked, log_start=view.log_start,
                 # What an earlier generation committed of the same log is not committed a second time.
-                committed=tx.chain.superseded(subject.name, row.generation, head.tp),
+                committed=case.tx.chain.superseded(case.pipeline, row.generation, head.tp),
             )
         )  # fmt: skip
     return pasts
 
 
-def last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
-    """The next epoch on the way back: from each origin towards ``x``, ``step`` offsets in all.
-
-    Args:
-        back: heads, each with the offset that its partition is to begin at in the end.
-        step: most offsets, > 0, shared in proportion to what is left.
-    """
+def _last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
+    """The next epoch: from each origin towards where its partition is to begin in the end, ``step`` offsets in all."""
     left = {head.tp: head.origin - x for head, x in back if x < head.origin}
     if not left:
         return []

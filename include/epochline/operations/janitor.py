@@ -42,14 +42,10 @@ class Tidied:
 
 
 def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> Tidied:
-    """Drop unneeded staging, end abandoned epochs, and report unexplained tables; safe while epochs run.
+    """Drop unneeded staging of a database, end abandoned epochs, report unexplained tables; safe while epochs run.
 
-    Every epoch is checked again under its row lock. The next run commits a pre-committed epoch (INV-6).
-
-    Args:
-        ledger: of one database; all its pipelines are cleaned up.
-        run: kept as the reason with the ended epochs.
-        stale_after: time after the end of its lease until a planned epoch is ended.
+    Every epoch is checked again under its row lock, and ended if its lease ended ``stale_after`` ago; ``run`` is kept
+    as the reason. The next run commits a pre-committed epoch (INV-6).
     """
     ended = []
     with ledger.transaction() as tx:
@@ -74,20 +70,13 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
 
 
 def refresh_log_ends(ledger: Ledger, source: OffsetSource, pipelines: Sequence[Pipeline], connection: str) -> int:
-    """Store where the logs of pipelines begin and end, and how long Kafka keeps them; return the number of partitions.
+    """Store where the logs of pipelines begin and end, and how long Kafka keeps them; return how many partitions.
 
-    For the pages; it decides nothing. Four requests to Kafka and one transaction, however many pipelines there are. A
-    pipeline that has never planned is not in the ledger, and nothing is stored for it.
-
-    Args:
-        ledger: of all the pipelines.
-        source: the Kafka behind the connection.
-        pipelines: the declarations.
-        connection: its id. A source of another connection is left out.
+    For the pages; it decides nothing. Four requests to Kafka and one transaction, however many pipelines there are.
+    Sources of another connection, and pipelines that have never planned, are left out.
 
     Raises:
-        SourceError: Kafka does not answer, or refuses.
-        LedgerError: the ledger does not answer.
+        SourceError, LedgerError: Kafka or the ledger does not answer, or refuses.
     """
     kafkas = {
         pipeline.name: {name: kafka for name, kafka in pipeline.kafka_sources.items() if kafka.connection == connection}

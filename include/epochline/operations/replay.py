@@ -9,14 +9,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.commit import CommitResult, commit_in
 from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
-from epochline.coordinator.intent import (
-    LEASE,
-    EpochDraft,
-    Intent,
-    Plan,
-    PlanRequest,
-    write_epoch,
-)
+from epochline.coordinator.intent import LEASE, EpochDraft, Intent, Plan, PlanRequest, write_epoch
 from epochline.coordinator.recover import recover
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError
@@ -33,13 +26,11 @@ SAMPLES = 10
 
 
 def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | None = None) -> Plan:
-    """Write an epoch that reads the ranges of a committed one.
+    """Write an epoch that reads the ranges of a committed one. Errors are those of a plan, and these.
 
     Raises:
         EpochNotFoundError: there is no such epoch.
         ActionRefusedError: the epoch cannot be compared; the message says why.
-        SourceError: Kafka cannot be asked.
-        PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
     recover(subject.ledger, source, declared, run, LEASE)
@@ -48,7 +39,7 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     view = source.look(declared.source)
     with subject.ledger.transaction() as tx:
         ranges = tx.epochs.ranges(tx.epochs.lock(subject.name, epoch_id))
-    intent = _ReplayIntent(subject.name, declared, epoch_id, logs_of(source, view, ranges))
+    intent = _ReplayIntent(declared, epoch_id, logs_of(source, view, ranges))
     return write_epoch(subject.ledger, declared, run, request, intent, own=None, notes=())
 
 
@@ -56,16 +47,15 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
 class _ReplayIntent(Intent):
     claims_targets = False  # until it is promoted
 
-    name: str
     declared: Pipeline
     epoch_id: int
     logs: Logs
 
     def check(self, tx: Transaction, row: PipelineRow) -> None:
-        refuse_unfinished(tx, self.name)
+        refuse_unfinished(tx, self.declared.name)
 
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
-        replayed = tx.epochs.lock(self.name, self.epoch_id)
+        replayed = tx.epochs.lock(self.declared.name, self.epoch_id)
         obstacle = _obstacle(tx, self.declared, replayed, self.logs)
         if obstacle is not None:
             raise ActionRefusedError(f"{obstacle} Nothing was changed.")
@@ -100,7 +90,7 @@ def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
             lines=(), before={"epoch": replay.replays}, after={"epoch": replay.epoch_id, "replays": replay.replays},
             epoch_id=replay.epoch_id,
         )  # fmt: skip
-        record(tx, subject, "replay --promote", done, request)
+        record(tx, subject.name, "replay --promote", done, request)
     return result
 
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from epochline.coordinator.intent import EpochDraft
 from epochline.declare.pipeline import Pipeline
-from epochline.operations.action import ActionPreview, Parameters, Subject, refused
+from epochline.operations.action import ActionPreview, Case, Parameters, refused
 from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Selection, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind
@@ -28,39 +28,34 @@ class RequeueParameters(Parameters):
 
 
 class Requeue(EpochAction[RequeueParameters, None]):
-    """Read quarantined records again, with today's parse, in an epoch that claims them."""
+    """Read chosen records of PIPELINE's quarantine again with today's parse, in a separate epoch. Each record is
+    written once; a record that fails again stays, with the new reason.
+    """
 
     name = "requeue"
-    help = (
-        "Read chosen records of PIPELINE's quarantine again with today's parse, in a separate epoch. Each record is"
-        " written once; a record that fails again stays, with the new reason."
-    )
     parameters = RequeueParameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None) -> ActionPreview:
-        declared, _ = subject.declaration()
-        row = tx.epochs.pipeline(subject.name)
+    def describe(self, case: Case[RequeueParameters, None]) -> ActionPreview:
+        tx, declared, row, parameters = case.tx, case.declared, case.row, case.parameters
         if row is None or parameters == RequeueParameters(out_of_order=parameters.out_of_order):
             return refused("say which records: by epoch, topic, partition, offset or reason, or --everything.")
         selection = _selection(parameters, row.generation)
         obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, parameters.out_of_order)
         if obstacle is not None:
             return refused(obstacle)
-        found = tx.quarantine.selected(subject.name, selection)
+        found = tx.quarantine.selected(case.pipeline, selection)
         if not found:
-            return refused(f"{subject.name}: no record in the quarantine fits, or each was requeued before.")
+            return refused(f"{case.pipeline}: no record in the quarantine fits, or each was requeued before.")
         counts = {f"{topic}-{partition}": records for (topic, partition), records in found.items()}
         return ActionPreview(
-            lines=requeuing(subject.name, counts),
+            lines=requeuing(case.pipeline, counts),
             epochs=1,
             before={"quarantined": counts},
             after={"requeued": parameters.model_dump(exclude_none=True) | {"records": sum(counts.values())}},
         )
 
-    def draft(
-        self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None, row: PipelineRow
-    ) -> EpochDraft:
-        selection = _selection(parameters, row.generation)
+    def draft(self, case: Case[RequeueParameters, None], row: PipelineRow) -> EpochDraft:
+        selection = _selection(case.parameters, row.generation)
         return EpochDraft(
             kind=EpochKind.REQUEUE, write_more=lambda tx, epoch: tx.quarantine.claim_records(epoch, selection)
         )

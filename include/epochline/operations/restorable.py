@@ -212,10 +212,7 @@ def _unreadable(
 def _lost_if_undone(
     tx: Transaction, declared: Pipeline, begins: Reached, undone: Sequence[int], seen: Logs
 ) -> Iterator[str]:
-    """What undone epochs read and no later run would read: the rows would leave the targets for good (INV-9).
-
-    What today's declaration names does not matter: the epochs read what was declared then.
-    """
+    """What undone epochs read and no later run would read: their rows would be lost, whatever is declared (INV-9)."""
     ranges = ranges_read(tx, declared.name, undone)
     if not set(ranges) <= set(seen.ranges):
         yield f"another run of {declared.name} committed meanwhile; try again."

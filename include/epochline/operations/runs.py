@@ -1,155 +1,193 @@
-"""Actions on the runs of a pipeline: pause, resume and drop it; and what Airflow alone offers, retry and publish.
+"""Actions on the runs of a pipeline: pause, resume, drop, abort; and what Airflow alone offers, retry and publish.
 
 `epochline trigger` and `epochline publish` do the work of the last two.
 """
 
 from collections.abc import Mapping, Sequence
 
-from epochline.coordinator.discard import sweep
+from pydantic import Field
+
+from epochline.coordinator.abort import abort_in
+from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.publish import publish
 from epochline.declare.names import consumer_group
-from epochline.errors import SourceError
-from epochline.operations.action import (
-    ActionPreview,
-    Afterwards,
-    DirectAction,
-    Parameters,
-    Request,
-    Subject,
-    nothing_else,
-    refused,
-)
-from epochline.ports import Decision, Transaction
+from epochline.errors import EpochNotFoundError, SourceError
+from epochline.operations.action import ActionPreview, Afterwards, Case, DirectAction, Parameters, Request, refused
+from epochline.ports import Decision
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.quantities import counted
 
+_EFFECT = {
+    EpochState.PLANNED: "its attempt is fenced, so that its late writes are refused, and its staging is discarded",
+    EpochState.PRE_COMMITTED: "its sealed rows, which the next run would commit, are discarded and staged again",
+    EpochState.ABORTED: "it is aborted already; what is left of its staging is discarded",
+}
+
+
+class AbortParameters(Parameters):
+    """Which epoch."""
+
+    epoch: int = Field(ge=1, description="The epoch's id.", json_schema_extra={"argument": True})
+
+
+class Abort(DirectAction[AbortParameters, None]):
+    """Abort EPOCH of PIPELINE, even if it is pre-committed: its staging is discarded, no offset moves, and a later
+    run reads its range again. A committed epoch cannot be aborted.
+    """
+
+    name = "abort"
+    parameters = AbortParameters
+
+    def describe(self, case: Case[AbortParameters, None]) -> ActionPreview:
+        tx, epoch_id = case.tx, case.parameters.epoch
+        epoch = tx.epochs.find(case.pipeline, epoch_id)
+        if epoch is None:
+            raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {case.pipeline!r}.")
+        attempt = tx.attempts.live(epoch)
+        rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
+        offsets = sum(len(planned.range) for planned in tx.epochs.ranges(epoch))
+        before = {"state": str(epoch.state), "attempt": epoch.attempt}
+        if epoch.state is EpochState.COMMITTED:
+            return ActionPreview(
+                lines=(), before=before, after=before, epoch_id=epoch.epoch_id,
+                refusal=f"{epoch} was committed at {epoch.committed_at:%Y-%m-%d %H:%M:%S} with {epoch.rows_written}"
+                " rows; a committed epoch cannot be aborted.",
+            )  # fmt: skip
+        return ActionPreview(
+            lines=aborting(epoch, epoch.state, epoch.run, attempt=epoch.attempt, offsets=offsets, rows=rows),
+            before=before,
+            after={"state": str(EpochState.ABORTED), "attempt": epoch.attempt},
+            epoch_id=epoch.epoch_id,
+        )
+
+    def change(self, case: Case[AbortParameters, None], request: Request) -> Afterwards:
+        epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)
+        attempt = abort_in(case.tx, epoch, str(request))
+
+        def discard_staging() -> tuple[str, ...]:
+            if attempt is not None:
+                discard(case.subject.ledger, attempt)
+            if epoch.state is EpochState.ABORTED:
+                sweep(case.subject.ledger, case.pipeline)
+                return (f"{epoch} was aborted before; what was left of its staging is gone",)
+            return (f"{epoch} is aborted; no offset moved, a later run reads its range again",)
+
+        return discard_staging
+
 
 class Pause(DirectAction[Parameters, None]):
-    """Stop planning epochs until `Resume`."""
+    """Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. A planned epoch continues, and a
+    pre-committed epoch may still be committed.
+    """
 
     name = "pause"
-    help = (
-        "Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. A planned epoch continues, and a"
-        " pre-committed epoch may still be committed."
-    )
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        standing = tx.operators.standing(subject.name)
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        pipeline, unfinished = case.pipeline, case.unfinished
+        standing = case.tx.operators.standing(pipeline)
         if standing.dropped is not None:
-            return _was_dropped(subject.name, standing.dropped)
+            return _was_dropped(pipeline, standing.dropped)
         if standing.paused is not None:
-            return refused(f"{subject.name} is paused already, {standing.paused}.")
-        unfinished = tx.epochs.unfinished(subject.name)
+            return refused(f"{pipeline} is paused already, {standing.paused}.")
         left = None if unfinished is None else (unfinished, unfinished.state, unfinished.run)
-        return ActionPreview(lines=pausing(subject.name, left), before={"paused": False}, after={"paused": True})
+        return ActionPreview(lines=pausing(pipeline, left), before={"paused": False}, after={"paused": True})
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
-        tx.operators.pause(subject.name, request.actor, request.reason)
-        return nothing_else(f"{subject.name} is paused. To go on, run `epochline resume {subject.name} --reason …`")
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
+        case.tx.operators.pause(case.pipeline, request.actor, request.reason)
+        return lambda: [f"{case.pipeline} is paused. To go on, run `epochline resume {case.pipeline} --reason …`"]
 
 
 class Resume(DirectAction[Parameters, None]):
-    """Undo `Pause`."""
+    """Plan epochs of PIPELINE again."""
 
     name = "resume"
-    help = "Plan epochs of PIPELINE again."
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        paused = tx.operators.standing(subject.name).paused
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        paused = case.tx.operators.standing(case.pipeline).paused
         if paused is None:
-            return refused(f"{subject.name} is not paused.")
+            return refused(f"{case.pipeline} is not paused.")
         return ActionPreview(
-            lines=resuming(subject.name, paused),
+            lines=resuming(case.pipeline, paused),
             before={"paused": True, "paused_by": paused.by, "paused_reason": paused.reason},
             after={"paused": False},
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
-        tx.operators.resume(subject.name)
-        return nothing_else(f"{subject.name} goes on with its next run")
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
+        case.tx.operators.resume(case.pipeline)
+        return lambda: [f"{case.pipeline} goes on with its next run"]
 
 
 class Drop(DirectAction[Parameters, None]):
-    """Mark a pipeline dropped and release its targets."""
+    """Drop PIPELINE for good: release its targets for other pipelines, and delete its staging and its consumer
+    group. Its tables and its history stay. Its name cannot be used again.
+    """
 
     name = "drop"
-    help = (
-        "Drop PIPELINE for good: release its targets for other pipelines, and delete its staging and its consumer"
-        " group. Its tables and its history stay. Its name cannot be used again."
-    )
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        dropped = tx.operators.standing(subject.name).dropped
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        tx, pipeline, unfinished = case.tx, case.pipeline, case.unfinished
+        dropped = tx.operators.standing(pipeline).dropped
         if dropped is not None:
-            return refused(f"{subject.name} was dropped before, {dropped}.")
-        unfinished = tx.epochs.unfinished(subject.name)
+            return refused(f"{pipeline} was dropped before, {dropped}.")
         if unfinished is not None:
             return refused(
                 f"{unfinished} is {unfinished.state}; let {unfinished.run} finish it, or abort it first. A pipeline"
                 " with an unfinished epoch is not dropped."
             )
-        targets = list(tx.targets.claimed(subject.name))
-        left = len(tx.attempts.left_over(subject.name))
+        targets = list(tx.targets.claimed(pipeline))
+        left = len(tx.attempts.left_over(pipeline))
         return ActionPreview(
             lines=(
-                f"{subject.name} is dropped for good: a plan under this name is refused from then on",
+                f"{pipeline} is dropped for good: a plan under this name is refused from then on",
                 f"released for other pipelines, and left as they are: {', '.join(targets) or 'no table'}",
-                f"deleted: staging of {counted(left, 'attempt')}, consumer group"
-                f" {consumer_group(subject.name)}; kept: its history in the ledger, its quarantine",
+                f"deleted: staging of {counted(left, 'attempt')}, consumer group {consumer_group(pipeline)}; kept: its"
+                " history in the ledger, its quarantine",
             ),
             before={"dropped": False, "targets": targets},
             after={"dropped": True, "targets": []},
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
-        tx.operators.drop(subject.name, request.actor, request.reason)
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
+        case.tx.operators.drop(case.pipeline, request.actor, request.reason)
 
         def clean_up() -> tuple[str, ...]:
-            sweep(subject.ledger, subject.name)
-            return f"{subject.name} is dropped; its history stays", _forget_group(subject)
+            sweep(case.subject.ledger, case.pipeline)
+            return f"{case.pipeline} is dropped; its history stays", _forget_group(case)
 
         return clean_up
 
 
-def _forget_group(subject: Subject) -> str:
-    group = consumer_group(subject.name)
-    if subject.source is None:
+def _forget_group(case: Case[Parameters, None]) -> str:
+    group, source = consumer_group(case.pipeline), case.subject.source
+    if source is None:
         return f"consumer group {group} was left in Kafka: no DAG file declares the pipeline, so it is not known where"
     try:
-        subject.source.forget(group)
+        source.forget(group)
     except SourceError as error:
         return f"consumer group {group} was left in Kafka ({error}); delete it there"
     return f"consumer group {group} is gone"
 
 
 class Retry(DirectAction[Parameters, None]):
-    """Record that a run of the pipeline's own DAG is wanted now. The action's DAG then starts the run."""
+    """Start a run of PIPELINE's DAG now. The run commits a pre-committed epoch, or reads the range of an aborted
+    epoch again. Refused while the pipeline is paused, and while a run stages an epoch.
+    """
 
     name = "retry"
-    help = (
-        "Start a run of PIPELINE's DAG now. The run commits a pre-committed epoch, or reads the range of an aborted"
-        " epoch again. Refused while the pipeline is paused, and while a run stages an epoch."
-    )
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        standing = tx.operators.standing(subject.name)
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        pipeline, unfinished = case.pipeline, case.unfinished
+        standing = case.tx.operators.standing(pipeline)
         if standing.dropped is not None:
-            return _was_dropped(subject.name, standing.dropped)
+            return _was_dropped(pipeline, standing.dropped)
         if standing.paused is not None:
-            return refused(f"{subject.name} is paused, {standing.paused}; resume it first.")
-        unfinished = tx.epochs.unfinished(subject.name)
+            return refused(f"{pipeline} is paused, {standing.paused}; resume it first.")
         if unfinished is None:
-            lines = [f"a new run of {subject.name} goes on at its heads"]
+            lines = [f"a new run of {pipeline} goes on at its heads"]
         elif unfinished.state is EpochState.PLANNED and not unfinished.lease_expired:
             return refused(f"{unfinished} is {unfinished.state}; {unfinished.run} works on it, so let it finish.")
         else:
@@ -157,37 +195,40 @@ class Retry(DirectAction[Parameters, None]):
         epoch_id = None if unfinished is None else unfinished.epoch_id
         return ActionPreview(lines=lines, before={}, after={"run": "started"}, epoch_id=epoch_id)
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
-        return nothing_else(f"a run of {subject.name} is started")
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
+        return lambda: [f"a run of {case.pipeline} is started"]
 
 
 class PublishDue(DirectAction[Parameters, None]):
-    """Show every committed epoch in every sink that does not show it yet."""
+    """Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet, in
+    order. Nothing is shown twice. Works while the pipeline is paused.
+    """
 
     name = "publish"
-    help = (
-        "Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet, in"
-        " order. Nothing is shown twice. Works while the pipeline is paused."
-    )
     parameters = Parameters
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
-        subject.declaration()
-        due = tx.receipts.unpublished(subject.name)
+    def describe(self, case: Case[Parameters, None]) -> ActionPreview:
+        case.subject.declaration()
+        due = case.tx.receipts.unpublished(case.pipeline)
         if not due:
-            return refused(f"{subject.name}: every sink shows every committed epoch.")
+            return refused(f"{case.pipeline}: every sink shows every committed epoch.")
         return ActionPreview(lines=showing(due), before={"due": dict(due)}, after={"due": {}})
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
-    ) -> Afterwards:
+    def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
         def show() -> Sequence[str]:
-            declared, _ = subject.declaration()
-            return [str(one) for one in publish(subject.ledger, declared)] or ["another run published meanwhile"]
+            return [str(one) for one in publish(case.subject.ledger, case.declared)] or [
+                "another run published meanwhile"
+            ]
 
         return show
+
+
+def aborting(epoch: object, state: EpochState, run: object, *, attempt: int, offsets: int, rows: int) -> Sequence[str]:
+    """What an abort does, for page and terminal."""
+    return (
+        f"{epoch} is {state}, planned by {run}: {offsets} offsets, attempt {attempt}, {rows} rows staged",
+        f"{_EFFECT[state]}; no offset moves",
+    )
 
 
 def pausing(pipeline: str, unfinished: tuple[object, object, object] | None) -> Sequence[str]:

@@ -8,17 +8,16 @@ from pydantic import Field
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.commit import undo
-from epochline.coordinator.mirror import mirror
+from epochline.coordinator.evidence import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import (
     ActionPreview,
     Afterwards,
+    Case,
     DirectAction,
     Parameters,
     Request,
     Subject,
-    known,
-    nothing_else,
     refuse_older_kafka,
     refused,
 )
@@ -39,67 +38,58 @@ class NamedSavepoint(Parameters):
 
 
 class MakeSavepoint(DirectAction[NamedSavepoint, None]):
-    """Keep heads, watermark and state of the last committed epoch."""
+    """Keep the heads of PIPELINE and a copy of its state under NAME, until somebody deletes them. `restore` goes back
+    to this savepoint, and a new pipeline can begin from it.
+    """
 
     name = "savepoint"
-    help = (
-        "Keep the heads of PIPELINE and a copy of its state under NAME, until somebody deletes them. `restore` goes"
-        " back to this savepoint, and a new pipeline can begin from it."
-    )
     parameters = NamedSavepoint
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None) -> ActionPreview:
-        declared, _ = subject.declaration()
-        if tx.savepoints.find(subject.name, parameters.name) is not None:
-            return refused(
-                f"{subject.name} has a savepoint {parameters.name} already; delete it first, or take another name."
-            )
-        unfinished = tx.epochs.unfinished(subject.name)
+    def describe(self, case: Case[NamedSavepoint, None]) -> ActionPreview:
+        tx, declared, pipeline, name = case.tx, case.declared, case.pipeline, case.parameters.name
+        if tx.savepoints.find(pipeline, name) is not None:
+            return refused(f"{pipeline} has a savepoint {name} already; delete it first, or take another name.")
+        unfinished = case.unfinished
         if unfinished is not None:
             # The epoch's commit waits for the copies, so that heads and state match.
             tx.epochs.lock(unfinished.pipeline, unfinished.epoch_id)
-        standing = tx.savepoints.standing(declared, parameters.name, "nobody", "preview")
+        standing = tx.savepoints.standing(declared, name, "nobody", "preview")
         if standing is None:
-            return refused(f"no epoch of {subject.name} was committed yet; there is nothing to keep.")
+            return refused(f"no epoch of {pipeline} was committed yet; there is nothing to keep.")
         check_states(tx, declared)
         states = tx.states.standings(declared)
-        lines = [f"{subject.name} stands after epoch {standing.epoch_id}"]
+        lines = [f"{pipeline} stands after epoch {standing.epoch_id}"]
         lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
         lines += [f"{table}: copied, {one.now}" for table, one in states.items()]
-        lines += [f"restore would be refused: {reason}" for reason in _obstacles(tx, subject)]
+        lines += [f"restore would be refused: {reason}" for reason in _keeps_restore_back(declared)]
         return ActionPreview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None, request: Request
-    ) -> Afterwards:
-        declared, _ = subject.declaration()
-        standing = tx.savepoints.standing(declared, parameters.name, request.actor, request.reason)
+    def change(self, case: Case[NamedSavepoint, None], request: Request) -> Afterwards:
+        name, savepoints = case.parameters.name, case.tx.savepoints
+        standing = savepoints.standing(case.declared, name, request.actor, request.reason)
         if standing is not None:
-            tx.savepoints.keep(standing, declared)
-        return nothing_else(f"savepoint {parameters.name} of {subject.name} is kept")
+            savepoints.keep(standing, case.declared)
+        return lambda: [f"savepoint {name} of {case.pipeline} is kept"]
 
 
 class DeleteSavepoint(DirectAction[NamedSavepoint, None]):
-    """Drop a savepoint and its copies."""
+    """Delete the savepoint NAME of PIPELINE, with its copy of the state. Nothing else changes."""
 
     name = "delete-savepoint"
-    help = "Delete the savepoint NAME of PIPELINE, with its copy of the state. Nothing else changes."
     parameters = NamedSavepoint
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None) -> ActionPreview:
-        found = tx.savepoints.find(subject.name, parameters.name)
+    def describe(self, case: Case[NamedSavepoint, None]) -> ActionPreview:
+        found = case.tx.savepoints.find(case.pipeline, case.parameters.name)
         if found is None:
-            return refused(missing(tx, subject.name, parameters.name))
+            return refused(missing(case.tx, case.pipeline, case.parameters.name))
         lines = [
             f"{found}, made by {found.made_by} at {found.made_at:%Y-%m-%d %H:%M:%S %Z} ({found.reason}), is deleted"
         ]
         return ActionPreview(lines=lines, before=recorded_savepoint(found), after={}, epoch_id=None)
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None, request: Request
-    ) -> Afterwards:
-        tx.savepoints.delete(subject.name, parameters.name)
-        return nothing_else(f"savepoint {parameters.name} of {subject.name} is gone")
+    def change(self, case: Case[NamedSavepoint, None], request: Request) -> Afterwards:
+        case.tx.savepoints.delete(case.pipeline, case.parameters.name)
+        return lambda: [f"savepoint {case.parameters.name} of {case.pipeline} is gone"]
 
 
 class RestoreParameters(NamedSavepoint):
@@ -109,20 +99,18 @@ class RestoreParameters(NamedSavepoint):
 
 
 class Restore(DirectAction[RestoreParameters, Logs]):
-    """Undo every epoch after a savepoint, or begin a new pipeline from one."""
+    """Restore heads, state and targets of PIPELINE from its savepoint NAME, in one transaction. Later epochs are undone
+    and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from OTHER's savepoint with empty
+    targets.
+    """
 
     name = "restore"
-    help = (
-        "Restore heads, state and targets of PIPELINE from its savepoint NAME, in one transaction. Later epochs are"
-        " undone and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from OTHER's savepoint"
-        " with empty targets."
-    )
     parameters = RestoreParameters
 
-    def admit(self, tx: Transaction, subject: Subject, parameters: RestoreParameters) -> None:
+    def admit(self, case: Case[RestoreParameters, Logs]) -> None:
         # The ledger does not know a new pipeline yet; `describe` checks for the savepoint.
-        if parameters.of is None:
-            known(tx, subject.name)
+        if case.parameters.of is None:
+            super().admit(case)
 
     def look(self, subject: Subject, parameters: RestoreParameters) -> Logs:
         declared, source = subject.declaration()
@@ -136,36 +124,34 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             ranges = ranges_read(tx, subject.name, undone)
         return logs_of(source, view, ranges)
 
-    def describe(self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs) -> ActionPreview:
-        declared, _ = subject.declaration()
-        unfinished = tx.epochs.unfinished(subject.name)
+    def describe(self, case: Case[RestoreParameters, Logs]) -> ActionPreview:
+        tx, pipeline, unfinished, other = case.tx, case.pipeline, case.unfinished, case.parameters.of
         if unfinished is not None:
             return refused(f"{unfinished} is {unfinished.state}; let {unfinished.run} finish it, or abort it first.")
-        found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
+        found = tx.savepoints.find(other or pipeline, case.parameters.name)
         if found is None:
-            return refused(missing(tx, parameters.of or subject.name, parameters.name))
-        row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
-        undone = tx.savepoints.later(subject.name, found.epoch_id) if parameters.of is None else []
-        reason = obstacle(tx, declared, found, row, None if parameters.of else undone, seen)
+            return refused(missing(tx, other or pipeline, case.parameters.name))
+        row = case.row or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
+        undone = tx.savepoints.later(pipeline, found.epoch_id) if other is None else []
+        reason = obstacle(tx, case.declared, found, row, None if other else undone, case.seen)
         if reason is not None:
             return refused(reason)
-        generation = row.generation + 1 if parameters.of is None else row.generation
-        lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
+        generation = row.generation + 1 if other is None else row.generation
+        lines = [f"{pipeline} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
         if undone:
             which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
             lines.append(f"undone: {which}; what they wrote leaves the targets")
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
         lines += [f"{state}: put back, {digest}" for state, digest in found.states.items()]
-        heads = {str(head.tp): head.next_offset for head in tx.chain.heads(subject.name, row.generation)}
+        heads = {str(head.tp): head.next_offset for head in case.heads}
         return ActionPreview(
             lines=lines,
             before={"generation": row.generation, "heads": heads},
             after={"generation": generation, **recorded_savepoint(found), "undone": list(undone)},
         )
 
-    def change(
-        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: Logs, request: Request
-    ) -> Afterwards:
+    def change(self, case: Case[RestoreParameters, Logs], request: Request) -> Afterwards:
+        tx, subject, parameters = case.tx, case.subject, case.parameters
         declared, source = subject.declaration()
         found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
@@ -213,9 +199,8 @@ def missing(tx: Transaction, pipeline: str, name: str) -> str:
     return f"{pipeline} has no savepoint {name}; there are: {there}."
 
 
-def _obstacles(tx: Transaction, subject: Subject) -> list[str]:
+def _keeps_restore_back(declared: Pipeline) -> list[str]:
     """Why a later restore would be refused: sinks without before-images."""
-    declared, _ = subject.declaration()
     kept = [f"{sink} takes back nothing of what it was given" for sink in declared.post_commit_sinks]
     return kept + [
         f"{sink} has mode {sink.mode} and keeps no before_images"

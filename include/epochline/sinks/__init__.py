@@ -40,7 +40,9 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> SinkFactory:
 
         for outbox in pipeline.outboxes:
             if outbox.topic.name == name:
-                return TopicSink(pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger)
+                return TopicSink(
+                    pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger.connection
+                )
         (declared,) = (one for one in pipeline.external if one.name == name)
         try:
             return external_sink(declared.spec)

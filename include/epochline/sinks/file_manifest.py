@@ -66,11 +66,6 @@ class ManifestEntry:
     reached: StoredOffsets | None = None
     """The pipeline's next offsets after the epoch, by topic; None in entries of older versions."""
 
-    @property
-    def path(self) -> str:
-        """Path of the entry, relative to the sink's folder."""
-        return entry_path(self.epoch)
-
     def to_json(self) -> bytes:
         """Write the entry as it is stored."""
         return json.dumps(asdict(self), indent=1).encode()

@@ -20,17 +20,15 @@ from epochline.declare.specs import FilesSpec
 from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.protocol.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
-from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile
-from epochline.sinks.storage import STAGING, reaching
-from epochline.sinks.store_probe import probe
-from epochline.sinks.stores import storage_at
+from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile, entry_path
+from epochline.sinks.storage import STAGING, probe, reaching, storage_at
 
 if TYPE_CHECKING:
     from epochline.sinks.file_part import FilePart
 
 
 class FileSink(Sink):
-    """A folder of files.
+    """A folder of files. Every step raises `SinkUnavailableError` if the storage does not answer.
 
     Raises:
         SinkError: fsspec cannot open the URL here.
@@ -42,12 +40,7 @@ class FileSink(Sink):
         self._manifest = FileManifest(files.path)
 
     def prepare(self, pipeline: str) -> None:
-        """Check that the store keeps the first of two manifest entries of one epoch, which only a write shows.
-
-        Raises:
-            SinkError: the store overwrites, or this user may not write there.
-            SinkUnavailableError: the storage does not answer.
-        """
+        """Check that the store keeps the first of two manifest entries of one epoch, which only a write shows."""
         probe(self._storage, self._files.name)
 
     def begin(self, attempt: SinkAttempt) -> None:
@@ -56,7 +49,6 @@ class FileSink(Sink):
         Raises:
             SinkAheadError: the manifest shows this epoch or a later one.
             SinkError: another pipeline writes here, or this user may not.
-            SinkUnavailableError: the storage does not answer.
         """
         failpoint("files.begin")
         self._refuse_out_of_turn(attempt)
@@ -71,12 +63,7 @@ class FileSink(Sink):
         return FilePart(self._files, self._storage, _folder(attempt), name)
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Collect the files that the parts name, and check the size of each.
-
-        Raises:
-            SealRefusedError: a file is missing or has another size.
-            SinkUnavailableError: the storage does not answer.
-        """
+        """Collect the files that the parts name, and check the size of each."""
         for part in parts:
             if part.message.get("rows", 0) != part.rows:
                 raise SealRefusedError(
@@ -103,7 +90,6 @@ class FileSink(Sink):
         Raises:
             SinkAheadError: the manifest shows another attempt of this epoch, or a later epoch.
             SinkError: the files are lost, or another pipeline writes here.
-            SinkUnavailableError: the storage does not answer.
         """
         attempt, body = committable.attempt, committable.body
         target = self._storage.target(body["folder"], attempt.epoch_id)
@@ -114,7 +100,7 @@ class FileSink(Sink):
             failpoint("files.manifest")
             try:
                 entry = _entry(committable, target)
-                self._storage.put(entry.path, entry.to_json(), scratch=_folder(attempt))
+                self._storage.put(entry_path(entry.epoch), entry.to_json(), scratch=_folder(attempt))
             except SinkUnavailableError:
                 # The answer was lost, or another process was faster and has already cleaned up.
                 if not self._is_shown(attempt):
@@ -126,22 +112,13 @@ class FileSink(Sink):
         self._storage.remove(_folder(attempt), keep=shown)
 
     def abort(self, attempt: SinkAttempt) -> None:
-        """Remove the attempt's folder and nothing else. A repeat changes nothing; a shown attempt is kept.
-
-        Raises:
-            SinkUnavailableError: the storage does not answer.
-        """
+        """Remove the attempt's folder and nothing else. A repeat changes nothing; a shown attempt is kept."""
         failpoint("files.abort")
         if not self._is_shown(attempt):
             self._storage.remove(_folder(attempt))
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The last epoch of the manifest.
-
-        Raises:
-            SinkError: another pipeline writes here, or the manifest's entry is damaged.
-            SinkUnavailableError: the storage does not answer.
-        """
+        """The last epoch of the manifest."""
         newest = self._newest()
         if newest is None:
             return None

@@ -1,21 +1,28 @@
-"""Storage of a file sink: an object store through fsspec, or a disk, where folders can be renamed.
-
-`epochline.sinks.stores` opens the storage of a URL.
-"""
+"""Storage of a file sink: an object store or HDFS through fsspec, or a disk, where folders can be renamed."""
 
 import errno
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
 from epochline.errors import EpochlineError, SinkError, SinkUnavailableError
+from epochline.failpoints import failpoint
 
 STAGING = "_epochline/staging"
 """Parent of the attempts' folders, relative to the sink's folder."""
 
-_SEALED = "sealed"
+PROBES = "_epochline/probe"
+"""Folder of the files of `probe`, relative to the sink's folder."""
+
+_HDFS_PATIENCE_SECONDS = 60
+"""How long a request to HDFS may take without an answer; the client of fsspec would wait for ever."""
+
 _HOPELESS = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EXDEV, errno.ELOOP,
     errno.EINVAL, errno.ENOSYS,
@@ -160,7 +167,7 @@ class LocalDisk(Storage):
 
         A task that still runs after its attempt was sealed may be writing a file in the attempt's folder.
         """
-        sealed = f"{folder}/{_SEALED}"
+        sealed = f"{folder}/sealed"
         with reaching(self._sink):
             os.makedirs(self._whole(sealed), exist_ok=True)
             for name in names:
@@ -226,3 +233,85 @@ class LocalDisk(Storage):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class Hdfs(Storage):
+    """HDFS through WebHDFS: a file is shown while it is written, and a rename to a name that exists changes nothing.
+
+    So a small file is written under another name and renamed. The files of an epoch stay where their attempt wrote
+    them, as in an object store.
+    """
+
+    def __init__(self, files: Any, root: str, sink: str) -> None:
+        super().__init__(files, root, sink)
+        files.session.request = partial(type(files.session).request, files.session, timeout=_HDFS_PATIENCE_SECONDS)
+
+    def put(self, path: str, data: bytes, scratch: str) -> None:
+        """Store a small file atomically, by a rename from ``scratch``. An existing file is kept."""
+        new = self._whole(f"{scratch}/{uuid.uuid4().hex}")
+        with reaching(self._sink):
+            self._files.makedirs(self._whole(path.rpartition("/")[0]), exist_ok=True)
+            self._files.pipe_file(new, data)
+            # The NameNode refuses a rename to an existing file in its answer, and fsspec does not look at that answer.
+            self._files.mv(new, self._whole(path))
+            self._files.rm(new)
+
+    def remove(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
+        """Remove a folder except the files to keep; without such files, the folder itself as well."""
+        super().remove(folder, keep)
+        if not keep:
+            with reaching(self._sink):
+                self._files.rm(self._whole(folder), recursive=True)
+
+
+def storage_at(path: str, sink: str) -> Storage:
+    """Open the storage of a path or URL.
+
+    Raises:
+        SinkError: fsspec does not know the URL's scheme, or its driver is not installed.
+    """
+    try:
+        files, root = fsspec.url_to_fs(path, use_listings_cache=False)
+    except (ImportError, ValueError) as error:
+        raise SinkError(f"{sink}: {error}. Install fsspec's driver where Airflow and Spark's executors run.") from error
+    if isinstance(files, LocalFileSystem):
+        return LocalDisk(files, root, sink)
+    return (Hdfs if "webhdfs" in files.protocol else Storage)(files, root, sink)
+
+
+def probe(storage: Storage, sink: str) -> None:
+    """Check that a store keeps the first of two files with one name, and lists a new file.
+
+    Writes a file below `PROBES` and removes it. A crash may leave the file behind. On a disk nothing is checked.
+
+    Raises:
+        SinkError: the store does not do so, refuses to, or lacks the bucket.
+        SinkUnavailableError: the store does not answer.
+    """
+    failpoint("files.probe")
+    if isinstance(storage, LocalDisk):
+        return
+    name = uuid.uuid4().hex
+    path = f"{PROBES}/{name}"
+    try:
+        for data in (b"first", b"second"):
+            storage.put(path, data, scratch=PROBES)
+        listed, kept = name in storage.sizes(PROBES), storage.read(path)
+        storage.remove_file(path)
+    except SinkError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise SinkError(f"{sink}: the bucket does not exist. Nothing was planned. Create it.") from error
+        if getattr(error.__cause__, "errno", None) == errno.ENOSYS:
+            raise _refusal(sink, "does not know If-None-Match") from error
+        raise
+    if kept != b"first":
+        raise _refusal(sink, "overwrites a file in spite of If-None-Match")
+    if not listed:
+        raise _refusal(sink, "does not list a new file at once")
+
+
+def _refusal(sink: str, found: str) -> SinkError:
+    return SinkError(
+        f"{sink}: the store {found}, so two tries could show an epoch twice. Nothing was planned. Use a store that"
+        " docs/files.md names, or another version or setting of this one."
+    )

@@ -9,15 +9,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection
 
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.kafka.sending import TransactionalSender, send_plainly
 from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
@@ -28,33 +29,25 @@ ASSUMED_RATE = 10_000.0
 """Assumed rows per second of a topic before its first measured epoch."""
 
 
-class LedgerConnections(Protocol):
-    """Connections to the ledger for a topic's publisher."""
-
-    def connection(self) -> AbstractContextManager[Connection]:
-        """Open a separate transaction."""
-
-
 class TopicSink(Sink):
-    """Publishes a pipeline's outbox to its topic.
+    """Publishes a pipeline's outbox to its topic, after the commit that wrote the outbox like any table.
 
-    Has the optional ``Preflighted``, ``Prepared``, ``Measured`` and ``Inspectable`` of
-    `epochline.protocol.sink`.
-
-    Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
-
-    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``ledger`` connects to
-    the database with outbox and receipts.
+    ``settings`` looks up the settings of the brokers (`epochline.config.kafka.broker_settings`). ``connect`` opens
+    a transaction of its own in the database with outbox and receipts.
     """
 
     def __init__(
-        self, pipeline: str, outbox: Outbox, settings: Callable[[], Mapping[str, str]], ledger: LedgerConnections
+        self,
+        pipeline: str,
+        outbox: Outbox,
+        settings: Callable[[], Mapping[str, str]],
+        connect: Callable[[], AbstractContextManager[Connection]],
     ) -> None:
         self._pipeline = pipeline
         self._outbox = outbox
         self._topic = outbox.topic
         self._settings = settings
-        self._ledger = ledger
+        self._connect = connect
         self._sending_seconds: float | None = None
 
     def sending_seconds(self) -> float | None:
@@ -62,31 +55,16 @@ class TopicSink(Sink):
         return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
-        """Check that the topic could be published to.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: the topic or the control topic is unsuitable, or the brokers refuse the time-out.
-        """
+        """Check topic, control topic and time-out."""
         check_topic(self._settings(), self._topic)
 
     def prepare(self, pipeline: str) -> None:
-        """Create the control topic if it is missing; nothing for a topic without transactions.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: this user may not create it.
-        """
+        """Create the control topic if it is missing; nothing for a topic without transactions."""
         if self._topic.semantics == "exactly_once":
             make_control_topic(self._settings(), self._topic)
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The epoch of the last marker; None if the topic has no markers.
-
-        Raises:
-            SinkUnavailableError: the brokers do not answer.
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
+        """The epoch of the last marker; None if the topic has no markers."""
         if self._topic.semantics == "at_least_once":
             return None
         marker = self._marker(f"{self._topic.name} of {self._pipeline}")
@@ -111,7 +89,7 @@ class TopicSink(Sink):
         self._check_fits(parts)
         if self._topic.semantics == "at_least_once":
             return {}
-        with self._ledger.connection() as connection:
+        with self._connect() as connection:
             measured = shown_rate(connection, self._pipeline, self._topic.name)
         rate = measured or ASSUMED_RATE
         half = self._topic.transaction_timeout.total_seconds() / 2
@@ -154,7 +132,7 @@ class TopicSink(Sink):
         """
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
-            with self._ledger.connection() as connection, self._measuring():
+            with self._connect() as connection, self._measuring():
                 records = self._records(connection, committable)
                 send_plainly(self._settings(), self._topic.topic, records, self._topic.other_topics)
             return
@@ -169,7 +147,7 @@ class TopicSink(Sink):
                 generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token,
                 reached=committable.reached,
             )  # fmt: skip
-            with self._ledger.connection() as connection, self._measuring():
+            with self._connect() as connection, self._measuring():
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body(), self._topic.other_topics)
@@ -217,30 +195,19 @@ class TopicSink(Sink):
         return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
 
     def _marker(self, what: str) -> Marker | None:
-        """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there.
-
-        Raises:
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
-        with self._ledger.connection() as connection:
+        """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
+        with self._connect() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
         marker = last_marker(self._settings(), self._pipeline, self._topic.name)
         _refuse_lost(what, marker, shown)
         return marker
 
     def _known_marker(self, what: str, token: str) -> Marker | None:
-        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it.
-
-        Raises:
-            SinkAheadError: the ledger does not know the marker.
-            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
-        """
+        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it."""
         marker = self._marker(what)
         if marker is not None and marker.token != token:
-            with self._ledger.connection() as connection:
-                known = committed_as(
-                    connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token
-                )  # fmt: skip
+            with self._connect() as connection:
+                known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
             if not known:
                 raise SinkAheadError(
                     f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"

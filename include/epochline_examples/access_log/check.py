@@ -17,10 +17,10 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -32,71 +32,56 @@ SAMPLES = 5
 _PAIRINGS = 1_000_000
 
 Value = str | frozenset[str] | None
+"""A column's value, or the values that it may have because escapes may be kept or resolved."""
+ANYTHING: frozenset[str] = frozenset()
+"""A column whose value does not follow from the line with certainty."""
 
-
-class _Anything:
-    """A column whose value does not follow from the line with certainty."""
-
-    def __repr__(self) -> str:
-        return "?"
-
-
-ANYTHING = _Anything()
+Core = tuple[str | None, int | None, int | None, int | None]
+"""client, microseconds since 1970, status, bytes: they follow from every sound line with certainty."""
+Row = tuple[str | None, int | None, int | None, int | None, str | None, str | None, str | None, str | None, str | None]
+"""`Core`, method, path, protocol, referrer, user agent."""
 
 _LINE = re.compile(
     r'^(?P<client>[^\s\["]\S*) (?P<ident>\S+) (?P<user>.*? )?\[(?P<time>[^\]]*)\]'
     r' "(?:(?P<request>(?:[^"\\]|\\.)*)|(?P<rough>.*?))" (?P<status>[0-9]{3}) (?P<size>[0-9]+|-)(?P<tail>(?:\s.*)?)$',
     re.DOTALL,
 )
-_TIME = re.compile(r"^(\d\d)/([A-Za-z]{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)$", re.ASCII)
+_TIME = re.compile(r"^(\d\d)/([A-Za-z]{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)([0-5]\d)$", re.ASCII)
 _TAIL = re.compile(r'^ "((?:[^"\\]|\\.)+)" "((?:[^"\\]|\\.)+)"$', re.DOTALL)
 _REGULAR = re.compile(r"^([A-Z]+) (\S+) (HTTP/\d(?:\.\d)?)$", re.ASCII)
 _NEARLY_REGULAR = re.compile(r"^\S+ .* [A-Za-z]+/\S*\s*$", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
-_MONTHS = {
-    name: number
-    for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)  # noqa: SIM905
-}
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_BIGINT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """A sound line as the table must hold it.
-
-    ``texts`` are method, path, protocol, referrer and user agent, each as a value, as a set of accepted values (escapes
-    may be kept or resolved), or as `ANYTHING`.
-    """
+    """A sound line as the table must hold it; ``texts`` are method, path, protocol, referrer and user agent."""
 
     client: str
     seconds: int
     status: int
     size: int | None
-    texts: tuple[Value | _Anything, ...]
+    texts: tuple[Value, ...]
 
     @property
     def sure(self) -> bool:
         """Whether every column follows from the line with certainty."""
-        return all(text is None or isinstance(text, str) for text in self.texts)
+        return not any(isinstance(text, frozenset) for text in self.texts)
 
     @property
-    def core(self) -> tuple[str | None, ...]:
-        """The columns that follow from every sound line with certainty."""
-        return _core(self.client, self.seconds * 1_000_000, self.status, self.size)
+    def core(self) -> Core:
+        """The row's first columns."""
+        return self.client, self.seconds * 1_000_000, self.status, self.size
 
     def matches(self, texts: Sequence[str | None]) -> bool:
         """Whether a row with this core may be this line."""
-        for wanted, found in zip(self.texts, texts, strict=True):
-            if isinstance(wanted, _Anything):
-                continue
-            if found not in wanted if isinstance(wanted, frozenset) else found != wanted:
-                return False
-        return True
-
-
-def _core(client: str | None, microseconds: int | None, status: int | None, size: int | None) -> tuple[str | None, ...]:
-    return (client, *(None if number is None else str(number) for number in (microseconds, status, size)))
+        return all(
+            wanted is ANYTHING or (text in wanted if isinstance(wanted, frozenset) else text == wanted)
+            for wanted, text in zip(self.texts, texts, strict=True)
+        )
 
 
 def parse(line: bytes) -> Expected | None:
@@ -108,13 +93,8 @@ def parse(line: bytes) -> Expected | None:
     size = None if match["size"] == "-" else int(match["size"])
     if seconds is None or (size or 0) > _MAX_BIGINT:
         return None
-    return Expected(
-        client=match["client"],
-        seconds=seconds,
-        status=int(match["status"]),
-        size=size,
-        texts=(*_request(match["request"]), *_tail(match["tail"].rstrip())),
-    )
+    texts = (*_request(match["request"]), *_tail(match["tail"].rstrip()))
+    return Expected(client=match["client"], seconds=seconds, status=int(match["status"]), size=size, texts=texts)
 
 
 def _one_client(client: str, ident: str, user: str) -> bool:
@@ -134,41 +114,37 @@ def _seconds(time: str) -> int | None:
     if match is None:
         return None
     day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = match.groups()
-    month = month.title()
-    if month not in _MONTHS or int(zone_minutes) > 59 or int(zone_hours) > 23:
-        return None
     try:
-        local = datetime(int(year), _MONTHS[month], int(day), int(hour), int(minute), int(second), tzinfo=UTC)
-    except ValueError:
+        zone = timezone(int(f"{sign}1") * timedelta(hours=int(zone_hours), minutes=int(zone_minutes)))
+        number = _MONTHS.index(month.title()) + 1
+        moment = datetime(int(year), number, int(day), int(hour), int(minute), int(second), tzinfo=zone)
+    except ValueError:  # no such day, month, hour or zone
         return None
-    offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
-    return (local - (offset if sign == "+" else -offset) - _EPOCH) // timedelta(seconds=1)
+    return (moment - _EPOCH) // timedelta(seconds=1)
 
 
-def _request(request: str | None) -> tuple[Value | _Anything, ...]:
+def _request(request: str | None) -> tuple[Value, Value, Value]:
     if request is None:  # an unescaped quote inside: the end of the request is ambiguous
-        return (ANYTHING, ANYTHING, ANYTHING)
+        return ANYTHING, ANYTHING, ANYTHING
     match = _REGULAR.match(request)
     if match is not None:
-        return (match[1], _text(match[2]), match[3])
+        return match[1], _text(match[2]), match[3]
     if _NEARLY_REGULAR.match(request):  # such as a space in the path, a method in small letters
-        return (ANYTHING, ANYTHING, ANYTHING)
-    return (None, _text(request), None)
+        return ANYTHING, ANYTHING, ANYTHING
+    return None, _text(request), None
 
 
-def _tail(tail: str) -> tuple[Value | _Anything, ...]:
+def _tail(tail: str) -> tuple[Value, Value]:
     if not tail:
-        return (None, None)
+        return None, None
     match = _TAIL.match(tail)
     return (ANYTHING, ANYTHING) if match is None else (_text(match[1]), _text(match[2]))
 
 
-def _text(text: str) -> Value | _Anything:
-    if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text):
+def _text(text: str) -> Value:
+    if any("\udc80" <= character <= "\udcff" for character in text):
         return ANYTHING  # not UTF-8: a text column cannot hold it unchanged
-    if "\\" not in text:
-        return text
-    return frozenset({text, _ESCAPE.sub(_unescaped, text)})
+    return frozenset({text, _ESCAPE.sub(_unescaped, text)}) if "\\" in text else text
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -182,14 +158,6 @@ def read_lines(log: Path) -> Iterator[bytes]:
     with log.open("rb") as file:
         for line in file:
             yield line.removesuffix(b"\n")
-
-
-@dataclass(slots=True, kw_only=True)
-class Sums:
-    """One row of ``requests_per_client``."""
-
-    requests: int = 0
-    size: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,12 +185,9 @@ class Report:
     def verdict(self) -> str:
         """The last printed line."""
         if self.exact:
-            return (
-                f"EXACT: each of {self.lines} lines took effect exactly once"
-                f" ({self.rows} rows, {self.quarantined} quarantined)"
-            )
-        found = ", ".join(f"{name} {count}" for name, count in self._differences().items() if count)
-        return f"NOT EXACT: {found}"
+            counts = f"({self.rows} rows, {self.quarantined} quarantined)"
+            return f"EXACT: each of {self.lines} lines took effect exactly once {counts}"
+        return "NOT EXACT: " + ", ".join(f"{name} {count}" for name, count in self._differences().items() if count)
 
     def _differences(self) -> dict[str, int]:
         return {
@@ -255,36 +220,31 @@ class Report:
             self.samples.append(text if len(text) <= 300 else f"{text[:297]}...")
 
 
-Row = tuple[str | None, int | None, int | None, int | None, str | None, str | None, str | None, str | None, str | None]
-"""client, microseconds since 1970, status, bytes, method, path, protocol, referrer, user agent."""
-
-
-@dataclass(slots=True)
-class _Unsure:
-    """A line with an uncertain column. It is matched with the rows that no certain line accounts for."""
-
-    line: bytes
-    expected: Expected
-    copies: int = 1
-    found: int = 0
-
-
 class Comparison:
     """Takes the logs, then the rows of the target; afterwards `report` holds the differences.
 
-    It keeps only a digest and a count of a certain line, so that a log of a million lines fits into memory.
+    It keeps only a digest and a count of a certain line, so that a log of a million lines fits into memory. A line with
+    an uncertain column is matched with the rows that no certain line accounts for.
     """
 
     def __init__(self, logs: Sequence[Path]) -> None:
         self.report = Report()
         self._logs = logs
-        self._sure: Counter[bytes] = Counter()  # how many copies are still to be found
-        self._unsure: dict[tuple[str | None, ...], dict[bytes, _Unsure]] = defaultdict(dict)
+        self._sure: Counter[bytes] = Counter()
+        """Copies still to be found, by the digest of the row."""
+        self._unsure: Counter[bytes] = Counter()
+        """Copies still to be found, by the line."""
+        self._alike: dict[Core, dict[bytes, Expected]] = defaultdict(dict)
+        """The uncertain lines with one core."""
         self._malformed: Counter[bytes] = Counter()
-        self._clients: dict[str, Sums] = defaultdict(Sums)
-        for log in logs:
-            for line in read_lines(log):
-                self._produced(line)
+        self._requests: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        for line in self._lines():
+            self._produced(line)
+
+    def _lines(self) -> Iterator[bytes]:
+        for log in self._logs:
+            yield from read_lines(log)
 
     def _produced(self, line: bytes) -> None:
         self.report.lines += 1
@@ -293,17 +253,13 @@ class Comparison:
             self.report.malformed += 1
             self._malformed[line] += 1
             return
-        sums = self._clients[expected.client]
-        sums.requests += 1
-        sums.size += expected.size or 0
+        self._requests[expected.client] += 1
+        self._bytes[expected.client] += expected.size or 0
         if expected.sure:
             self._sure[_digest(expected.core, expected.texts)] += 1
-            return
-        twins = self._unsure[expected.core]
-        if line in twins:
-            twins[line].copies += 1
         else:
-            twins[line] = _Unsure(line, expected)
+            self._unsure[line] += 1
+            self._alike[expected.core][line] = expected
 
     def rows(self, rows: Iterable[Row]) -> None:
         """Take the rows of ``access_log``, once."""
@@ -323,43 +279,35 @@ class Comparison:
             self.report.sample(f"missing: {_show(line)}")
 
     def _take(self, row: Row) -> bool:
-        core, texts = _core(*row[:4]), row[4:]
-        digest = _digest(core, texts)
-        if self._sure.get(digest, 0) > 0:
+        digest = _digest(row[:4], row[4:])
+        if self._sure[digest] > 0:
             self._sure[digest] -= 1
             return True
-        for line in self._unsure.get(core, {}).values():
-            if line.found < line.copies and line.expected.matches(texts):
-                line.found += 1
+        for line, expected in self._alike.get(row[:4], {}).items():
+            if self._unsure[line] > 0 and expected.matches(row[4:]):
+                self._unsure[line] -= 1
                 return True
         return False
 
     def _missing(self) -> Counter[bytes]:
         """Lines without a row, with the number of missing copies. Reads the log again if there are any."""
-        unsure = (line for twins in self._unsure.values() for line in twins.values())
-        missing = Counter({line.line: line.copies - line.found for line in unsure if line.found < line.copies})
-        lacking = {digest: count for digest, count in self._sure.items() if count > 0}
-        if lacking:
-            for log in self._logs:
-                for line in read_lines(log):
-                    expected = parse(line)
-                    if expected is None or not expected.sure:
-                        continue
-                    digest = _digest(expected.core, expected.texts)
-                    if lacking.get(digest, 0) > 0:
-                        lacking[digest] -= 1
-                        missing[line] += 1
+        missing, lacking = +self._unsure, +self._sure
+        for line in self._lines() if lacking else ():
+            expected = parse(line)
+            if expected is not None and lacking[digest := _digest(expected.core, expected.texts)] > 0:
+                lacking[digest] -= 1
+                missing[line] += 1
         return missing
 
     def _explain(self, row: Row, missing: Counter[bytes], originals: dict[bytes, Expected]) -> None:
-        core, texts = _core(*row[:4]), row[4:]
-        alike = (line.expected for line in self._unsure.get(core, {}).values())
-        if _digest(core, texts) in self._sure or any(expected.matches(texts) for expected in alike):
+        alike = self._alike.get(row[:4], {}).values()
+        if _digest(row[:4], row[4:]) in self._sure or any(expected.matches(row[4:]) for expected in alike):
             self.report.duplicates += 1
             self.report.sample(f"duplicate: {_show_row(row)}")
             return
-        original = _original(row, originals)
-        if original is None:
+        likeness = {line: _likeness(row, expected) for line, expected in originals.items()}
+        original = max(likeness, key=likeness.__getitem__, default=None)
+        if original is None or likeness[original] < 3:
             self.report.not_produced += 1
             self.report.sample(f"not produced: {_show_row(row)}")
             return
@@ -383,30 +331,22 @@ class Comparison:
 
     def clients(self, rows: Iterable[tuple[str, int | None, int | None]]) -> None:
         """Take the rows of ``requests_per_client``, once."""
-        found = {client: (requests, size) for client, requests, size in rows}
-        for client in sorted(self._clients.keys() | found.keys()):
-            sums = self._clients.get(client)
-            wanted = None if sums is None else (sums.requests, sums.size)
-            if wanted != found.get(client):
+        held = {client: (requests, size) for client, requests, size in rows}
+        wanted = {client: (requests, self._bytes[client]) for client, requests in self._requests.items()}
+        for client in sorted(wanted.keys() | held.keys()):
+            if wanted.get(client) != held.get(client):
                 self.report.requests_per_client_differing += 1
-                self.report.sample(f"requests_per_client {client}: {found.get(client)} instead of {wanted}")
+                sums = f"{held.get(client)} instead of {wanted.get(client)}"
+                self.report.sample(f"requests_per_client {client}: {sums}")
 
 
-def _digest(core: Sequence[str | None], texts: Sequence[object]) -> bytes:
-    # No column can hold NUL, so NUL can separate columns and, alone, mean NULL.
-    whole = "\0\0".join("\0" if value is None else str(value) for value in (*core, *texts))
-    return hashlib.blake2b(whole.encode(errors="surrogateescape"), digest_size=16).digest()
+def _digest(core: Core, texts: tuple[Value, ...]) -> bytes:
+    return hashlib.blake2b(repr((*core, *texts)).encode(), digest_size=16).digest()
 
 
-def _original(row: Row, missing: Mapping[bytes, Expected]) -> bytes | None:
-    """The missing line from which this row was most likely made: at most two of its five parts may differ."""
-    core, texts = _core(*row[:4]), row[4:]
-    alike = {
-        line: sum(a == b for a, b in zip(expected.core, core, strict=True)) + expected.matches(texts)
-        for line, expected in missing.items()
-    }
-    best = max(alike, key=alike.__getitem__, default=None)
-    return best if best is not None and alike[best] >= 3 else None
+def _likeness(row: Row, expected: Expected) -> int:
+    """How many of a line's five parts a row has: the core's four columns, and the texts together."""
+    return sum(a == b for a, b in zip(expected.core, row[:4], strict=True)) + expected.matches(row[4:])
 
 
 def _show(line: bytes | None) -> str:
@@ -415,8 +355,8 @@ def _show(line: bytes | None) -> str:
 
 def _show_row(row: Row) -> str:
     client, microseconds, *rest = row
-    time = "NULL" if microseconds is None else (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
-    return " | ".join(("NULL" if value is None else str(value)) for value in (client, time, *rest))
+    time = None if microseconds is None else (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    return " | ".join("NULL" if value is None else str(value) for value in (client, time, *rest))
 
 
 _ROWS = """
@@ -436,26 +376,20 @@ def check(logs: Sequence[Path], connection: extensions.connection, topic: str | 
 
     With a topic, only its rows and quarantined records are compared; `requests_per_client` has no topics.
     """
+
+    def stream(query: str) -> Iterator[Any]:
+        with connection.cursor("access_log_check") as cursor:
+            cursor.itersize = 10_000
+            cursor.execute(query, {"topic": topic, "pipeline": PIPELINE})
+            yield from cursor
+
     comparison = Comparison(logs)
     connection.set_session(isolation_level=extensions.ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
     with connection:
-        parameters = {"topic": topic, "pipeline": PIPELINE}
-        comparison.rows(_stream(connection, "rows", _ROWS, parameters))
-        comparison.quarantine(
-            None if value is None else bytes(value)
-            for (value,) in _stream(connection, "quarantine", _QUARANTINE, parameters)
-        )
-        comparison.clients(_stream(connection, "clients", _CLIENTS, parameters))
+        comparison.rows(stream(_ROWS))
+        comparison.quarantine(None if value is None else bytes(value) for (value,) in stream(_QUARANTINE))
+        comparison.clients(stream(_CLIENTS))
     return comparison.report
-
-
-def _stream(
-    connection: extensions.connection, name: str, query: str, parameters: dict[str, str | None]
-) -> Iterator[Any]:
-    with connection.cursor(f"access_log_check_{name}") as cursor:
-        cursor.itersize = 10_000
-        cursor.execute(query, parameters)
-        yield from cursor
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -479,10 +413,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         print(json.dumps(report.as_dict(), ensure_ascii=False))
     else:
-        print(report.table())
-        for sample in report.samples:
-            print(f"  {sample}")
-        print(report.verdict)
+        print("\n".join([report.table(), *(f"  {sample}" for sample in report.samples), report.verdict]))
     return 0 if report.exact else 1
 
 

@@ -31,16 +31,14 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 
 
 BY_HAND = (
-    "after_hanging", "apart", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client",
-    "killed_commit", "logged", "lost_together", "lost_worker", "marked", "marked_run", "marked_while_paused", "nothing",
-    "overtaken", "remade", "rescheduled", "shared_server",
+    "after_hanging", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client", "killed_commit",
+    "logged", "lost_worker", "marked", "marked_while_paused", "nothing", "remade", "rescheduled", "shared_server",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
 # Their drivers are started by spark-submit; every other job runs on the stack's Spark server.
 BY_SUBMIT = ("killed_driver", "zombie")
 globals().update({name: epoch_dag(scripted(name, spark_connection="spark_submit")) for name in BY_SUBMIT})
 scheduled = epoch_dag(scripted("scheduled", schedule=timedelta(seconds=10)))
-alternating = epoch_dag(scripted("alternating", schedule=timedelta(seconds=10)))
 ticking = epoch_dag(scripted("ticking", schedule=timedelta(seconds=20)))
 # Four weeks, so that no run of the schedule's own comes in between.
 listed = epoch_dag(scripted("listed", schedule=timedelta(weeks=4)))
@@ -48,15 +46,14 @@ backfilled = epoch_dag(scripted("backfilled", schedule=timedelta(weeks=4)))
 watched = epoch_dag(scripted("watched", bad_records="quarantine"))
 CLICKED = ("clicked_by_grace", "clicked_by_ada", "viewed")
 globals().update({name: epoch_dag(scripted(name, bad_records="quarantine")) for name in CLICKED})
-clicked_rarely = epoch_dag(scripted("clicked_rarely", source=KafkaSource(topics="clicked_rarely", startup="latest")))
+clicked_rarely = epoch_dag(
+    scripted("clicked_rarely", source=KafkaSource(topics="clicked_rarely", startup="latest", records_per_epoch=1))
+)
 clicked_out = [
     PostgresTable(table="clicked_late", columns={"value": "text"}),
     KafkaTopic(topic="clicked_out", value=Text()),
 ]
 clicked_late = epoch_dag(scripted("clicked_late", sinks=clicked_out))
-acted = epoch_dag(scripted("acted", bad_records="quarantine"))
-requeued = epoch_dag(scripted("requeued", bad_records="quarantine"))
-extended = epoch_dag(scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)))
 constrained = epoch_dag(scripted("constrained", settings=Settings(restart=Endless())))
 raising = epoch_dag(
     scripted("raising", schedule=timedelta(seconds=5), settings=Settings(restart=FixedDelay(attempts=1, delay=1)))
@@ -69,7 +66,6 @@ patient = Settings(restart=FixedDelay(attempts=3, delay=10), parallelism=4)
 globals().update({name: epoch_dag(scripted(name, settings=patient)) for name in WITHOUT_KAFKA})
 once = Settings(restart=NoRestart(), parallelism=4)
 killed_for_good = epoch_dag(scripted("killed_for_good", settings=once))
-server_for_good = epoch_dag(scripted("server_for_good", settings=once))
 # Data alone starts them.
-WOKEN = ("woken", "woken_beside", "woken_late", "woken_failed")
+WOKEN = ("woken", "woken_beside", "woken_late")
 globals().update({name: epoch_dag(scripted(name, wake_on_data=timedelta(seconds=5), settings=once)) for name in WOKEN})

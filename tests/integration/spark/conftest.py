@@ -1,33 +1,29 @@
-"""Real Spark, PostgreSQL and Kafka for the Spark side; attempts are put into the ledger as `begin` would."""
+"""Real Spark, PostgreSQL and Kafka for the Spark side, and attempts at given ranges."""
 
-import json
 import os
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from epochline.coordinator import Plan
+from epochline.coordinator import LEASE, Plan, begin
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.staging import StagingTicket
-from epochline.protocol.staging_tables import staged_tables
 from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
-from epochline_examples.access_log.maker import lines
 from tests.databases import query
 from tests.driver import Driver, epoch_of
 from tests.integration import kafka_topics
@@ -77,8 +73,23 @@ class Database:
 
     def attempt(self, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
         """Plan an epoch with these ranges and begin its first attempt."""
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            return _begin(cursor, pipeline, ranges)
+        ledger, who = PostgresLedger(self.dsn), Run(dag_id="d", run_id="r", host="h")
+        planned = [
+            PlannedRange(
+                tp=TopicPartition(topic=topic, partition=partition, topic_id=f"id of {topic}"),
+                range=OffsetRange(start=start, until=until),
+            )
+            for (topic, partition), (start, until) in ranges.items()
+        ]
+        with ledger.transaction() as tx:
+            tx.targets.create(pipeline)
+            row, targets = tx.epochs.lock_pipeline(pipeline.name), tx.targets.inspect(pipeline)
+            tx.epochs.insert(
+                pipeline, row, who, planned, targets, kind=EpochKind.REGULAR, lease=LEASE, record_limit=None, note=None
+            )
+        ticket = begin(ledger, pipeline.name, 1, who, lease=LEASE)
+        assert ticket is not None
+        return ticket
 
     def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[Any, ...]]:
         table = sql.Identifier("epochline_staging", ticket.table(sink).table)
@@ -117,42 +128,6 @@ class Database:
         """Wait until a session of an attempt is as the condition says."""
         found = f"SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND {condition}"
         wait_until(lambda: self.query(found, ticket.application_name))
-
-
-def _begin(cursor: psycopg2.extensions.cursor, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
-    name = pipeline.name
-    cursor.execute(
-        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (%(hash)s, %(name)s, %(body)s);"
-        "INSERT INTO epochline.pipeline (pipeline) VALUES (%(name)s);"
-        "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host,"
-        " declaration_hash, lease_until) VALUES (%(name)s, 1, 1, 'PLANNED', 1, 'd', 'r', 'h', %(hash)s, now() + '1 hour')",
-        {"name": name, "hash": pipeline.declaration_hash, "body": pipeline.stored()},
-    )
-    cursor.executemany(
-        "INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset,"
-        " until_offset) VALUES (%s, 1, %s, %s, %s, %s, %s)",
-        [(name, topic, f"id of {topic}", partition, *planned) for (topic, partition), planned in ranges.items()],
-    )
-    targets = {sink.table: sink.columns or {} for sink in pipeline.targets}
-    cursor.executemany(
-        "INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns) VALUES (%s, 1, %s, %s)",
-        [(name, sink, json.dumps(columns)) for sink, columns in targets.items()],
-    )
-    cursor.execute(
-        "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
-        " VALUES (%s, 1, 1, 'd', 'r', 'h') RETURNING attempt_id, token::text",
-        (name,),
-    )
-    ((attempt_id, token),) = cursor.fetchall()
-    tables = staged_tables(pipeline, targets, 1, 1)
-    for table in tables:
-        made = (sql.SQL("{} {}").format(sql.Identifier(one), sql.SQL(kind)) for one, kind in table.columns.items())
-        staged = sql.Identifier("epochline_staging", table.table)
-        cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(staged, sql.SQL(", ").join(made)))
-    return StagingTicket(
-        pipeline=name, epoch_id=1, attempt=1, attempt_id=attempt_id,
-        application_name=f"epochline:{attempt_id}:{token[:8]}", tables=tables,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -239,13 +214,6 @@ class Runs(Driver):
     def committed(self, planned: Plan, who: Run) -> Epoch:
         self.sealed(planned, who)
         return self.commit(planned).epoch
-
-
-@pytest.fixture(scope="session")
-def real_lines() -> list[bytes]:
-    """Of the log that ``EPOCHLINE_TEST_LOG`` names, else of one of our own with a real log's oddities."""
-    named = os.environ.get("EPOCHLINE_TEST_LOG")
-    return Path(named).read_bytes().splitlines() if named else list(lines(10_000, 7))
 
 
 @pytest.fixture

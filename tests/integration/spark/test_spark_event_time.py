@@ -1,9 +1,7 @@
 """Windows of event time over epochs, from Kafka into PostgreSQL: closed, corrected, too late, idle, and crashed at."""
 
 import json
-import re
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,11 +9,10 @@ from typing import Any
 import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
-from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome
 from epochline.protocol.epoch import EpochKind
 from tests.crash.reliability import Recovery
-from tests.integration.spark.conftest import ROOT, Records, Runs, Servers
+from tests.integration.spark.conftest import Records, Runs, Servers
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RECORD = {"ip": "text", "at": "timestamptz"}
@@ -36,11 +33,6 @@ class Counted(Runs):
     def hits(self) -> dict[tuple[str, float], int]:
         found = self.database.query("SELECT ip, window_start, hits FROM hits")
         return {(ip, (start - T0).total_seconds()): count for ip, start, count in found}
-
-    def changes(self) -> list[tuple[int, float, bool, int]]:
-        """Rows of an append target of changes: epoch, start of the window, flag, hits."""
-        found = self.database.query("SELECT _epoch, window_start, added, hits FROM changes ORDER BY 1, 2, 3")
-        return [(epoch, (start - T0).total_seconds(), added, count) for epoch, start, added, count in found]
 
     def open_windows(self) -> list[tuple[str, float]]:
         found = self.database.query("SELECT ip, window_start FROM hits_open ORDER BY 1, 2")
@@ -143,34 +135,6 @@ def test_without_idleness_a_partition_without_records_holds_windows_open(counted
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
 
 
-def test_a_correction_takes_the_former_result_back_and_adds_the_new_one(servers: Servers) -> None:
-    """N5: (true, first), then for a late record (false, first), (true, second); a second attempt gives no third row."""
-    declared = Pipeline(
-        name=servers.name, source=KafkaSource(topics=servers.topic({0: hits(1, 3, 8)})), parse=Json(columns=RECORD),
-        windows=Windowed(
-            time=EventTime(column="at"), window=Tumbling(size=5), key="ip", aggregates={"hits": "count(*)"},
-            into="changes", lateness=5, retractions="added",
-        ),
-        sinks=PostgresTable(table="changes", columns={**HITS, "added": "boolean"}, aggregated=True),
-    )  # fmt: skip
-    run = Counted(servers, declared)
-    run.epoch()
-    assert run.changes() == [(1, 0, True, 2)]
-
-    run.produce({0: hits(4)})
-    planned, who = run.planned()
-    run.sealed(planned, who)
-    run.crashed(planned, who)
-    run.epoch()
-
-    assert run.changes() == [(1, 0, True, 2), (3, 0, False, 2), (3, 0, True, 3)]
-    run.produce({0: hits(20)})
-    run.epoch()
-    run.produce({0: hits(4)})
-    run.epoch()
-    assert run.changes()[3:] == [(4, 5, True, 1)], "a window whose lateness is over is corrected no more"
-
-
 def test_a_record_that_carries_the_watermark_closes_its_windows_in_its_own_epoch(servers: Servers) -> None:
     """N6, INV-6: the least of the partitions' counts, beside the periodic ones; a second attempt has the same mark."""
 
@@ -220,48 +184,3 @@ def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted) -> None:
     run.epoch()
     assert run.left()[-2:] == [(3, None), (12, 0)]
     assert run.hits() == {("a", 0): 4}
-
-
-@pytest.mark.slow  # test_spark_any_cut has the promise with made-up records
-def test_visits_of_a_real_log_are_counted_as_one_batch_counts_them(servers: Servers, real_lines: list[bytes]) -> None:
-    """E5, E5b, I10, G9: four epochs over real lines; what came too late is in its table, and nowhere else."""
-    lines, database = real_lines[:8000], servers.database
-    declared = find("ip_count", ROOT / "dags" / "examples")
-    source = KafkaSource(topics=servers.topic({0: lines}), records_per_epoch=2000)
-    run = Runs(servers, declared.model_copy(update={"name": servers.name, "source": source}))
-
-    epochs = [run.epoch() for _ in range(4)]
-
-    ((mark,),) = database.query("SELECT watermark FROM epochline.epochs ORDER BY epoch_id DESC LIMIT 1")
-    every = Counter(visit for visit in map(visit_of, lines) if visit is not None)
-    late = Counter(
-        (ip, window_of(at)) for ip, at in database.query("SELECT ip, visited_at FROM examples.ip_count_late")
-    )
-    expected = {
-        place: count - late[place] for place, count in every.items()
-        if place[1] + timedelta(seconds=5) <= mark and count > late[place]
-    }  # fmt: skip
-    found = {
-        (ip, start): count
-        for ip, start, count in database.query("SELECT ip, window_start, count FROM examples.ip_count")
-    }
-    assert sum(epoch.counts.read for epoch in epochs) == len(lines)
-    assert sum(epoch.counts.passed for epoch in epochs) == sum(every.values())
-    assert len(expected) > 100
-    assert found == expected
-
-
-def visit_of(line: bytes) -> tuple[str, datetime] | None:
-    """Address and window, by other means than the pipeline's."""
-    found = re.match(rb"(\S+) [^\[]*\[([^\]]+)\]", line)
-    if found is None:
-        return None
-    try:
-        moment = datetime.strptime(found[2].decode(), "%d/%b/%Y:%H:%M:%S %z")
-    except ValueError:
-        return None
-    return found[1].decode(), window_of(moment.astimezone(UTC))
-
-
-def window_of(moment: datetime) -> datetime:
-    return moment - timedelta(seconds=moment.second % 5)

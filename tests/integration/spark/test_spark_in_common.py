@@ -32,26 +32,14 @@ def columns_of(frames: list[Any]) -> list[list[str]]:
     return sorted(frame.columns for frame in frames)
 
 
-def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spark: SparkSession) -> None:
+def test_what_frames_share_is_found_once_and_what_they_were_given_is_not(spark: SparkSession) -> None:
+    """By Spark's own equality: the numbers of columns do not count."""
     given = spark.range(10).withColumn("k", F.col("id") % 3)
-    shared = given.groupBy("k").agg(F.count("*").alias("n"))
-    one, two = shared.where("n > 1"), shared.select("k")
+    shared, drawn = given.groupBy("k").agg(F.count("*").alias("n")), given.withColumn("r", F.rand())
+    twice = [given.groupBy("k").agg(F.max("id").alias("m")).where(where) for where in ("m > 1", "m > 2")]
 
-    assert columns_of(in_common(spark, [one, two], [given])) == [["k", "n"]]
+    assert columns_of(in_common(spark, [shared.where("n > 1"), shared.select("k")], [given])) == [["k", "n"]]
+    assert columns_of(in_common(spark, [drawn, drawn.groupBy("id").count()], [given])) == [["id", "k", "r"]]
+    assert columns_of(in_common(spark, twice, [given])) == [["k", "m"]]
     assert in_common(spark, [given.where("k = 1"), given.select("id")], [given]) == []
-
-
-def test_a_frame_that_is_part_of_another_is_shared_whole(spark: SparkSession) -> None:
-    given = spark.range(10)
-    one = given.withColumn("r", F.rand())
-
-    assert columns_of(in_common(spark, [one, one.groupBy("id").count()], [given])) == [["id", "r"]]
-    assert in_common(spark, [one], [given]) == []
-
-
-def test_what_is_built_twice_in_the_same_way_is_shared_once(spark: SparkSession) -> None:
-    """Spark's own equality: the numbers of columns do not count."""
-    given = spark.range(10)
-    one, two = (given.groupBy((F.col("id") % 3).alias("k")).agg(F.max("id").alias("m")) for _ in range(2))
-
-    assert columns_of(in_common(spark, [one.where("m > 1"), two.where("m > 2")], [given])) == [["k", "m"]]
+    assert in_common(spark, [drawn], [given]) == []

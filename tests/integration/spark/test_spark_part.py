@@ -11,7 +11,7 @@ import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.declare.parsers import Json
-from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
+from epochline.errors import EpochFencedError, NonDeterministicPartError
 from epochline.postgres.ledger.parts import Part
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.transaction import PartTransaction
@@ -46,10 +46,6 @@ class Attempt:
     def refused(self) -> list[str]:
         """The writes that the fence refused."""
         return self.database.fenced_writes(self.ticket)
-
-    def end_sessions(self) -> None:
-        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
-        self.database.query(ended, self.ticket.application_name)
 
 
 @pytest.fixture
@@ -107,36 +103,20 @@ def test_a_part_that_waits_for_the_lock_of_a_seal_or_fence_inserts_nothing(attem
     assert attempt.refused() == ["insert parts"]
 
 
-def test_a_writer_whose_session_was_ended_by_a_fence_records_the_refused_write(attempt: Attempt) -> None:
+@pytest.mark.parametrize("by", ["its session was ended", "its table was dropped"])
+def test_a_writer_that_a_fence_stopped_records_the_refused_write(attempt: Attempt, by: str) -> None:
     part = attempt.part()
     attempt.database.fence(attempt.ticket)
-    attempt.end_sessions()
+    if by == "its session was ended":
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+        attempt.database.query(ended, attempt.ticket.application_name)
+    else:
+        attempt.database.query(f"DROP TABLE epochline_staging.{attempt.ticket.table('public.ids').table}")
 
-    with pytest.raises(EpochFencedError):
+    with pytest.raises(EpochFencedError), closing(part):
         attempt.copy(part, [1])
 
     assert len(attempt.refused()) == 1
-
-
-def test_a_writer_whose_table_was_dropped_by_a_fence_records_the_refused_write(attempt: Attempt) -> None:
-    attempt.database.fence(attempt.ticket)
-    attempt.database.query(f"DROP TABLE epochline_staging.{attempt.ticket.table('public.ids').table}")
-
-    with pytest.raises(EpochFencedError):
-        attempt.write([1])
-
-    assert len(attempt.refused()) == 1
-
-
-def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(attempt: Attempt) -> None:
-    part = attempt.part()
-    attempt.end_sessions()
-
-    with pytest.raises(LedgerUnavailableError) as raised:
-        attempt.copy(part, [1])
-
-    assert raised.value.retryable
-    assert attempt.refused() == []
 
 
 @pytest.mark.fault("F5")

@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 
 from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable
-from epochline.coordinator import LEASE, begin, plan, preview
-from epochline.errors import DataLossError, SourceUnavailableError
-from epochline.failpoints.named import KILLED, NAMED
-from epochline.kafka import source as kafka_source
+from epochline.coordinator import LEASE, begin
+from epochline.failpoints import KILLED, NAMED
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.operations import Request
 from epochline.operations.requeue import Requeue
-from epochline.ports import OffsetSource
 from epochline.protocol.epoch import Counts, Run
 from epochline.sources.several import SeveralOffsets
 from epochline.spark.credentials import JobCredentials
@@ -30,7 +27,6 @@ from tests.integration.guarantee import broken
 from tests.integration.spark.conftest import Runs, Servers
 
 PARTITIONS = 2
-NOWHERE = "127.0.0.1:1"
 
 
 @dataclass
@@ -76,65 +72,41 @@ class JoiningRuns(Runs):
     """Runs of the shipped join, or of another transform, with each source on its own cluster."""
 
     def __init__(
-        self,
-        servers: Servers,
-        shop: Shop,
-        brokers: dict[str, str],
-        columns: Mapping[str, dict[str, str]] = COLUMNS,
-        **changes: Any,
+        self, servers: Servers, shop: Shop, columns: Mapping[str, dict[str, str]] = COLUMNS, **changes: Any
     ) -> None:
         self._topic = shop.topic
+        joined = {"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"}
+        known = {"customer_id": "bigint", "name": "text", "waiting": "text"}
         fields: dict[str, Any] = {
-            "name": servers.name,
-            "source": self._sources(columns),
+            "name": servers.name, "source": self._sources(columns), "bad_records": "quarantine",
             "transform": "pipelines.orders_with_customers:join",
-            "sinks": PostgresTable(
-                table="examples.orders_with_customers",
-                aggregated=True,
-                columns={"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"},
-            ),
-            "state": StateTable(
-                table="examples.customers",
-                key="customer_id",
-                columns={"customer_id": "bigint", "name": "text", "waiting": "text"},
-            ),
-            "bad_records": "quarantine",
-        }
+            "sinks": PostgresTable(table="examples.orders_with_customers", aggregated=True, columns=joined),
+            "state": StateTable(table="examples.customers", key="customer_id", columns=known),
+        }  # fmt: skip
         super().__init__(servers, Pipeline(**{**fields, **changes}))
-        self.source = self.asked(brokers)
-        self.credentials = JobCredentials(
-            dsn=servers.database.dsn,
-            kafka={},
-            kafkas={name: {"bootstrap.servers": one} for name, one in brokers.items()},
-        )
+        kafkas = {name: {"bootstrap.servers": one} for name, one in shop.brokers.items()}
+        sources = self.pipeline.source
+        assert isinstance(sources, Sources)
+        offsets = {name: KafkaOffsets(kafkas[one.source.where]) for name, one in sources.inputs.items()}
+        self.source = SeveralOffsets(sources, offsets)
+        self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={}, kafkas=kafkas)
 
     def _sources(self, columns: Mapping[str, dict[str, str]]) -> Sources:
-        return Sources(
-            inputs={
-                name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
-                for name, one in (("orders", "shop"), ("customers", "crm"))
-            }
-        )
+        inputs = {
+            name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
+            for name, one in (("orders", "shop"), ("customers", "crm"))
+        }
+        return Sources(inputs=inputs)
 
     def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
         """Parse other columns from now on."""
         self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
-
-    def asked(self, brokers: dict[str, str]) -> OffsetSource:
-        offsets = {name: KafkaOffsets({"bootstrap.servers": one}) for name, one in brokers.items()}
-        sources = self.pipeline.source
-        assert isinstance(sources, Sources)
-        return SeveralOffsets(sources, {name: offsets[one.source.where] for name, one in sources.inputs.items()})
 
     @property
     def joined(self) -> list[tuple[Any, ...]]:
         return self.database.query(
             "SELECT order_id, customer_id::int, name, amount::text FROM examples.orders_with_customers ORDER BY 1"
         )
-
-    def heads(self) -> dict[str, int]:
-        found = "SELECT topic || '-' || partition, next_offset FROM epochline.heads WHERE pipeline = %s"
-        return dict(self.database.query(found, self.name))
 
 
 @pytest.fixture
@@ -152,8 +124,8 @@ def shop(brokers: dict[str, str]) -> Shop:
 
 
 @pytest.fixture
-def runs(servers: Servers, shop: Shop, brokers: dict[str, str]) -> JoiningRuns:
-    return JoiningRuns(servers, shop, brokers)
+def runs(servers: Servers, shop: Shop) -> JoiningRuns:
+    return JoiningRuns(servers, shop)
 
 
 def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driver_is_killed(
@@ -192,51 +164,15 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
     assert broken(runs.database.query, runs.name, "examples.orders_with_customers") == {}
 
 
-def test_an_epoch_reads_both_sources_in_the_ranges_of_the_ledger_and_the_other_alone_if_one_has_nothing_new(
-    runs: JoiningRuns, shop: Shop
-) -> None:
-    """N7, S7: two topics of one name with two partitions each, and each partition has a chain of its own."""
-    shop.named((customer, "a name") for customer in range(3))
-    shop.placed((f"o{at}", at, "1.00") for at in range(4))
-    first = runs.epoch()
-    assert runs.heads() == {
-        f"{name}/{shop.topic}-{partition}": offset
-        for name, partition, offset in (("orders", 0, 2), ("orders", 1, 2), ("customers", 0, 2), ("customers", 1, 1))
-    }
-    assert (first.counts.read, first.counts.passed) == (7, 7)
-    read = runs.database.query(
-        "SELECT topic, partition, start_offset, until_offset, records_read FROM epochline.offsets"
-        " WHERE pipeline = %s ORDER BY topic, partition",
-        runs.name,
-    )
-    assert read == [
-        (f"customers/{shop.topic}", 0, 0, 2, 2), (f"customers/{shop.topic}", 1, 0, 1, 1),
-        (f"orders/{shop.topic}", 0, 0, 2, 2), (f"orders/{shop.topic}", 1, 0, 2, 2),
-    ]  # fmt: skip
-    assert kafka_topics.group_offsets(shop.brokers["crm"], runs.pipeline.consumer_group) == {0: 2, 1: 1}
-
-    shop.placed([("late", 0, "2.00")])
-    planned, who = runs.planned()
-    assert [str(one) for one in planned.ranges] == [f"orders/{shop.topic}-0[2, 3)"]
-    runs.committed(planned, who)
-    assert runs.joined == shop.joined
-
-
 def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
-    servers: Servers,
-    shop: Shop,
-    brokers: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    servers: Servers, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """INV-9: the topics have one name, and the bad records stand at one offset."""
     strict, mended = ({"customer_id": kind} for kind in ("smallint", "bigint"))
     runs = JoiningRuns(
-        servers, shop, brokers, columns={"orders": strict, "customers": strict},
-        transform="side_by_side:rows", state=(),
+        servers, shop, columns={"orders": strict, "customers": strict}, transform="side_by_side:rows", state=(),
         sinks=PostgresTable(
-            table="side_by_side", aggregated=True,
-            columns={"what": "text", "customer_id": "bigint", "topic": "text"},
+            table="side_by_side", aggregated=True, columns={"what": "text", "customer_id": "bigint", "topic": "text"}
         ),
     )  # fmt: skip
     shop.named([(2_000_000, "no smallint"), (2, "ada")])
@@ -263,29 +199,3 @@ def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_
         ("customer", 2, f"customers/{shop.topic}"), ("order", 4, f"orders/{shop.topic}"),
         ("order", 1_000_000, f"orders/{shop.topic}"), ("customer", 2_000_000, f"customers/{shop.topic}"),
     ]  # fmt: skip
-
-
-def test_a_cluster_that_is_away_fails_the_plan_with_its_name_and_plans_nothing(
-    runs: JoiningRuns, shop: Shop, brokers: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """N7: a retry helps; the other source is not read alone, or the join would lack its records."""
-    shop.placed([("o", 0, "1.00")])
-    monkeypatch.setattr(kafka_source, "_PATIENCE_SECONDS", 1)
-    away = runs.asked({**brokers, "crm": NOWHERE})
-    who = Run(dag_id=runs.name, run_id="run", host="here")
-
-    with pytest.raises(SourceUnavailableError, match=rf"source customers \(crm\): Kafka at {NOWHERE}") as raised:
-        plan(runs.ledger, away, runs.pipeline, who)
-
-    assert raised.value.retryable
-    assert runs.database.query("SELECT count(*) FROM epochline.epoch WHERE pipeline = %s", runs.name) == [(0,)]
-
-
-def test_a_connection_that_leads_to_another_cluster_stops_the_pipeline_and_names_the_source(
-    runs: JoiningRuns, shop: Shop, brokers: dict[str, str]
-) -> None:
-    shop.placed([("o", 0, "1.00")])
-    runs.epoch()
-
-    with pytest.raises(DataLossError, match=r"source customers: .* but crm now leads to cluster"):
-        preview(runs.ledger, runs.asked({"shop": brokers["shop"], "crm": brokers["shop"]}), runs.pipeline)

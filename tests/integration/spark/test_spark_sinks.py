@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow
 import pytest
 from pyspark.sql import DataFrame, functions
 
@@ -17,7 +16,6 @@ from epochline.declare.parsers import Json
 from epochline.sinks.file_manifest import committed_files
 from tests.integration.sinks_world import new_topics, seen
 from tests.integration.spark.conftest import Runs, Servers
-from tests.integration.stores import Store
 from tests.reading import rows_in_folder
 
 RECORD = {"who": "text", "n": "bigint"}
@@ -78,20 +76,6 @@ def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
     assert {(row["_partition"], row["_offset"]) for row in found} == set(itertools.product((0, 1), range(40)))
 
 
-@pytest.mark.long
-def test_spark_fills_folders_in_hdfs_and_s3_with_the_same_rows(hdfs: Store, s3: Store, servers: Servers) -> None:
-    """P5, Q5: the tasks of a job write to both stores, and one epoch is shown in both."""
-    urls = [hdfs.new_url(), s3.new_url()]
-    topic = servers.topic({0: lines(0, 40), 1: lines(40, 70)})
-    runs = declared(servers, topic, [Files(path=url, columns=RECORD) for url in urls])
-
-    runs.epoch()
-    assert [rows_in_folder(url) for url in urls] == [[], []]
-    assert {one.sink for one in runs.publish()} == {f"files:{url}" for url in urls}
-
-    assert [sorted(row["n"] for row in rows_in_folder(url)) for url in urls] == [list(range(70))] * 2
-
-
 def test_after_a_transform_each_sink_gets_its_own_frame(
     servers: Servers, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,31 +122,3 @@ def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, m
     assert {one.key: one.value for one in records if one.value} == {"w0": '{"n":3}', "w1": '{"n":1}', "w2": '{"n":5}'}
     assert [one.value for one in records].count(None) == 3
     assert len(records) == 6
-
-
-def test_a_function_of_the_users_own_makes_the_records_of_two_topics(
-    servers: Servers, out: str, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """N4: executors get the function from the driver; each record is in the topic that its column names."""
-    (other,) = new_topics(kafka_bootstrap, names=("other",))
-
-    def packed(rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
-        values = [f"{n:03}".encode() for n in rows.column("n").to_pylist()]
-        return pyarrow.record_batch({"key": rows.column("who"), "value": values})
-
-    given = [json.dumps({"who": out if n % 3 else other, "n": n}).encode() for n in range(40)]
-    runs = declared(servers, servers.topic({0: given[:20], 1: given[20:]}), [
-        KafkaTopic.model_construct(
-            **KafkaTopic(
-                topic=out, other_topics=other, topic_column="who", value=Json(columns=RECORD)
-            ).model_dump() | {"value": importable(monkeypatch, packed), "columns": RECORD}
-        ),
-    ])  # fmt: skip
-
-    runs.epoch()
-    runs.publish()
-
-    sent = {topic: sorted((one.key, one.value) for one in seen(servers.bootstrap, topic)) for topic in (out, other)}
-    assert sent == {
-        out: [(out, f"{n:03}") for n in range(40) if n % 3], other: [(other, f"{n:03}") for n in range(0, 40, 3)],
-    }  # fmt: skip

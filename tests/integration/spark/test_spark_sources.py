@@ -1,6 +1,5 @@
 """Real Spark reads a source of a user's own, whose class only the driver has, and whose processes are killed (X15)."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -58,20 +57,3 @@ def test_a_worker_that_is_killed_between_emitting_and_remembering_doubles_nothin
     runs.epoch()
 
     runs.assert_whole(40)
-
-
-def test_the_counter_gives_every_number_once_also_if_a_driver_dies_before_its_seal(servers: Servers) -> None:
-    """N2."""
-    began = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
-    source = CustomSource(source="epochline.sources.counter:Counter", options={"began": began, "seconds": 0.01})
-    runs = OwnRuns(servers, source)
-    runs.epoch()
-    planned, who = runs.planned()
-    runs.staged(planned, who)
-    runs.crashed(planned, who)
-    runs.resume()
-    runs.epoch()
-
-    ((reached,),) = runs.database.query("SELECT next_offset FROM epochline.heads WHERE pipeline = %s", runs.name)
-    assert reached > 6_000
-    runs.assert_whole(reached)

@@ -9,7 +9,6 @@ from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
 from epochline.declare.names import split_table
 from epochline.errors import EpochlineError, StateError
-from epochline.operations.accept import AcceptState
 from epochline.protocol.epoch import Epoch
 from tests.integration.spark.conftest import ROOT, Runs, Servers
 
@@ -87,22 +86,6 @@ def counting(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return make
 
 
-def test_the_word_count_of_the_documents(counting: NewCounting) -> None:
-    """E3: counted on, and set; a crash before the commit and a second attempt count nothing twice."""
-    line = counting("hello world", "hello flink", declared=DECLARED)
-    planned, who = line.planned()
-    line.sealed(planned, who)
-    assert line.counts("t_wordcount") == {}
-    line.crashed(planned, who)
-
-    line.committed(line.plan(who), who)
-    assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
-
-    line.produce({0: [b"hello"]})
-    line.epoch()
-    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
-
-
 def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(counting: NewCounting) -> None:
     """C1, C8, S14, X14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
@@ -178,27 +161,6 @@ def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting:
         line.planned()
 
 
-def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting) -> None:
-    """Refused while an epoch is unfinished, which was made from the state as it was."""
-    line, action = counting("hello world", "hello flink"), AcceptState()
-    line.epoch()
-    assert "there is nothing to accept" in str(action.preview(line.subject, action.parse({})).refusal)
-    line.produce({0: [b"hello"]})
-    planned, who = line.planned()
-    line.database.query("UPDATE word_count SET count = 10 WHERE word = 'hello'")
-    assert "abort it first" in str(action.preview(line.subject, action.parse({})).refusal)
-    line.crashed(planned, who)
-    with pytest.raises(StateError, match=f"epochline accept-state {line.name}"):
-        line.planned()
-
-    done = line.operate("accept-state")
-
-    assert done.row.before == {"word_count": {"keys": 3, "digest": done.row.before["word_count"]["digest"]}}
-    assert done.row.before != done.row.after
-    line.epoch()
-    assert line.counts()["hello"] == 11
-
-
 def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting) -> None:
     """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
     line = counting(*["hello world"] * 5, declared=RESTORABLE)
@@ -253,49 +215,3 @@ def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting
     line.epoch()
 
     assert line.both() == {"hello": 1, "world": 1}
-
-
-def test_a_copy_that_was_changed_restores_nothing(counting: NewCounting) -> None:
-    """S14, INV-2: what is put back is what was saved, or nothing is: neither the state nor the target."""
-    line = counting("hello", declared=RESTORABLE)
-    line.epoch()
-    line.operate("savepoint", name="one")
-    line.produce({0: [b"hello"]})
-    line.epoch()
-    ((copy,),) = line.database.query("SELECT table_name FROM epochline.savepoint_state")
-    line.database.query(f"UPDATE epochline.{copy} SET count = 99")
-
-    with pytest.raises(StateError, match="is not what was saved"):
-        line.operate("restore", name="one")
-
-    assert line.both() == {"hello": 2}
-
-
-def test_a_state_table_that_was_made_again_is_counted_before_it_is_trusted(counting: NewCounting) -> None:
-    """S14: as a backup brings it back: with triggers that saw nothing of what was loaded, or without any."""
-    line = counting("hello world", "hello flink")
-    line.epoch()
-    line.produce({0: [b"hello"]})
-    made = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'word_count'::regclass AND NOT tgisinternal"
-    triggers = [definition for (definition,) in line.database.query(made)]
-    line.database.query("ALTER TABLE word_count RENAME TO kept")
-    line.database.query("CREATE TABLE word_count (LIKE kept INCLUDING ALL)")
-
-    def load(*rows: str) -> None:
-        line.database.query("ALTER TABLE word_count DISABLE TRIGGER USER")
-        line.database.query("TRUNCATE word_count")
-        line.database.query(f"INSERT INTO word_count {' '.join(rows)}")
-        line.database.query("ALTER TABLE word_count ENABLE TRIGGER USER")
-
-    load("SELECT * FROM kept")
-    with pytest.raises(StateError, match="triggers of state word_count are missing or disabled"):
-        line.planned()
-    for definition in triggers:
-        line.database.query(definition)
-    load("SELECT * FROM kept WHERE word <> 'hello'")
-    with pytest.raises(StateError, match="epoch 1 left 3 keys, it now holds 2 keys"):
-        line.planned()
-    line.database.query("INSERT INTO word_count SELECT * FROM kept WHERE word = 'hello'")
-    line.epoch()
-
-    assert line.both() == {"hello": 3, "world": 1, "flink": 1}

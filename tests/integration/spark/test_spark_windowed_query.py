@@ -1,26 +1,18 @@
-"""Streaming SQL: over any division into epochs a query gives what one Spark batch gives with the same text."""
+"""Streaming SQL through Spark: every function, late records, and a text that Spark would read otherwise."""
 
 import json
-import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, StateTable, WindowedQuery
-from epochline.arrow.cast.types import record_schema
-from epochline.declare.columns import DELETED
-from epochline.declare.event_time import PartitionTime, watermark
+from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, WindowedQuery
 from epochline.declare.sql_dialect import ROW_WISE
 from epochline.errors import DeclarationError
-from epochline.spark.windowing import query_results, query_rows, require_same_query, windowed
+from epochline.spark.windowing import require_same_query
 from tests.integration.spark.conftest import Records, Runs, Servers
 
 RECORD = {
@@ -32,37 +24,6 @@ SPARK_RECORD = (
 )
 MORE = {"day": "date", "ratio": "double precision"}
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
-CASES, EPOCHS = 60, 3
-WINDOWS = {
-    "tumbling": ("window(at, '10 seconds')", timedelta(seconds=5)),
-    "sliding": ("window(at, '10 seconds', '4 seconds')", timedelta(0)),
-    "session": ("session_window(at, '7 seconds')", timedelta(seconds=3)),
-}
-TEXT = """
-SELECT run, key, window.start AS begins, window.end AS ends, count(*) AS records, sum(price) AS total,
-       min(amount) AS least, max(amount) - min(amount) AS spread, sum(price) / count(price) AS mean, avg(price) AS average,
-       bool_or(ok) AS some, every(ok) AS all_of_them, count_if(amount > 50) AS large,
-       sum(amount) FILTER (WHERE ok) AS amount_ok, sum(CAST(amount * price AS decimal(20,2))) AS worth,
-       max(CAST(price AS string)) AS longest, CASE WHEN count(price) > 1 THEN sum(price) / (count(price) - 1) END AS more
-FROM {records}
-WHERE amount % 7 <> 0 AND amount < :most AND key IS NOT NULL
-GROUP BY run, :window, key
-HAVING count(*) % 3 <> 2
-"""
-
-
-SINK = PostgresTable(table="cut", mode="upsert", key="run", columns={"run": "integer"}, aggregated=True)
-
-
-class Row(NamedTuple):
-    run: int
-    number: int
-    key: str
-    partition: int
-    at: datetime
-    amount: int
-    price: Decimal | None
-    ok: bool | None
 
 
 CALLS = {
@@ -120,158 +81,6 @@ def test_spark_reads_every_function_that_a_query_may_call_as_it_was_read_when_de
     types = require_same_query(empty, declared.compiled(RECORD | MORE))
 
     assert [types[f"of {name}"].dataType.simpleString() for name in ROW_WISE] == ["bigint"] * len(ROW_WISE)
-
-
-@dataclass
-class Case:
-    """Records of some keys in some partitions, in the order of their arrival, cut into epochs."""
-
-    number: int
-    epochs: list[list[Row]]
-    event_time: EventTime
-    partitions: dict[int, PartitionTime]
-    mark: datetime | None = None
-    marks: list[datetime | None] = field(default_factory=list)
-    """The watermark before each epoch."""
-
-    def read(self, epoch: int) -> tuple[datetime | None, datetime | None]:
-        """The watermarks before and after an epoch."""
-        self.marks.append(self.mark)
-        for partition, known in self.partitions.items():
-            newest = max((row.at for row in self.epochs[epoch] if row.partition == partition), default=None)
-            self.partitions[partition] = known.and_then(newest, T0)
-        self.mark = watermark(self.event_time, self.partitions, self.mark, T0)
-        return self.marks[-1], self.mark
-
-
-def made_up(kind: str, number: int) -> Case:
-    """A few records come long after the others of their time."""
-    chance = random.Random(f"{kind} {number}")
-    partitions = range(chance.randint(1, 2))
-    rows: list[Row] = []
-    for second in sorted(chance.randrange(90) for _ in range(chance.randint(5, 30))):
-        late = chance.random() < 0.15
-        at = T0 + timedelta(seconds=chance.randint(0, second) if late else max(0, second - chance.randint(0, 2)))
-        rows.append(
-            Row(
-                number, len(rows), chance.choice("ab"), chance.choice(partitions), at, chance.randint(0, 100),
-                chance.choice([None, Decimal(chance.randint(-(10**9), 10**9)).scaleb(-2)]),
-                chance.choice([True, False, None]),
-            )
-        )  # fmt: skip
-    cuts = sorted(chance.randint(0, len(rows)) for _ in range(EPOCHS - 1))
-    cut = [rows[start:until] for start, until in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-    declared = EventTime(column="at", out_of_orderness=timedelta(seconds=chance.choice([0, 2, 5])))
-    return Case(number, cut, declared, dict.fromkeys(partitions, PartitionTime()))
-
-
-Table = dict[tuple[Any, ...], tuple[Any, ...]]
-
-
-def epoch_by_epoch(
-    spark: SparkSession, cases: list[Case], declared: WindowedQuery
-) -> tuple[Table, set[tuple[int, int]]]:
-    """The result table after all epochs, as an upsert target holds it; and case and number of records too late."""
-    query = declared.compiled(RECORD)
-    require_same_query(records(spark, []), query)
-    opened = query.open_windows([SINK])
-    state: Table = {}
-    target: Table = {}
-    too_late: set[tuple[int, int]] = set()
-    for epoch in range(EPOCHS):
-        marks = F.broadcast(
-            spark.createDataFrame(
-                [(case.number, *case.read(epoch)) for case in cases], "run int, before timestamp, after timestamp"
-            )
-        )
-        rows = records(spark, [row for case in cases for row in case.epochs[epoch]])
-        held = spark.createDataFrame(
-            [(*key, *rest) for key, rest in state.items()],
-            from_arrow_schema(
-                record_schema({name: (opened.columns or {})[name] for name in (*opened.key, *rest_of(opened))})
-            ),
-        )
-        out = windowed(
-            query_rows(rows, query).join(marks, "run"), held.join(marks, "run"), query,
-            before=F.col("before"), after=F.col("after"),
-        )  # fmt: skip
-        results = query_results(out.results.join(marks, "run"), query, before=F.col("before"))
-        kept = [*opened.key, *rest_of(opened), DELETED]
-        # One job: each costs seconds, however little it reads.
-        made = {"target": results.select(*query.results, DELETED), "state": out.state.select(*kept)}
-        made["late"] = out.too_late.select("run", "number")
-        frames = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in made.items()]
-        got = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames).collect()
-        _upsert(target, [row.target for row in got if row.target], query.result_key or ())
-        _upsert(state, [row.state for row in got if row.state], opened.key)
-        too_late |= {(row.late["run"], row.late["number"]) for row in got if row.late}
-    return target, too_late
-
-
-def rest_of(state: StateTable) -> list[str]:
-    return [name for name in state.columns or {} if name not in state.key]
-
-
-def _upsert(table: Table, rows: list[Any], key: tuple[str, ...]) -> None:
-    written: set[object] = set()
-    for row in sorted(rows, key=lambda row: not row[DELETED]):
-        place = tuple(row[name] for name in key)
-        table.pop(place, None)
-        if not row[DELETED]:
-            assert place not in written, f"two rows for {place}"
-            written.add(place)
-            table[place] = tuple(value for name, value in row.asDict().items() if name not in (*key, DELETED))
-
-
-def records(spark: SparkSession, rows: list[Row]) -> DataFrame:
-    return spark.createDataFrame([tuple(row) for row in rows], SPARK_RECORD)
-
-
-@pytest.mark.parametrize("kind", WINDOWS)
-def test_a_query_over_epochs_gives_what_one_spark_batch_gives_with_the_same_text(
-    spark: SparkSession, kind: str
-) -> None:
-    """E11: made-up records in made-up epochs, some of them too late; HAVING takes results that it later refuses."""
-    window, lateness = WINDOWS[kind]
-    text = TEXT.replace(":window", window)
-    if kind == "session":
-        text = text.replace("window.", "session_window.")
-    declared = WindowedQuery(
-        query=text, parameters={"most": "97"}, time=EventTime(column="at"), into="cut",
-        lateness=lateness,
-    )  # fmt: skip
-    cases = [made_up(kind, number) for number in range(CASES)]
-
-    table, too_late = epoch_by_epoch(spark, cases, declared)
-
-    rows = [row for case in cases for epoch in case.epochs for row in epoch]
-    taken = [row for row in rows if (row.run, row.number) not in too_late]
-    batch = spark.sql(declared.query, args=declared.parameters, records=records(spark, taken))
-    expected: Table = {}
-    _upsert(expected, batch.withColumn(DELETED, F.lit(False)).collect(), ("run", "key", "begins"))
-    behind = set() if kind == "tumbling" else set(_behind(cases, too_late))
-    marks = {case.number: case.mark for case in cases}
-
-    def closed(table: Table) -> Table:
-        # A record at the end of a session still belongs to it.
-        end = timedelta(microseconds=1 if kind == "session" else 0)
-        return {
-            place: (ends, *rest) for place, (ends, *rest) in table.items()
-            if (mark := marks[place[0]]) is not None and ends.astimezone(UTC) + end <= mark and place[:2] not in behind
-        }  # fmt: skip
-
-    assert len(too_late) > CASES // 4
-    assert len(closed(expected)) > CASES
-    assert closed(table) == closed(expected)
-
-
-def _behind(cases: list[Case], too_late: set[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """Keys with a record that came behind the watermark and yet counts in some of its windows."""
-    for case in cases:
-        for mark, rows in zip(case.marks, case.epochs, strict=True):
-            for row in rows:
-                if mark is not None and row.at < mark and (row.run, row.number) not in too_late:
-                    yield row.run, row.key
 
 
 def order(shop: str, second: int, price: str, *, paid: bool = True) -> bytes:
@@ -340,26 +149,6 @@ def test_a_query_is_corrected_by_late_records_and_a_result_that_having_no_longer
     assert results() == [("c", 5, 1, Decimal(7))]
     assert run.database.query("SELECT shop, price, paid FROM late_orders") == [("a", Decimal(5), True)]
     assert run.database.query("SELECT shop FROM per_shop_open") == [("c",)]
-
-
-def test_a_session_that_having_does_not_take_has_no_result_and_one_that_grows_loses_it(
-    shops: Callable[..., Runs],
-) -> None:
-    """E11: a deletion of a result that was never written changes nothing, and is accounted for."""
-    text = ORDERS.replace("window.", "session_window.").replace("window(at", "session_window(at")
-    run = shops(text, records={0: [order("a", 1, "1"), order("b", 1, "1")]})
-
-    def results() -> list[tuple[Any, ...]]:
-        found = run.database.query("SELECT shop, begins, orders FROM per_shop ORDER BY 1, 2")
-        return [(shop, (begins - T0).seconds, orders) for shop, begins, orders in found]
-
-    run.produce({0: [order("a", 2, "1"), order("a", 3, "1"), order("b", 6, "1"), order("c", 14, "1")]})
-    run.epoch()
-    assert results() == [("b", 1, 2)]
-
-    run.produce({0: [order("b", 7, "1"), order("c", 30, "1")]})
-    run.epoch()
-    assert results() == [("c", 14, 1)]
 
 
 def test_a_query_that_spark_reads_otherwise_is_refused_before_anything_is_staged(shops: Callable[..., Runs]) -> None:

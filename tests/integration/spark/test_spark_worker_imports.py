@@ -1,8 +1,6 @@
 """What fresh Python workers of Spark import: neither the declarations' library nor what reads Avro or serves drivers."""
 
 import json
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -49,40 +47,25 @@ TOTALS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 RECORDS = [json.dumps({"who": f"w{n % 3}", "n": n, "at": f"2026-01-01T00:00:{n:02}Z"}).encode() for n in range(60)]
 
-Declared = Callable[[str, Path], dict[str, Any]]
-"""Takes a topic and a folder to write to."""
-
 ROWS = PostgresTable(table="rows", columns=TOTALS)
-
-
-def one_pass(out: str, folder: Path) -> dict[str, Any]:
-    return {
+KINDS: dict[str, dict[str, Any]] = {
+    "one pass": {
         "sinks": [
-            ROWS,
-            PostgresTable(table="sums", mode="add", columns=TOTALS, key="who", measures="n"),
+            ROWS, PostgresTable(table="sums", mode="add", columns=TOTALS, key="who", measures="n"),
             PostgresTable(table="latest", mode="upsert", columns=TOTALS, key="who", order_by="at"),
-            KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who"),
-            Files(path=str(folder), columns=TOTALS),
         ]
-    }
-
-
-def transformed_with_state(out: str, folder: Path) -> dict[str, Any]:
-    return {
+    },
+    "a transform with state": {
         "sinks": [ROWS, PostgresTable(table="totals", mode="upsert", key="who", columns=TOTALS, aggregated=True)],
-        "transform": "imports_of_tests:count",
-        "state": [StateTable(table="seen", key="who", columns=TOTALS)],
-    }
-
-
-def windowed(out: str, folder: Path) -> dict[str, Any]:
-    return {
+        "transform": "imports_of_tests:count", "state": [StateTable(table="seen", key="who", columns=TOTALS)],
+    },
+    "windows": {
         "sinks": [PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True)],
         "windows": Windowed(
-            time=EventTime(column="at"), window=Tumbling(size=timedelta(seconds=5)), key="who",
-            aggregates={"hits": "count(*)"}, into="hits",
+            time=EventTime(column="at"), window=Tumbling(size=5), key="who", aggregates={"hits": "count(*)"}, into="hits"
         ),
-    }  # fmt: skip
+    },
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -95,17 +78,20 @@ def imported(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return log
 
 
-@pytest.mark.parametrize("kind", [one_pass, transformed_with_state, windowed], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
-    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: Path, kind: Declared
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: Path, kind: str
 ) -> None:
     (tmp_path / "imports_of_tests.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
+    declared = dict(KINDS[kind])
+    if kind == "one pass":
+        (out,) = new_topics(servers.bootstrap, names=("out",))
+        topic = KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who")
+        declared["sinks"] = [*declared["sinks"], topic, Files(path=str(tmp_path / "files"), columns=TOTALS)]
     source = KafkaSource(topics=servers.topic({0: RECORDS[:40], 1: RECORDS[40:]}))
-    (out,) = new_topics(servers.bootstrap, names=("out",))
-    pipeline = Pipeline(name=servers.name, source=source, parse=Json(columns=RECORD), **kind(out, tmp_path / "files"))
 
-    epoch = Runs(servers, pipeline).epoch()
+    epoch = Runs(servers, Pipeline(name=servers.name, source=source, parse=Json(columns=RECORD), **declared)).epoch()
 
     assert epoch.counts.read == 60
     modules = set(imported.read_text().split())

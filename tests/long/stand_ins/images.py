@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from epochline.local.jars import kafka_jars
+from epochline.local import jars
 from epochline.local.postgres import binaries
 
 HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ def _make_base(root: Path) -> None:
 
 def _make_kafka(folder: Path, tag: str) -> None:
     (folder / "libs").mkdir(parents=True)
-    for jar in kafka_jars():
+    for jar in jars.JarSet(jars.KAFKA).ensure():
         shutil.copy(jar, folder / "libs")
     _build(folder, tag, KAFKA, "start_kafka.py", "kafka-broker-api-versions.sh")
 

@@ -4,7 +4,7 @@ A pipeline is seen by everybody who may read its DAG's runs.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -42,12 +42,7 @@ may_edit_dag = requires_access_dag("PUT", DagAccessEntity.RUN)
 
 def edits(dag_id: str, user: BaseUser) -> bool:
     """Whether the user may edit the runs of a DAG: act on the pipeline, and see the bytes in its quarantine."""
-    return get_auth_manager().is_authorized_dag(
-        method="PUT",
-        access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
-        user=user,
-    )
+    return _may("PUT", dag_id, DagModel.get_team_name(dag_id), user)
 
 
 def from_here(request: Request) -> None:
@@ -74,16 +69,13 @@ def declared() -> set[str]:
 def readable(pipelines: list[str], user: BaseUser) -> set[str]:
     """Those of the given pipelines whose DAG's runs the user may read. A pipeline's DAG has the pipeline's name."""
     teams = DagModel.get_dag_id_to_team_name_mapping(pipelines)
-    return {
-        name
-        for name in pipelines
-        if get_auth_manager().is_authorized_dag(
-            method="GET",
-            access_entity=DagAccessEntity.RUN,
-            details=DagDetails(id=name, team_name=teams.get(name)),
-            user=user,
-        )
-    }
+    return {name for name in pipelines if _may("GET", name, teams.get(name), user)}
+
+
+def _may(method: Literal["GET", "PUT"], dag_id: str, team: str | None, user: BaseUser) -> bool:
+    details = DagDetails(id=dag_id, team_name=team)
+    manager = get_auth_manager()
+    return manager.is_authorized_dag(method=method, access_entity=DagAccessEntity.RUN, details=details, user=user)
 
 
 def path_of(request: Request) -> str:
@@ -93,11 +85,7 @@ def path_of(request: Request) -> str:
 
 
 def dsn() -> str:
-    """Where the pages read.
-
-    Raises:
-        ConfigurationError: Airflow has no such connection, or it names no host or database.
-    """
+    """Where the pages read."""
     try:
         return adapters().postgres_dsn(CONNECTION)
     except ConfigurationError as error:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from epochline.airflow.acts import ACTS, Act
-from epochline.airflow.pages import runs, tokens
+from epochline.airflow.pages import runs
 from epochline.airflow.pages.access import GetUserDep, edits, from_here, may_edit_dag, path_of, read
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.previews import Foreseen, Given
@@ -61,14 +61,14 @@ def start_action(
     """Start the previewed action, and lead back to the page of the pipeline. A form that is sent twice is refused."""
     act, reason = _act(action), reason.replace("\0", "")
     try:
-        claim = tokens.verified(token, user=user.get_id(), pipeline=dag_id, action=act.name)
+        claim = runs.verified(token, user=user.get_id(), pipeline=dag_id, action=act.name)
     except ForgedFormError as error:
         raise HTTPException(403, str(error)) from None
     except StalePreviewError as error:
         return _answer(request, dag_id, act, {}, user, status=409, problem=str(error), reason=reason)
     foreseen = _foresee(dag_id, act, claim.given)
     problem = None
-    if foreseen.refusal is None and tokens.fingerprint(foreseen.state) != claim.state:
+    if foreseen.refusal is None and runs.fingerprint(foreseen.state) != claim.state:
         problem = "The state has changed since the preview. Nothing was changed. Read the new preview."
     elif not reason.strip():
         problem = "Say why: the reason is kept in the ledger. Nothing was changed."
@@ -106,17 +106,13 @@ def _answer(
     request: Request, dag_id: str, act: Act, given: Given, user: Any, *, status: int = 200, problem: str | None = None,
     reason: str = "",
 ) -> Response:  # fmt: skip
-    """The page of an action with a fresh preview and token, if enough is given for a preview."""
     if not act.is_complete(given):
         read(_is_there(dag_id))
         return _page(request, dag_id, act, given, status=status, problem=problem)
     foreseen = _foresee(dag_id, act, given)
-    hindered = runs.obstacle(act.name, dag_id)
-    token = None
+    hindered, token = runs.obstacle(act.name, dag_id), None
     if foreseen.refusal is None and hindered is None:
-        token = tokens.signed(
-            user=user.get_id(), pipeline=dag_id, action=act.name, given=given, state=foreseen.state
-        )  # fmt: skip
+        token = runs.signed(user=user.get_id(), pipeline=dag_id, action=act.name, given=given, state=foreseen.state)
     return _page(
         request, dag_id, act, given, status=status, problem=problem, foreseen=foreseen, hindered=hindered, token=token,
         reason=reason,

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from fastapi.encoders import jsonable_encoder
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.middleware.base import RequestResponseEndpoint
 
 from epochline.airflow.pages import act_routes
 from epochline.airflow.pages.access import (
@@ -61,23 +60,6 @@ HEADERS = {
 _STATIC = Path(__file__).with_name("static")
 Chosen = Annotated[HistoryFilter, Query()]
 Records = Annotated[QuarantineFilter, Query()]
-
-
-class SecurityHeaders:
-    """Adds the headers to every answer, refusals included."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 html = APIRouter(include_in_schema=False)
@@ -153,19 +135,19 @@ def openapi() -> JSONResponse:
 @json.get("/pipelines")
 def pipelines_as_json(user: GetUserDep) -> dict[str, Any]:
     """All pipelines: state, lag, last commit, unfinished epoch, failures, epochs that sinks do not show yet."""
-    return _encoded(_pipelines(user))
+    return _encoded(as_json(_pipelines(user)))
 
 
 @json.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
 def pipeline_as_json(dag_id: str, chosen: Chosen) -> dict[str, Any]:
     """One pipeline. Its history has `size` epochs; the next page is asked for with `before` = `older`."""
-    return _encoded(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared())))
+    return _encoded(as_json(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))))
 
 
 @json.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])
 def epoch_as_json(dag_id: str, epoch_id: int) -> dict[str, Any]:
     """One epoch: ranges with both balances, phases, attempts, receipts, places of quarantined records."""
-    return _encoded(read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id)))
+    return _encoded(as_json(read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id))))
 
 
 @html.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])
@@ -187,8 +169,7 @@ def one_record(request: Request, dag_id: str, place: Annotated[Place, Query()]) 
 def quarantine_as_json(dag_id: str, chosen: Records) -> dict[str, Any]:
     """Places of quarantined records, without bytes and reasons. `after` of the next page is the last record's place."""
     view = read(partial(quarantine_view, pipeline=dag_id, chosen=chosen, inspect=False))
-    encoded: dict[str, Any] = jsonable_encoder({"records": view.records.rows, "after": view.after})
-    return encoded
+    return _encoded({"records": view.records.rows, "after": view.after})
 
 
 def _sample(view: EpochView) -> QuarantineView | None:
@@ -205,18 +186,13 @@ def _sample(view: EpochView) -> QuarantineView | None:
     return found
 
 
-def _encoded(view: Any) -> dict[str, Any]:
-    encoded: dict[str, Any] = jsonable_encoder(as_json(view))
+def _encoded(fields: dict[str, Any]) -> dict[str, Any]:
+    encoded: dict[str, Any] = jsonable_encoder(fields)
     return encoded
 
 
 def _openapi() -> dict[str, Any]:
-    return get_openapi(
-        title="Epochline's ledger",
-        version="1",
-        routes=json.routes,
-        servers=[{"url": ".."}],
-    )
+    return get_openapi(title="Epochline's ledger", version="1", routes=json.routes, servers=[{"url": ".."}])
 
 
 @html.get("/{path:path}")
@@ -225,8 +201,13 @@ def anything_else(path: str) -> Response:
     raise HTTPException(404, "There is no such page.")
 
 
+async def _with_headers(request: Request, answer: RequestResponseEndpoint) -> Response:
+    response = await answer(request)
+    response.headers.update(HEADERS)
+    return response
+
+
 async def _refused(request: Request, error: Exception) -> Response:
-    """A refusal as a page, or as JSON under ``/api``."""
     if isinstance(error, EpochlineError):
         status, said = 503, str(error)
     elif isinstance(error, StarletteHTTPException):
@@ -245,7 +226,7 @@ def create_app() -> FastAPI:
         title="Epochline", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(may_see_pages)],
         exception_handlers={StarletteHTTPException: _refused, EpochlineError: _refused},
     )  # fmt: skip
-    app.add_middleware(SecurityHeaders)
+    app.middleware("http")(_with_headers)
     for router in (json, act_routes.html, html):
         app.include_router(router)
     return app

@@ -13,14 +13,18 @@ from epochline.airflow.pages.plugin import EPOCH_TAB, PIPELINE_TAB
 
 
 class EpochLink(BaseOperatorLink):
-    """The epoch of the task's run."""
+    """The epoch of the run, at every task of a pipeline's DAG."""
 
     name = "Epoch"
 
     @property
     def operators(self) -> list[type[Any]]:  # type: ignore[override]
-        """Every task of a pipeline's DAG."""
-        return _tasks_of_pipelines()
+        """Classes, imported when Airflow reads a DAG for its user interface: it loads plugins in every process."""
+        from epochline.airflow import operators
+        from epochline.airflow.pre_commit import PreCommitOperator
+
+        others = [operators.CommitEpochOperator, operators.AbortEpochOperator, operators.PublishOperator]
+        return [operators.PlanEpochOperator, PreCommitOperator, *others]
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The tab of the run."""
@@ -44,7 +48,7 @@ class SparkLogLink(BaseOperatorLink):
         return f"{_run(ti_key)}/tasks/pre_commit"
 
 
-class PipelineLink(BaseOperatorLink):
+class PipelineLink(EpochLink):
     """The pipeline: of the task's own DAG, or the one that the run of an action names."""
 
     name = "Pipeline"
@@ -54,22 +58,13 @@ class PipelineLink(BaseOperatorLink):
         """Every task of a pipeline's DAG, and the actions."""
         from epochline.airflow.operations import ActionOperator
 
-        return [*_tasks_of_pipelines(), ActionOperator]
+        return [*super().operators, ActionOperator]
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The tab of the pipeline's DAG; empty if the run of an action names no pipeline."""
         is_action = operator.task_type == "ActionOperator"
         pipeline = _pipeline_of_action(ti_key) if is_action else ti_key.dag_id
         return f"dags/{quote(pipeline, safe='')}/plugin/{PIPELINE_TAB}" if pipeline else ""
-
-
-def _tasks_of_pipelines() -> list[type[Any]]:
-    """Classes, imported when Airflow reads a DAG for its user interface: it loads plugins in every process."""
-    from epochline.airflow import operators
-    from epochline.airflow.pre_commit import PreCommitOperator
-
-    others = [operators.CommitEpochOperator, operators.AbortEpochOperator, operators.PublishOperator]
-    return [operators.PlanEpochOperator, PreCommitOperator, *others]
 
 
 def _run(ti_key: Any) -> str:

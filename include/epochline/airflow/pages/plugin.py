@@ -35,12 +35,7 @@ class Pages:
 APPS = [{"name": "Epochline", "app": Pages(), "url_prefix": f"/{PREFIX}"}]
 VIEWS = [
     {"name": "Epochline", "destination": "nav", "category": "browse", "url_route": "epochline", "href": f"{PREFIX}/"},
-    {
-        "name": "Epochline",
-        "destination": "dag",
-        "url_route": PIPELINE_TAB,
-        "href": f"{PREFIX}/pipelines/{{DAG_ID}}",
-    },
+    {"name": "Epochline", "destination": "dag", "url_route": PIPELINE_TAB, "href": f"{PREFIX}/pipelines/{{DAG_ID}}"},
     {
         "name": "Epoch",
         "destination": "dag_run",

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from epochline.airflow.pages import charts
-from epochline.airflow.pages.flow import rates, time_to_loss
+from epochline.airflow.pages.charts import rates, time_to_loss
 from epochline.airflow.pages.views import MOST_COUNTED
 from epochline.declare.names import QUARANTINE, sink_uri
 from epochline.protocol import quantities
@@ -98,21 +98,14 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters.update(number=number, duration=duration, ago=ago, clock=clock, part=path_part, size=size)
 _TEMPLATES.globals.update(charts=charts, most_counted=MOST_COUNTED, rates=rates, time_to_loss=time_to_loss)
-_TEMPLATES.globals.update(asset_uri=sink_uri, quarantine=QUARANTINE, setting=setting)
-_TEMPLATES.globals.update(
-    folded=folded, figure=figure, runs=quantities.runs, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW
-)
+_TEMPLATES.globals.update(asset_uri=sink_uri, quarantine=QUARANTINE, setting=setting, folded=folded, figure=figure)
+_TEMPLATES.globals.update(runs=quantities.runs, nothing=_NOTHING, outside_airflow=_OUTSIDE_AIRFLOW)
 
 
 def page(template: str, path: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page from a template.
+    """A page from a template. ``path`` is that of the request within the pages, such as ``/pipelines/orders``.
 
-    Args:
-        template: the name of its file.
-        path: of the request within the pages, such as ``/pipelines/orders``; addresses in the page are relative to it,
-            so that a proxy in front of Airflow may add a prefix.
-        status: of the answer.
-        values: for the template.
+    Addresses in the page are relative to the path, so that a proxy in front of Airflow may add a prefix.
     """
     base = "../" * (path.count("/") - 1) or "./"
     now = datetime.now(UTC)

@@ -1,28 +1,82 @@
-"""Runs of the actions' DAGs: start one for a user, and find those that the pages started."""
+"""Runs of the actions' DAGs: start one from a signed preview, and find those that the pages started.
+
+A form that acts carries what its page showed, to whom, and of which state of the ledger.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from airflow.api.common.trigger_dag import trigger_dag
+from airflow.configuration import conf
 from airflow.exceptions import DagNotFound, DagRunAlreadyExists
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunTriggeredByType
+from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
+from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
-from epochline.airflow.action_runs import SAID, dag_of_action
 from epochline.airflow.acts import ACTS
-from epochline.airflow.pages.tokens import Claim
-from epochline.errors import ActionRefusedError, AlreadyStartedError
+from epochline.airflow.connections import SAID, dag_of_action
+from epochline.errors import ActionRefusedError, AlreadyStartedError, ForgedFormError, StalePreviewError
 
 _SHOWN = 5
+VALID_SECONDS = 15 * 60
+"""A preview can be confirmed for so long."""
+
+
+class Claim(BaseModel):
+    """What a token says. The nonce makes the id of the run, so that a form starts one run at most."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    user: str
+    pipeline: str
+    action: str
+    given: dict[str, Any]
+    state: str
+    nonce: str
+
+
+def signed(*, user: str, pipeline: str, action: str, given: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    """A token with a new nonce."""
+    claim = Claim(
+        user=user, pipeline=pipeline, action=action, given=dict(given), state=fingerprint(state),
+        nonce=secrets.token_hex(8),
+    )  # fmt: skip
+    return _serializer().dumps(claim.model_dump())
+
+
+def verified(token: str, *, user: str, pipeline: str, action: str) -> Claim:
+    """What a token says; an error if it was made elsewhere, for something else, or more than `VALID_SECONDS` ago."""
+    try:
+        claim = Claim.model_validate(_serializer().loads(token, max_age=VALID_SECONDS))
+    except SignatureExpired:
+        raise StalePreviewError("The preview is older than 15 minutes. Nothing was changed.") from None
+    except (BadSignature, ValidationError):
+        raise ForgedFormError("The form was not made by this Airflow. Nothing was changed.") from None
+    if (claim.user, claim.pipeline, claim.action) != (user, pipeline, action):
+        raise ForgedFormError("The form was made for another user, pipeline or action. Nothing was changed.")
+    return claim
+
+
+def fingerprint(state: Mapping[str, Any]) -> str:
+    """A digest of a state. Equal states have equal digests."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _serializer() -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(conf.get_mandatory_value("api", "secret_key"), salt="epochline.act")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +126,9 @@ def start(claim: Claim, *, user: str, reason: str, state: Mapping[str, Any]) -> 
         raise ActionRefusedError(f"{hindered} Nothing was changed.")
     run_id = f"{_prefix(claim.pipeline)}{claim.action}:{claim.nonce}"
     given = {**claim.given, "pipeline": claim.pipeline, "reason": reason, "confirm": True, "expected": dict(state)}
+    by: dict[str, Any] = {"triggered_by": DagRunTriggeredByType.UI, "triggering_user_name": user}
     try:
-        trigger_dag(
-            dag_of_action(claim.action), run_id=run_id, conf=given, triggered_by=DagRunTriggeredByType.UI,
-            triggering_user_name=user,
-        )  # fmt: skip
+        trigger_dag(dag_of_action(claim.action), run_id=run_id, conf=given, **by)
     except (DagRunAlreadyExists, IntegrityError):
         raise AlreadyStartedError(
             "This form was sent before. Its run is there, and no second one was started."

@@ -72,7 +72,7 @@ def _floating(text: str, fixed_digits: int) -> str:
 
 def _no_trailing_zeros(texts: pa.Array) -> pa.Array:
     trimmed = pc.replace_substring_regex(texts, r"\.000000", "")
-    return pc.replace_substring_regex(trimmed, r"(\.[0-9]*[1-9])0+", r"\1")
+    return pc.replace_substring_regex(trimmed, r"(\.[0-9]*[1-9])0+(\D|$)", r"\1\2")
 
 
 def _uuid(text: str) -> str:

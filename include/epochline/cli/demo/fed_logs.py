@@ -5,10 +5,12 @@ goes to partition i modulo the number of partitions, in order. So after an inter
 Kafka. Records that were fed by hand between demos are read from Kafka into a log of their own.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from epochline.errors import StackError
 from epochline.local.home import write_private
@@ -23,7 +25,10 @@ class FedLog:
 
     name: str
     start: Mapping[int, int]
-    until: Mapping[int, int] | None = field(default=None)
+    until: Mapping[int, int] | None = None
+
+
+_LOGS = TypeAdapter(list[FedLog])
 
 
 class FedLogs:
@@ -110,55 +115,45 @@ class FedLogs:
     def _take_in(self, path: Path, ranges: Mapping[int, tuple[int, int]]) -> int:
         from kafka import KafkaConsumer, TopicPartition
 
-        consumer = KafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False)
         partitions = {TopicPartition(self._topic, p): bounds for p, bounds in ranges.items()}
         records = 0
-        try:
+        consumer = KafkaConsumer(bootstrap_servers=self._bootstrap, enable_auto_commit=False)
+        with closing(consumer), path.open("wb") as out:
             consumer.assign(list(partitions))
             for at, (start, _) in partitions.items():
                 consumer.seek(at, start)
-            with path.open("wb") as out:
-                while any(consumer.position(at) < until for at, (_, until) in partitions.items()):
-                    for at, batch in consumer.poll(timeout_ms=1000).items():
-                        for record in batch:
-                            if record.offset >= partitions[at][1]:
-                                continue
-                            if record.value is None or b"\n" in record.value:
-                                raise StackError(
-                                    f"{self._topic}-{at.partition}, offset {record.offset}: holds no line of a log, so"
-                                    " the demo's verdict cannot count it. Run `epochline down --wipe`."
-                                )
-                            out.write(record.value + b"\n")
-                            records += 1
-        finally:
-            consumer.close()
+            while any(consumer.position(at) < until for at, (_, until) in partitions.items()):
+                for at, batch in consumer.poll(timeout_ms=1000).items():
+                    for record in batch:
+                        if record.offset >= partitions[at][1]:
+                            continue
+                        if record.value is None or b"\n" in record.value:
+                            raise StackError(
+                                f"{self._topic}-{at.partition}, offset {record.offset}: holds no line of a log, so"
+                                " the demo's verdict cannot count it. Run `epochline down --wipe`."
+                            )
+                        out.write(record.value + b"\n")
+                        records += 1
         return records
 
     def _ends(self) -> dict[int, int]:
-        from epochline.kafka.topic_logs import TopicLogs
+        from epochline.kafka.records import RecordReader
 
-        logs = TopicLogs({"bootstrap.servers": self._bootstrap}).held([self._topic])
+        logs = RecordReader({"bootstrap.servers": self._bootstrap}).held([self._topic])
         return {partition: log.end for (_, partition), log in logs.items()}
 
     def _read(self) -> list[FedLog]:
-        if not self._file.exists():
-            return []
         try:
-            return [
-                FedLog(
-                    name=one["name"],
-                    start={int(p): offset for p, offset in one["start"].items()},
-                    until=None if one["until"] is None else {int(p): end for p, end in one["until"].items()},
-                )
-                for one in json.loads(self._file.read_text())
-            ]
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            return _LOGS.validate_json(self._file.read_bytes())
+        except FileNotFoundError:
+            return []
+        except ValidationError as error:
             raise StackError(
                 f"{self._file}, the list of what was fed, cannot be read. Run `epochline down --wipe`."
             ) from error
 
     def _write(self, logs: list[FedLog]) -> None:
-        write_private(self._file, json.dumps([asdict(log) for log in logs], indent=2) + "\n")
+        write_private(self._file, _LOGS.dump_json(logs, indent=2).decode() + "\n")
         self._logs = logs
 
 

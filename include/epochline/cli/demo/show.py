@@ -15,11 +15,11 @@ from rich.rule import Rule
 
 from epochline.cli import database, printing
 from epochline.cli.database import Session
+from epochline.cli.declarations import create_declared
 from epochline.cli.demo.driver import Caught, kill_while_staging
 from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
-from epochline.cli.lag import records_behind
 from epochline.cli.ledger import show_attempts, show_epochs
-from epochline.cli.migrate import create_declared
+from epochline.cli.overview import records_behind
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, StackError
 from epochline.kafka.feed import FeedReport, feed

@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 from sqlalchemy import Connection, create_engine
@@ -20,12 +17,14 @@ from sqlalchemy.pool import NullPool
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError
-from epochline.postgres.ledger.forward import execute_script
 from epochline.postgres.queries.composed import as_text, execute_sql
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
+_VERSIONS = {script.name[:4]: script for script in sorted(_MIGRATIONS.glob("versions/*.sql"))}
+"""The script of each revision, in order."""
+
 _DEFINITIONS = ("functions", "views", "roles")
 """Files of ``migrations/definitions``, in the order in which they are applied."""
 
@@ -36,19 +35,9 @@ OLDEST_SERVER = 16
 _MIGRATION_LOCK = 0x6570_6F63_68
 
 
-def _config(connection: Connection | None = None) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    return config
-
-
 def head_revision() -> str:
     """The revision of the ledger that this code needs."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    if head is None:
-        raise LedgerError("this installation of epochline contains no migrations")
-    return head
+    return max(_VERSIONS)
 
 
 def upgrade(url: str) -> str:
@@ -69,11 +58,26 @@ def upgrade(url: str) -> str:
             # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
             execute(connection, "create_ledger_schema")
         _refuse_a_newer_ledger(connection)
-        before = current_revision(connection)
-        command.upgrade(_config(connection), "head")
-        _apply_definitions(connection, every=before != head_revision())
+        _apply_definitions(connection, every=run_migrations(connection, head_revision()))
         _arrange_roles(connection)
     return head_revision()
+
+
+def run_migrations(connection: Connection, until: str) -> bool:
+    """Run the migrations up to a revision that the ledger lacks; returns whether there were any."""
+    before = current_revision(connection)
+    missing = [revision for revision in _VERSIONS if (before or "") < revision <= until]
+    if missing and before is None:
+        execute(connection, "make_revision_table")
+    for revision in missing:
+        _run_script(connection, _VERSIONS[revision].read_text())
+        execute(connection, "keep_revision", revision=revision)
+    return bool(missing)
+
+
+def _run_script(connection: Connection, script: str) -> None:
+    """Run several statements. The driver looks for no placeholders in them."""
+    connection.exec_driver_sql(script, execution_options={"no_parameters": True})
 
 
 def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
@@ -104,7 +108,7 @@ def _apply_definitions(connection: Connection, *, every: bool) -> None:
         sha256 = hashlib.sha256(script.encode()).hexdigest()
         if not every and execute(connection, "definition_sha256", file=name).scalar_one_or_none() == sha256:
             continue
-        execute_script(connection, script)
+        _run_script(connection, script)
         execute(connection, "keep_definition", file=name, sha256=sha256)
 
 
@@ -169,8 +173,7 @@ def refuse_an_older_server(version: int) -> None:
 
 def _refuse_a_newer_ledger(connection: Connection) -> None:
     current = current_revision(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if current is not None and current not in known:
+    if current is not None and current not in _VERSIONS:
         raise LedgerError(
             f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
             f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a newer"

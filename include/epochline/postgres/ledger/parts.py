@@ -1,6 +1,7 @@
 """What a Spark job writes into the ledger in addition to its rows: parts, manifests, the end mark, refused writes.
 
-The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which `epochline.spark.connection` sets.
+The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which
+`epochline.postgres.ledger.job_session` sets.
 """
 
 import json

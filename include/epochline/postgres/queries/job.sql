@@ -3,9 +3,13 @@
 -- the older snapshot.
 
 -- name: plan_of_attempt
--- The state of an attempt and of its epoch, with the declaration and the settings of the plan.
-SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
-       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at, e.unread
+-- Why an attempt is not live, or NULL, with the declaration and the settings of the plan.
+SELECT CASE WHEN e.attempt <> a.attempt THEN 'is followed by attempt ' || e.attempt
+            WHEN a.fenced_at IS NOT NULL THEN 'is fenced'
+            WHEN a.sealed_at IS NOT NULL THEN 'is sealed'
+            WHEN a.job_ended_at IS NOT NULL THEN 'its job has already ended'
+            WHEN e.state <> 'PLANNED' THEN 'its epoch is ' || e.state END,
+       e.generation, a.attempt_id, a.token::text, e.kind, d.body::text, e.settings, e.planned_at, e.unread
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash

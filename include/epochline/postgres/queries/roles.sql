@@ -20,6 +20,15 @@ SELECT to_regclass('epochline.alembic_version') IS NOT NULL
 -- The revision of the ledger.
 SELECT version_num FROM epochline.alembic_version
 
+-- name: make_revision_table
+-- Create the table of the ledger's revision. It has the name that Alembic, which made it first, gave it.
+CREATE TABLE epochline.alembic_version (version_num varchar(32) CONSTRAINT alembic_version_pkc PRIMARY KEY)
+
+-- name: keep_revision
+-- Record the revision of the ledger.
+WITH before AS (DELETE FROM epochline.alembic_version)
+INSERT INTO epochline.alembic_version (version_num) VALUES (%(revision)s)
+
 -- name: definition_sha256
 -- The version of a file of definitions that this database has.
 SELECT sha256 FROM epochline.definition WHERE name = %(file)s

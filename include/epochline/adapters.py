@@ -15,7 +15,7 @@ from epochline.config.connections import Connection, Connections, JobCredentials
 if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
     from epochline.declare.source import CustomSource, OneSource
-    from epochline.kafka.topic_logs import TopicLogs
+    from epochline.kafka.records import RecordReader
     from epochline.ports import Ledger, OffsetSource
     from epochline.protocol.staging import StagingTicket
     from epochline.sources.reading import SourceReader
@@ -89,15 +89,10 @@ class Adapters(Connections):
         with source.one_client():
             yield watched_source(source)
 
-    def records(self, source: OneSource, patience: float = 120) -> TopicLogs | SourceReader:
-        """The records of a source, for audits and previews.
+    def records(self, source: OneSource, patience: float = 120) -> RecordReader | SourceReader:
+        """The records of a source, for audits and previews; `ConfigurationError` if there is no such connection.
 
-        Args:
-            source: as it is declared.
-            patience: how long a read waits for Kafka's next record, in seconds.
-
-        Raises:
-            ConfigurationError: there is no such connection.
+        ``patience`` is how many seconds a read waits for Kafka's next record.
         """
         from epochline.declare.source import CustomSource
 
@@ -105,9 +100,9 @@ class Adapters(Connections):
             from epochline.sources.reading import SourceReader
 
             return SourceReader(source.spec, connection=self._source_connection(source))
-        from epochline.kafka.topic_logs import TopicLogs
+        from epochline.kafka.records import RecordReader
 
-        return TopicLogs(self.kafka_settings(source.connection), patience)
+        return RecordReader(self.kafka_settings(source.connection), patience)
 
     def _source_connection(self, source: CustomSource) -> Connection | None:
         return None if source.connection is None else self.look_up(source.connection)
