@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from tests.contract.worlds import World
+from tests.databases import query
 from tests.in_memory.ledger import FakeLedger
 
 
@@ -32,8 +33,6 @@ def clock_of_fake(world: World, ledger: FakeLedger) -> Clock:
 
 
 def clock_of_postgres(world: World, dsn: str) -> Clock:
-    from tests.databases import query  # brings alembic, which tasks do not import (tests/unit/test_imports.py)
-
     def move_back(seconds: float) -> None:
         ago = f"make_interval(secs => {seconds})"
         query(dsn, f"UPDATE epochline.epoch SET planned_at = planned_at - {ago}, committed_at = committed_at - {ago}")

@@ -23,6 +23,7 @@ from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
+from tests.databases import query
 from tests.driver import Driver
 from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
@@ -221,8 +222,6 @@ def fake_world() -> World:
 
 
 def postgres_world(dsn: str) -> World:
-    from tests.databases import query  # brings alembic, which tasks do not import (tests/unit/test_imports.py)
-
     world = World(
         ledger=PostgresLedger(dsn, lock_timeout=2),
         writer=PostgresWriter(dsn),

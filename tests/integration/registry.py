@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
+from epochline.local.home import LOOPBACK
 from epochline.local.jars import cache_folder, find_java
-from epochline.local.ports import LOOPBACK
 from tests.waiting import wait_for
 
 _IVY = Path(__file__).with_suffix(".xml")

@@ -366,7 +366,7 @@ def between(monkeypatch: Patch) -> Iterator[Between]:
 
     def happens(change: Callable[[], object]) -> None:
         steps: Iterator[Callable[[], object]] = iter([change, partial(signal.raise_signal, signal.SIGINT)])
-        monkeypatch.setattr("epochline.cli.refresh.sleep", lambda _: next(steps)())
+        monkeypatch.setattr("epochline.cli.options.sleep", lambda _: next(steps)())
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield happens

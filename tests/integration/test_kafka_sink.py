@@ -15,7 +15,7 @@ from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkError, SinkUnavailableError
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
-from epochline.postgres.ledger import outbox
+from epochline.postgres.ledger import receipts
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
@@ -146,9 +146,9 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
     world: SinksPipeline, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
-    monkeypatch.setattr(outbox, "_AT_ONCE", 1)
+    monkeypatch.setattr(receipts, "_FETCHED_AT_ONCE", 1)
     commit(world, "a", "b", "c")
-    monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 3))
+    monkeypatch.setattr("epochline.postgres.ledger.transactions._idle_seconds", lambda _: 3)
 
     with armed(f"{place}:sleep:5"):
         world.it.publish()

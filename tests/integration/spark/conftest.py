@@ -17,6 +17,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
+from epochline.ports import NewEpoch
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
@@ -84,9 +85,8 @@ class Database:
         with ledger.transaction() as tx:
             tx.targets.create(pipeline)
             row, targets = tx.epochs.lock_pipeline(pipeline.name), tx.targets.inspect(pipeline)
-            tx.epochs.insert(
-                pipeline, row, who, planned, targets, kind=EpochKind.REGULAR, lease=LEASE, record_limit=None, note=None
-            )
+            draft = NewEpoch(kind=EpochKind.REGULAR, ranges=planned)
+            tx.epochs.insert(pipeline, row, who, draft, targets, lease=LEASE, note=None)
         ticket = begin(ledger, pipeline.name, 1, who, lease=LEASE)
         assert ticket is not None
         return ticket
