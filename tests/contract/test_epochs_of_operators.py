@@ -51,9 +51,6 @@ def at(world: World, offset: int) -> list[int]:
     return [epoch for _, partition, where, epoch in world.visible() if (partition, where) == (0, offset)]
 
 
-# Requeue
-
-
 def test_a_requeued_record_is_written_once_with_its_own_position_and_moves_no_head(world: World) -> None:
     """INV-2, INV-9."""
     quarantined(world)
@@ -190,9 +187,6 @@ def test_a_replaced_table_takes_no_requeued_records(world: World) -> None:
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
 
     assert "the requeued records would take the place of all" in refusal_of(world, "requeue", everything=True)
-
-
-# Extend back
 
 
 def late(world: World) -> None:

@@ -24,8 +24,14 @@ from tests.in_memory.kafka import FakeKafka
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
 LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k"}
+ADD: dict[str, Any] = {"mode": "add", "key": "k", "measures": "v"}
 IN_PUBLIC = "-c search_path=public"
 """Options of a session as a user's: the role is named as the ledger's schema, which would come first on its path."""
+
+
+def kv(k: Any, v: Any, **more: Any) -> Row:
+    return {"k": k, "v": v, **more}
 
 
 def in_public(dsn: str) -> Any:

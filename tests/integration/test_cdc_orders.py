@@ -70,7 +70,6 @@ class Connector:
         return [customer for (customer,) in self.one.sql(f"SELECT customer FROM {self.table}")]
 
     def quarantined(self) -> list[str]:
-        """The reasons."""
         found = self.one.sql("SELECT reason FROM epochline.quarantine WHERE pipeline = %s", self.one.pipeline.name)
         return [reason for (reason,) in found]
 

@@ -53,7 +53,6 @@ class Windows(Driver):
             self.produce(partition)
 
     def produce(self, partition: int, *minutes: float) -> None:
-        """Append records with these event times."""
         self.times.setdefault(partition, []).extend(T0 + timedelta(minutes=one) for one in minutes)
         self.source.produce("hits", partition, len(minutes))
 
@@ -101,7 +100,6 @@ class Windows(Driver):
         self.committed(self.planned(**asked))
 
     def watermark(self) -> float | None:
-        """Minutes of the last committed epoch's watermark."""
         ((found,),) = query(
             self.dsn, "SELECT watermark FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1"
         )
