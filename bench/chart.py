@@ -1,9 +1,5 @@
-"""A chart of each table of ratios, drawn from the table's own text, so that chart and table cannot differ.
+"""A chart of each table of ratios, drawn from the table's own text, so that chart and table cannot differ."""
 
-``python -m bench.chart --report docs/performance.md`` draws every chart of a page again.
-"""
-
-import argparse
 import re
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -80,20 +76,3 @@ def bars(what: str, rows: list[tuple[str, float]]) -> str:
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def main() -> None:
-    """Draw every chart of a page."""
-    parser = argparse.ArgumentParser(prog="python -m bench.chart", description=__doc__)
-    parser.add_argument("--report", type=Path, required=True, help="the page whose charts are drawn again")
-    page: Path = parser.parse_args().report
-
-    def drawn(section: re.Match[str]) -> str:
-        bench, table = section.groups()
-        return f"<!-- {bench} begins -->\n{with_chart(page, bench, table)}\n<!-- {bench} ends -->"
-
-    page.write_text(SECTION.sub(drawn, page.read_text()))
-
-
-if __name__ == "__main__":
-    main()

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import psycopg2
 
-from bench.epochs import Bench, timed
+from bench.epochs import Bench, counted_rounds, timed
 from bench.plain_consumer import PlainConsumer
 from bench.recipe import Recipe
 from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, value
-from bench.report import measured_by, run
+from bench.report import measured_table, run, spread
 from bench.servers import servers
 from epochline.local.home import project_root
 from epochline.local.stack import Stack
@@ -53,7 +53,7 @@ class Cold:
         self.records = records
         self.times: dict[str, list[float]] = defaultdict(list)
         self._bench = Bench(stack, None)
-        self._bench.make(TOPIC, PARTITIONS)
+        self._bench.make(TOPIC, partitions=PARTITIONS)
         self._bench.produce(TOPIC, map(value, range(records)), PARTITIONS)
         declared = DECLARED.format(rounds=rounds, topic=TOPIC, columns=COLUMNS)
         (self.folder / "cold.py").write_text(declared)
@@ -75,79 +75,51 @@ class Cold:
             dsn=dsn, kafka=kafka, topic=TOPIC, table=f"by_recipe_{number}", columns=COLUMNS, schema=SPARK_COLUMNS,
             checkpoint=str(self.folder / f"recipe_{number}"),
         )  # fmt: skip
-        consumer = PlainConsumer(
-            dsn=dsn, kafka=kafka, topic=TOPIC, table=f"by_consumer_{number}", columns=COLUMNS
-        )  # fmt: skip
+        consumer = PlainConsumer(dsn=dsn, kafka=kafka, topic=TOPIC, table=f"by_consumer_{number}", columns=COLUMNS)
         recipe.make()
         consumer.make()
         ends = dict.fromkeys(range(PARTITIONS), self.records // PARTITIONS)
         with timed(self.times, OURS):
             self._epochline("run", f"cold_{number}", "--once", "--master", "local[2]")
-        stored = recipe.stored(self.folder / "recipe.json")
+        stored = str(recipe.stored(self.folder / "recipe.json"))
         with timed(self.times, STREAMING):
-            self._program("bench.recipe", stored)
-        stored = consumer.stored(self.folder / "consumer.json", ends)
+            self._process(sys.executable, "-m", "bench.recipe", stored)
+        stored = str(consumer.stored(self.folder / "consumer.json", ends))
         with timed(self.times, PLAIN):
-            self._program("bench.plain_consumer", stored)
-        for table in ("by_epochline", "by_recipe", "by_consumer"):
-            self._check(f"{table}_{number}")
+            self._process(sys.executable, "-m", "bench.plain_consumer", stored)
+        for taken in (f"{name}_{number}" for name in ("by_epochline", "by_recipe", "by_consumer")):
+            self._bench.check(taken, self.records)
+            self._bench.sql(f"DROP TABLE {taken}")
 
     def _epochline(self, *arguments: str) -> None:
         self._process(str(Path(sys.executable).with_name("epochline")), *arguments)
 
-    def _program(self, module: str, file: Path) -> None:
-        self._process(sys.executable, "-m", module, str(file))
-
     def _process(self, *command: str) -> None:
         with (self.folder / "processes.log").open("ab") as log:
-            subprocess.run(
-                command, env=self._environment, cwd=project_root(), stdout=log, stderr=log, check=True
-            )  # fmt: skip
-
-    def _check(self, table: str) -> None:
-        found = self._bench.sql(f"SELECT count(*), sum(id), count(DISTINCT id) FROM {table}")  # noqa: S608 - ours
-        self._bench.sql(f"DROP TABLE {table}")
-        expected = (self.records, sum(range(self.records)), self.records)
-        if found != [expected]:
-            raise RuntimeError(f"{table} holds {found[0]}, and {expected} was produced")
+            subprocess.run(command, env=self._environment, cwd=project_root(), stdout=log, stderr=log, check=True)
 
 
 def measured(records: int, rounds: int) -> Mapping[str, Sequence[float]]:
-    """Seconds of every contestant, after one round that is not counted.
-
-    Raises:
-        RuntimeError: a record is missing, doubled or changed.
-    """
+    """Seconds of every contestant; raises `RuntimeError` if a record is missing, doubled or changed."""
     with servers("postgres", "kafka") as stack:
         cold = Cold(stack, records, rounds + 1)
-        for number in range(rounds + 1):
+        for number in counted_rounds(cold.times, rounds):
             cold.run(number)
-            said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in cold.times.items())
-            print(f"round {number} of {rounds}: {said}", flush=True)
-    return {name: seconds[1:] for name, seconds in cold.times.items()}
-
-
-def rendered(times: Mapping[str, Sequence[float]], records: int, rounds: int) -> str:
-    """The table, as ratios to the recipe."""
-    lines = [
-        f"{records:,} records of about 115 bytes; medians of {rounds} rounds.",
-        measured_by("bench.cold"),
-        "",
-        "| process | time, ratio to the recipe | seconds: median, least, most |",
-        "|---|---:|---:|",
-    ]
-    first = statistics.median(times[STREAMING])
-    for name, seconds in times.items():
-        middle = statistics.median(seconds)
-        lines.append(f"| {name} | {middle / first:.2f} | {middle:.1f}, {min(seconds):.1f}, {max(seconds):.1f} |")
-    return "\n".join(lines)
+    return cold.times
 
 
 def section(records: int, rounds: int) -> str:
-    """Measure, and render the table."""
+    """The table, as ratios to the recipe."""
     if records % PARTITIONS:
         raise SystemExit(f"--records must be a multiple of {PARTITIONS}")
-    return rendered(measured(records, rounds), records, rounds)
+    times = measured(records, rounds)
+    first = statistics.median(times[STREAMING])
+    rows = [
+        [name, f"{statistics.median(seconds) / first:.2f}", spread(seconds, 1)] for name, seconds in times.items()
+    ]  # fmt: skip
+    headings = ["process", "time, ratio to the recipe", "seconds: median, least, most"]
+    intro = f"{records:,} records of about 115 bytes; medians of {rounds} rounds."
+    return measured_table("bench.cold", intro, headings, rows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ class Bench:
         self.ledger = PostgresLedger(self.dsn, sink_factory=sinks_by(lambda _: self.kafka))
         self.offsets = KafkaOffsets(self.kafka)
 
-    def make(self, topic: str, partitions: int) -> None:
-        """Make a topic."""
+    def make(self, *topics: str, partitions: int) -> None:
+        """Make topics."""
         with closing(KafkaAdminClient(bootstrap_servers=self.kafka["bootstrap.servers"])) as admin:
             wanted = {"num_partitions": partitions, "replication_factor": 1}
-            admin.create_topics({topic: wanted}, wait_for_metadata=True)
+            admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
 
     def produce(self, topic: str, values: Iterable[bytes], partitions: int) -> None:
         """Append records, one after the other to each partition."""
@@ -62,11 +62,33 @@ class Bench:
                     producer.poll(0.1)
         producer.flush()
 
+    def run_job(self, ticket: StagingTicket) -> None:
+        """Run the job of an attempt in the Spark session."""
+        credentials = JobCredentials(dsn=self.dsn, kafka=self.kafka)
+        run_job(self.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement, which is committed."""
         with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
             cursor.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+    def check(self, table: str, records: int) -> None:
+        """Compare a table with what was produced: records whose ids count from 0.
+
+        Raises:
+            RuntimeError: a record is missing, doubled or changed.
+        """
+        found = self.sql(f"SELECT count(*), sum(id), count(DISTINCT id) FROM {table}")  # noqa: S608 - a name of ours
+        expected = (records, sum(range(records)), records)
+        if found != [expected]:
+            raise RuntimeError(f"{table} holds {found[0]}, and {expected} was produced")
+
+    def phases(self, pipeline: str, names: Sequence[str]) -> list[float]:
+        """The median seconds of phases of a pipeline's epochs but the first, as the ledger has them."""
+        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in names)
+        where = f"pipeline = '{pipeline}' AND epoch_id > 1"
+        return list(self.sql(f"SELECT {medians} FROM epochline.phases WHERE {where}")[0])  # noqa: S608 - names of ours
 
 
 class Epochs:
@@ -76,7 +98,7 @@ class Epochs:
         self.bench, self.pipeline = bench, pipeline
         self.outbox_bytes: list[int] = []
         """What the outboxes held of each epoch between its commit and its publishing."""
-        self._submit = submit or self._in_session
+        self._submit = submit or bench.run_job
         self.times: dict[str, list[float]] = defaultdict(list)
         self._runs = 0
         with bench.ledger.transaction() as tx:
@@ -106,10 +128,6 @@ class Epochs:
         """Bytes and rows of each outbox now; the bytes are those of its rows, as PostgreSQL stores them."""
         what = "SELECT coalesce(sum(pg_column_size(o.*)), 0)::bigint, count(*) FROM {} o"
         return [self.bench.sql(what.format(_quoted(one.table)))[0] for one in self.pipeline.outboxes]
-
-    def _in_session(self, ticket: StagingTicket) -> None:
-        credentials = JobCredentials(dsn=self.bench.dsn, kafka=self.bench.kafka)
-        run_job(self.bench.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
 
 
 class ServerJob:
@@ -165,13 +183,21 @@ def in_spark(stack: Stack, **conf: str) -> Iterator[Bench]:
         yield Bench(stack, spark)
 
 
-def rounds_of(contestants: Mapping[str, Callable[[], object]], times: dict[str, list[float]], rounds: int) -> None:
-    """Run every contestant in every round, after one round that is not counted."""
-    for number in range(rounds + 1):
+def rounds_of(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every contestant in every round, after one round that is not counted."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in counted_rounds(times, rounds):
         for name, work in contestants.items():
             with timed(times, name):
                 work()
-        said = ", ".join(f"{name} {times[name][-1]:.2f} s" for name in contestants)
+    return times
+
+
+def counted_rounds(times: dict[str, list[float]], rounds: int) -> Iterator[int]:
+    """Number the rounds, and print what each took. The first one is not counted: its times are deleted at the end."""
+    for number in range(rounds + 1):
+        yield number
+        said = ", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times.items())
         print(f"round {number} of {rounds}: {said}", flush=True)
-    for name in contestants:
-        del times[name][0]
+    for seconds in times.values():
+        del seconds[0]

@@ -13,17 +13,17 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bench.epochs import Bench, Epochs, ServerJob, in_spark
-from bench.memory import alone
-from bench.report import commit, machine, write_section
+from bench.processes import alone, peaks
+from bench.report import commit, machine, table, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
@@ -57,40 +57,21 @@ COLUMNS = {"id": "bigint", "text": "text"}
 _EVERY_SECONDS = 0.1
 
 
-class Peaks:
-    """The most memory that each part of a Spark application held, in bytes, by part; watched in a thread.
+def _now(server: int | None) -> Mapping[str, int]:
+    """The bytes that each part of a Spark application holds; ``server`` is the Spark server's process, if there is one.
 
-    Args:
-        server: the process of the Spark server; None if Spark runs in a child of this process.
+    Without it, Spark runs in a child of this process.
     """
-
-    def __init__(self, server: int | None) -> None:
-        self.most = dict.fromkeys((*PARTS, LARGEST), 0)
-        self._server = server
-        self._over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
-
-    def stop(self) -> None:
-        """Stop watching."""
-        self._over.set()
-        self._watcher.join()
-
-    def _watch(self) -> None:
-        this = psutil.Process()
-        while not self._over.wait(_EVERY_SECONDS):
-            children = this.children(recursive=True)
-            jvm = next((one for one in children if "java" in one.name()), None)
-            if self._server is None:
-                clients = [this]
-            else:
-                jvm, clients = psutil.Process(self._server), children
-            workers = [] if jvm is None else [alone(one) for one in jvm.children(recursive=True)]
-            now = {
-                "the JVM": 0 if jvm is None else alone(jvm), "Python workers": sum(workers),
-                "the client": sum(map(alone, clients)), LARGEST: max(workers, default=0),
-            }  # fmt: skip
-            self.most = {part: max(most, now[part]) for part, most in self.most.items()}
+    this = psutil.Process()
+    children = this.children(recursive=True)
+    jvm, clients = next((child for child in children if "java" in child.name()), None), [this]
+    if server is not None:
+        jvm, clients = psutil.Process(server), children
+    workers = [] if jvm is None else [alone(worker) for worker in jvm.children(recursive=True)]
+    return {
+        "the JVM": 0 if jvm is None else alone(jvm), "Python workers": sum(workers),
+        "the client": sum(map(alone, clients)), LARGEST: max(workers, default=0),
+    }  # fmt: skip
 
 
 def topic_of(where: str, records: int, size: int) -> str:
@@ -125,17 +106,10 @@ def run_one(home: Path, where: str, records: int, size: int) -> Mapping[str, int
 
 
 def _peaks(bench: Bench, epochs: Epochs, records: int, server: int | None) -> Mapping[str, int]:
-    peaks = Peaks(server)
-    epochs.run()
-    peaks.stop()
-    _check(bench, epochs.pipeline, records)
-    return peaks.most
-
-
-def _check(bench: Bench, pipeline: Pipeline, records: int) -> None:
-    found = bench.sql(f"SELECT count(*), count(DISTINCT id) FROM {pipeline.tables[0].table}")  # noqa: S608 - ours
-    if found != [(records, records)]:
-        raise RuntimeError(f"{pipeline.name}: {found} in place of {records} records")
+    with peaks(partial(_now, server), _EVERY_SECONDS) as most:
+        epochs.run()
+    bench.check(epochs.pipeline.tables[0].table, records)
+    return most
 
 
 def measured(sizes: Sequence[tuple[str, int, int]]) -> list[dict[str, str | int]]:
@@ -144,7 +118,7 @@ def measured(sizes: Sequence[tuple[str, int, int]]) -> list[dict[str, str | int]
     with servers("postgres", "kafka") as stack:
         bench = Bench(stack, None)
         for where, records, size in sizes:
-            bench.make(topic_of(where, records, size), PARTITIONS)
+            bench.make(topic_of(where, records, size), partitions=PARTITIONS)
             bench.produce(topic_of(where, records, size), values(records, size), PARTITIONS)
             if where == SERVER:
                 stack.spark.stop()
@@ -170,21 +144,22 @@ def kept(found: Sequence[Mapping[str, str | int]]) -> dict[str, Any]:
 def rendered(stored: Mapping[str, Any]) -> str:
     """The table of what is stored. Of small records it shows the large epochs alone: their number changes nothing."""
     columns = (*PARTS, LARGEST)
+    rows = [
+        [
+            epoch["where"], f"{epoch['records']:,}", f"{epoch['bytes']:,}",
+            *(f"{epoch[part] / 2**20:.0f}" for part in columns), f"{sum(epoch[part] for part in PARTS) / 2**20:.0f}",
+        ]
+        for epoch in stored["peaks"]
+        if epoch["bytes"] != SMALL_BYTES or epoch["records"] >= SHOWN_RECORDS
+    ]  # fmt: skip
     lines = [
         f"One epoch alone on its Spark, two tasks at a time, {PARTITIONS} Kafka partitions; the most at any"
         " moment, in MiB.",
         f"Measured by `python -m bench.footprint` on {stored['machine']}; load average {stored['load']};"
         f" {stored['date']}, `{stored['commit']}`.",
         "",
-        f"| where | records | bytes of each | {' | '.join(columns)} | all |",
-        "|---|---:|---:|" + "---:|" * (len(columns) + 1),
+        *table(["where", "records", "bytes of each", *columns, "all"], rows),
     ]
-    for one in stored["peaks"]:
-        if one["bytes"] == SMALL_BYTES and one["records"] < SHOWN_RECORDS:
-            continue
-        parts = " | ".join(f"{one[part] / 2**20:.0f}" for part in columns)
-        whole = sum(one[part] for part in PARTS) / 2**20
-        lines.append(f"| {one['where']} | {one['records']:,} | {one['bytes']:,} | {parts} | {whole:.0f} |")
     return "\n".join(lines)
 
 

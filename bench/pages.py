@@ -11,7 +11,7 @@ from contextlib import closing
 
 import psycopg2
 
-from bench.report import measured_by, run
+from bench.report import measured_table, run
 from bench.servers import servers
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
@@ -135,30 +135,25 @@ def ratio(times: Times, name: str, length: int) -> float:
     return statistics.median(times[name, length]) / statistics.median(times[name, shortest])
 
 
-def rendered(times: Times, rounds: int) -> str:
-    """The table, as ratios to the shortest history."""
-    lengths = sorted({length for _, length in times})
-    lines = [
-        f"Four partitions, one sink, an epoch a minute; {rounds} rounds.",
-        measured_by("bench.pages"),
-        "",
-        f"| page | first byte after {lengths[-1]:,} epochs, ratio to {lengths[0]:,} | "
-        + " | ".join(f"{length:,} epochs, ms: median, most" for length in lengths)
-        + " |",
-        "|---|---:|" + "---:|" * len(lengths),
-    ]
-    for name in dict.fromkeys(name for name, _ in times):
-        cells = [
-            f"{1000 * statistics.median(times[name, length]):.0f}, {1000 * max(times[name, length]):.0f}"
-            for length in lengths
-        ]
-        lines.append(f"| {name} | {ratio(times, name, lengths[-1]):.2f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def section(rounds: int) -> str:
-    """Measure, and render the table."""
-    return rendered(measured(EPOCHS, rounds), rounds)
+    """Measure, and render the table, as ratios to the shortest history."""
+    times, longest = measured(EPOCHS, rounds), EPOCHS[-1]
+    rows = [
+        [
+            name, f"{ratio(times, name, longest):.2f}",
+            *(
+                f"{1000 * statistics.median(times[name, length]):.0f}, {1000 * max(times[name, length]):.0f}"
+                for length in EPOCHS
+            ),
+        ]
+        for name in dict.fromkeys(name for name, _ in times)
+    ]  # fmt: skip
+    headings = [
+        "page", f"first byte after {longest:,} epochs, ratio to {EPOCHS[0]:,}",
+        *(f"{length:,} epochs, ms: median, most" for length in EPOCHS),
+    ]  # fmt: skip
+    intro = f"Four partitions, one sink, an epoch a minute; {rounds} rounds."
+    return measured_table("bench.pages", intro, headings, rows)
 
 
 if __name__ == "__main__":

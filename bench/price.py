@@ -10,7 +10,6 @@ import io
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark import cloudpickle
 
 from bench.epochs import Bench, Epochs, in_spark, rounds_of
-from bench.report import measured_by, run
+from bench.report import measured_table, run, spread
 from bench.servers import servers
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable
 from epochline.arrow.stage.batch_rows import BatchRows
@@ -143,19 +142,18 @@ def measured(records: int, rounds: int) -> tuple[Times, float]:
     """
     # Spark's workers do not find this module.
     cloudpickle.register_pickle_by_value(sys.modules[Straight.__module__])
-    times: dict[str, list[float]] = defaultdict(list)
     with servers("postgres", "kafka") as stack, in_spark(stack) as bench:
         contestants: dict[str, Callable[[], object]] = {}
         once: dict[str, Epochs] = {}
         for form, words in FORMS.items():
-            for topic in (f"bench-price-{form}", f"bench-price-once-{form}", f"bench-price-straight-{form}"):
-                bench.make(topic, PARTITIONS)
+            topics = (f"bench-price-{form}", f"bench-price-once-{form}", f"bench-price-straight-{form}")
+            bench.make(*topics, partitions=PARTITIONS)
             for sent in pipeline(form).topics:
                 check_topic(bench.kafka, sent)
             contestants[f"{AT_LEAST}, {words}"] = AtLeastOnce(bench, form).run
             once[form] = Epochs(bench, pipeline(form))
             contestants[f"{ONCE}, {words}"] = once[form].run
-        names, produced = list(contestants), 0
+        produced = 0
 
         def produce() -> None:
             nonlocal produced
@@ -166,20 +164,18 @@ def measured(records: int, rounds: int) -> tuple[Times, float]:
 
         def check() -> None:
             for table in (f"{kind}_{form}" for form in FORMS for kind in ("once", "straight")):
-                found = bench.sql(f"SELECT count(*), count(DISTINCT id) FROM {table}")  # noqa: S608 - names of ours
-                if found != [(produced, produced)]:
-                    raise RuntimeError(f"{table} holds {found}, and {produced} records were produced")
+                bench.check(table, produced)
             sent = _held(bench, "bench-price-straight-both"), _held(bench, "bench-price-once-both")
             # A topic of transactions holds their markers too.
             if sent[0] != produced or not produced < sent[1] < produced + 100 * (rounds + 1):
                 raise RuntimeError(f"the topics hold {sent} records, and {produced} were produced")
 
-        rounds_of({"produce": produce, **contestants, "check": check}, times, rounds)
+        times = rounds_of({"produce": produce, **contestants, "check": check}, rounds)
         [(_, left)] = once["both"].outboxes()
         if left:
             raise RuntimeError(f"the outbox still holds {left} rows of published epochs")
         per_record = statistics.median(once["both"].outbox_bytes) / records
-    return {name: times[name] for name in names}, per_record
+    return {name: times[name] for name in contestants}, per_record
 
 
 def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -210,37 +206,23 @@ def ratio(times: Times, form: str) -> float:
     return once / at_least
 
 
-def rendered(times: Times, per_record: float, records: int, rounds: int) -> str:
+def section(records: int, rounds: int) -> str:
     """The table: each contestant beside the same sinks at least once, and beside the table alone."""
-    lines = [
-        f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds.",
-        measured_by("bench.price"),
-        "",
-        "| contestant | time, ratio to at least once into the same sinks | time, ratio to the table alone"
-        " | seconds: median, least, most |",
-        "|---|---:|---:|---:|",
-    ]
+    times, per_record = measured(records, rounds)
+    rows = []
     for form, words in FORMS.items():
         for kind in (AT_LEAST, ONCE):
             seconds = times[f"{kind}, {words}"]
-            took = statistics.median(seconds)
-            alone = statistics.median(times[f"{kind}, {FORMS['table']}"])
+            alone = statistics.median(seconds) / statistics.median(times[f"{kind}, {FORMS['table']}"])
             beside = ratio(times, form) if kind == ONCE else 1.0
-            lines.append(
-                f"| {kind}, {words} | {beside:.2f} | {took / alone:.2f}"
-                f" | {took:.2f}, {min(seconds):.2f}, {max(seconds):.2f} |"
-            )
-    lines += [
-        "",
-        f"Between commit and publishing, the outbox holds {per_record:.0f} bytes per record; afterwards it is empty.",
-    ]
-    return "\n".join(lines)
-
-
-def section(records: int, rounds: int) -> str:
-    """Measure, and render the table."""
-    times, per_record = measured(records, rounds)
-    return rendered(times, per_record, records, rounds)
+            rows.append([f"{kind}, {words}", f"{beside:.2f}", f"{alone:.2f}", spread(seconds, 2)])
+    headings = [
+        "contestant", "time, ratio to at least once into the same sinks", "time, ratio to the table alone",
+        "seconds: median, least, most",
+    ]  # fmt: skip
+    intro = f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds."
+    held = f"Between commit and publishing, the outbox holds {per_record:.0f} bytes per record; afterwards it is empty."
+    return measured_table("bench.price", intro, headings, rows, "", held)
 
 
 if __name__ == "__main__":

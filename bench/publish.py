@@ -6,20 +6,19 @@ at the marker.
 """
 
 import statistics
-import time
 import uuid
-from collections.abc import Mapping
 from contextlib import closing
+from itertools import count
 
 import psycopg2
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 
-from bench.report import measured_by, run
+from bench.epochs import Bench, rounds_of
+from bench.report import measured_table, run
 from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
-from epochline.kafka.preflight import check_topic
-from epochline.postgres.ledger.outbox import rows_of
-from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.kafka.preflight import check_topic, make_control_topic
+from epochline.postgres.ledger.receipts import rows_of
 from epochline.protocol.sink import Committable, SinkAttempt
 from epochline.sinks.topic import TopicSink
 
@@ -33,17 +32,16 @@ _EPOCH = 1
 class Epoch:
     """A committed epoch whose outbox is full, of a pipeline of its own: nobody published it before."""
 
-    def __init__(self, number: int, rows: int, ledger: PostgresLedger, dsn: str) -> None:
-        self._ledger = ledger
-        self._rows = rows
+    def __init__(self, number: int, rows: int, bench: Bench) -> None:
+        self._ledger, self._kafka, self._rows = bench.ledger, bench.kafka, rows
         self._pipeline = Pipeline(
             name=f"bench-publish-{number}", source=KafkaSource(topics="bench"), parse=Text(), sinks=_OUT
         )
         (self._outbox,) = self._pipeline.outboxes
-        with ledger.transaction() as tx:
+        with bench.ledger.transaction() as tx:
             tx.targets.create(self._pipeline)
         schema, table = self._outbox.table.split(".")
-        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        with closing(psycopg2.connect(bench.dsn)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
             cursor.execute(
                 f'INSERT INTO "{schema}"."{table}"'  # noqa: S608 - a name of ours
@@ -54,18 +52,18 @@ class Epoch:
             )
             cursor.execute(f'VACUUM (ANALYZE) "{schema}"."{table}"')
 
-    def by_librdkafka(self, kafka: Mapping[str, str]) -> None:
+    def by_librdkafka(self) -> None:
         """As the product publishes."""
         attempt = SinkAttempt(
             pipeline=self._pipeline.name, generation=1, epoch_id=_EPOCH, attempt=1, token=str(uuid.uuid4())
         )
-        sink = TopicSink(self._pipeline.name, self._outbox, lambda: kafka, self._ledger.connection)
+        sink = TopicSink(self._pipeline.name, self._outbox, lambda: self._kafka, self._ledger.connection)
         sink.commit(Committable(attempt=attempt, rows=self._rows, body={}))
 
-    def by_kafka_python(self, kafka: Mapping[str, str]) -> None:
+    def by_kafka_python(self) -> None:
         """As kafka-python's transactional producer would."""
         producer = KafkaProducer(
-            bootstrap_servers=kafka["bootstrap.servers"], acks="all", linger_ms=5,
+            bootstrap_servers=self._kafka["bootstrap.servers"], acks="all", linger_ms=5,
             transactional_id=_OUT.transactional_id(self._pipeline.name), transaction_timeout_ms=900_000,
         )  # fmt: skip
         with closing(producer), self._ledger.connection() as connection:
@@ -82,50 +80,41 @@ class Epoch:
 
 def measured(rows: int, rounds: int) -> dict[str, list[float]]:
     """Seconds per round of each sender, after one round that is not counted."""
-    times: dict[str, list[float]] = {sender: [] for sender in SENDERS}
     with servers("postgres", "kafka") as stack:
-        kafka = {"bootstrap.servers": stack.kafka.bootstrap_servers}
-        with closing(KafkaAdminClient(bootstrap_servers=stack.kafka.bootstrap_servers)) as admin:
-            admin.create_topics({_OUT.topic: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
-        check_topic(kafka, _OUT)
-        ledger = PostgresLedger(stack.postgres.dsn())
-        for number in range(rounds + 1):
-            for at, sender in enumerate(SENDERS):
-                epoch = Epoch(number * len(SENDERS) + at, rows, ledger, stack.postgres.dsn())
-                send = epoch.by_librdkafka if sender == "librdkafka" else epoch.by_kafka_python
-                begun = time.monotonic()
-                send(kafka)
-                times[sender].append(time.monotonic() - begun)
-            print(f"round {number} of {rounds}: " + ", ".join(f"{s} {t[-1]:.1f} s" for s, t in times.items()))
-    return {sender: seconds[1:] for sender, seconds in times.items()}
+        bench, numbers = Bench(stack, None), count()
+        bench.make(_OUT.topic, partitions=3)
+        check_topic(bench.kafka, _OUT)
+        make_control_topic(bench.kafka, _OUT)
+        epochs: list[Epoch] = []
 
+        def fill() -> None:
+            epochs[:] = [Epoch(next(numbers), rows, bench) for _ in SENDERS]
 
-def rendered(times: Mapping[str, list[float]], rows: int, rounds: int) -> str:
-    """The table, as ratios to what the product sends by."""
-    first = statistics.median(times[SENDERS[0]])
-    lines = [
-        f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds.",
-        measured_by("bench.publish"),
-        "",
-        f"| client | time, ratio to {SENDERS[0]} | seconds, median | slowest | rows per second |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for sender, seconds in times.items():
-        median = statistics.median(seconds)
-        lines.append(f"| {sender} | {median / first:.2f} | {median:.2f} | {max(seconds):.2f} | {rows / median:,.0f} |")
-    return "\n".join(lines)
+        times = rounds_of(
+            {
+                "fill": fill,
+                "librdkafka": lambda: epochs[0].by_librdkafka(),
+                "kafka-python": lambda: epochs[1].by_kafka_python(),
+            },
+            rounds,
+        )
+    return {sender: times[sender] for sender in SENDERS}
 
 
 def section(rows: int, rounds: int) -> str:
-    """Measure, and render the table."""
-    return rendered(measured(rows, rounds), rows, rounds)
+    """The table, as ratios to what the product sends by."""
+    times = measured(rows, rounds)
+    medians = {sender: statistics.median(seconds) for sender, seconds in times.items()}
+    first = medians[SENDERS[0]]
+    figures = [
+        [sender, f"{took / first:.2f}", f"{took:.2f}", f"{max(times[sender]):.2f}", f"{rows / took:,.0f}"]
+        for sender, took in medians.items()
+    ]
+    headings = ["client", f"time, ratio to {SENDERS[0]}", "seconds, median", "slowest", "rows per second"]
+    intro = f"One epoch with {rows:,} outbox rows of 100 bytes, in one transaction; medians of {rounds} rounds."
+    return measured_table("bench.publish", intro, headings, figures)
 
 
 if __name__ == "__main__":
-    run(
-        "bench.publish",
-        __doc__,
-        section,
-        rows=(ROWS, "outbox rows of an epoch"),
-        rounds=(ROUNDS, "epochs sent by each client"),
-    )
+    sizes = {"rows": (ROWS, "outbox rows of an epoch"), "rounds": (ROUNDS, "epochs sent by each client")}
+    run("bench.publish", __doc__, section, **sizes)

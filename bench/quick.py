@@ -75,7 +75,7 @@ def _records() -> Mapping[Ratio, float]:
 def _small_epoch() -> Mapping[Ratio, float]:
     from bench import small_epoch
 
-    times = small_epoch.measured(ROUNDS, {}, 1, others=False).times
+    times = small_epoch.measured(ROUNDS, 1, others=False).times
     return {WARM: statistics.median(times[small_epoch.WARM]) / statistics.median(times[small_epoch.EMPTY])}
 
 

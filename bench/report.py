@@ -5,9 +5,10 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.chart import with_chart
@@ -37,6 +38,24 @@ def measured_by(bench: str) -> str:
     """The line under a table's heading: the program, the machine, its load, the date and the commit."""
     load, date = os.getloadavg()[0], datetime.now(UTC)
     return f"Measured by `python -m {bench}` on {machine()}; load average {load:.1f}; {date:%Y-%m-%d}, `{commit()}`."
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a Markdown table; all columns but the first hold figures."""
+    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (headings, *rows)]
+    return [lines[0], "|---|" + "---:|" * (len(headings) - 1), *lines[1:]]
+
+
+def spread(seconds: Sequence[float], digits: int) -> str:
+    """The median, the least and the most."""
+    return ", ".join(f"{figure:.{digits}f}" for figure in (median(seconds), min(seconds), max(seconds)))
+
+
+def measured_table(
+    bench: str, what: str, headings: Sequence[str], rows: Iterable[Sequence[object]], *after: str
+) -> str:
+    """The section of a bench with one table: what was measured, on which machine, and the figures."""
+    return "\n".join([what, measured_by(bench), "", *table(headings, rows), *after])
 
 
 def write_section(page: Path | None, bench: str, table: str) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.epochs import WHOLE, Bench, Epochs, ServerJob
-from bench.report import measured_by, run
+from bench.report import measured_table, run, spread
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
 
 LARGE, SMALL, ROUNDS, PARTITIONS = 400_000, 1_000, 5, 2
-NAMES = {"large": LARGE, "small": SMALL}
+NAMES, WHEN = ("large", "small"), ("alone", "at once")
 COLUMNS = {"id": "bigint", "who": "text"}
 
 Times = Mapping[str, Mapping[str, Sequence[float]]]
@@ -32,7 +32,7 @@ class Client:
         self.name, self.records, self.produced = name, records, 0
         self.bench = Bench(stack, None)
         topic = f"bench-{name}"
-        self.bench.make(topic, PARTITIONS)
+        self.bench.make(topic, partitions=PARTITIONS)
         pipeline = Pipeline(
             name=topic, source=KafkaSource(topics=topic, records_per_epoch=100_000_000), parse=Json(columns=COLUMNS),
             sinks=PostgresTable(table=name, columns=COLUMNS),
@@ -49,14 +49,8 @@ class Client:
         return self._epochs.times[WHOLE][-1]
 
     def check(self) -> None:
-        """Compare the table with what was produced.
-
-        Raises:
-            RuntimeError: a record is missing or doubled.
-        """
-        found = self.bench.sql(f"SELECT count(*), count(DISTINCT id) FROM {self.name}")  # noqa: S608 - a name of ours
-        if found != [(self.produced, self.produced)]:
-            raise RuntimeError(f"{self.name} holds {found}, and {self.produced} records were produced")
+        """Compare the table with what was produced; raises `RuntimeError` if a record is missing or doubled."""
+        self.bench.check(self.name, self.produced)
 
 
 def measured(large: int, rounds: int) -> Times:
@@ -86,35 +80,18 @@ def ratio(times: Times, name: str) -> float:
     return statistics.median(times[name]["at once"]) / statistics.median(times[name]["alone"])
 
 
-def rendered(times: Times, large: int, rounds: int) -> str:
-    """The table."""
-    lines = [
-        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, alone and then at once.",
-        measured_by("bench.shares"),
-        "",
-        "| epoch | time at once, ratio to alone | alone, seconds: median, least, most"
-        " | at once, seconds: median, least, most |",
-        "|---|---:|---:|---:|",
-    ]
-    for name, records in {"large": large, "small": SMALL}.items():
-        spans = [
-            f"{statistics.median(seconds):.2f}, {min(seconds):.2f}, {max(seconds):.2f}"
-            for seconds in (times[name][when] for when in ("alone", "at once"))
-        ]
-        lines.append(f"| {records:,} records | {ratio(times, name):.2f} | {spans[0]} | {spans[1]} |")
-    return "\n".join(lines)
-
-
 def section(large: int, rounds: int) -> str:
     """Measure, and render the table."""
-    return rendered(measured(large, rounds), large, rounds)
+    times = measured(large, rounds)
+    rows = [
+        [f"{records:,} records", f"{ratio(times, name):.2f}", *(spread(times[name][when], 2) for when in WHEN)]
+        for name, records in {"large": large, "small": SMALL}.items()
+    ]
+    headings = ["epoch", "time at once, ratio to alone", *(f"{when}, seconds: median, least, most" for when in WHEN)]
+    intro = f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, alone and then at once."
+    return measured_table("bench.shares", intro, headings, rows)
 
 
 if __name__ == "__main__":
-    run(
-        "bench.shares",
-        __doc__,
-        section,
-        large=(LARGE, "records of the large epoch"),
-        rounds=(ROUNDS, "rounds that count"),
-    )
+    sizes = {"large": (LARGE, "records of the large epoch"), "rounds": (ROUNDS, "rounds that count")}
+    run("bench.shares", __doc__, section, **sizes)

@@ -8,7 +8,6 @@ Afterwards nothing runs for a minute, and the processor's time of each part is w
 with a pipeline that data would wake.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -19,19 +18,16 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import psycopg2
-from confluent_kafka import Producer
-from kafka import KafkaAdminClient
 
-from bench.processor import seconds_of
+from bench.epochs import Bench, counted_rounds
+from bench.processes import family, seconds_of
 from bench.recipe import Recipe
-from bench.report import measured_by, write_section
+from bench.report import measured_by, run, spread, table
 from epochline.config.discovery import find
 from epochline.local.airflow_api import FINISHED, AirflowApi
 from epochline.local.home import project_root
 from epochline.local.stack import Stack
-from epochline.postgres.ledger.transactions import PostgresLedger
 
 ROUNDS = 5
 RECORDS = 1_000
@@ -85,21 +81,19 @@ class Airflow:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
+        self.bench = Bench(stack, None)
         self.api = AirflowApi(stack.airflow.url, timeout=30, token=stack.airflow.token())
         self._produced = 0
         self._recipe = Recipe(
-            dsn=stack.postgres.dsn(), kafka={"bootstrap.servers": stack.kafka.bootstrap_servers}, topic=STREAMED,
-            table=STREAMED, columns={"id": "bigint", "who": "text"}, schema="id bigint, who string",
+            dsn=self.bench.dsn, kafka=self.bench.kafka, topic=STREAMED, table=STREAMED,
+            columns={"id": "bigint", "who": "text"}, schema="id bigint, who string",
             checkpoint=str(stack.home.root / "recipe"),
         )  # fmt: skip
 
     def prepare(self) -> None:
         """Make topics and tables, and wait until Airflow has read the DAGs."""
-        kafka = self.stack.kafka.bootstrap_servers
-        with closing(KafkaAdminClient(bootstrap_servers=kafka)) as admin:
-            topic = {"num_partitions": 2, "replication_factor": 1}
-            admin.create_topics(dict.fromkeys((*PIPELINES, WAKING, STREAMED), topic), wait_for_metadata=True)
-        with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
+        self.bench.make(*PIPELINES, WAKING, STREAMED, partitions=2)
+        with self.bench.ledger.transaction() as tx:
             for name in (*PIPELINES, WAKING):
                 tx.targets.create(find(name, self.stack.home.root / "bench_dags"))
         for dag in (*DAG_OF.values(), WAKING):
@@ -114,10 +108,8 @@ class Airflow:
         self._produced += RECORDS
 
     def _produce(self, topic: str) -> None:
-        producer = Producer({"bootstrap.servers": self.stack.kafka.bootstrap_servers})
-        for number in range(self._produced, self._produced + RECORDS):
-            producer.produce(topic, f'{{"id": {number}, "who": "w{number % 7}"}}'.encode(), partition=number % 2)
-        producer.flush()
+        numbers = range(self._produced, self._produced + RECORDS)
+        self.bench.produce(topic, (f'{{"id": {number}, "who": "w{number % 7}"}}'.encode() for number in numbers), 2)
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
@@ -137,7 +129,7 @@ class Airflow:
         """Seconds from the last record of a round to its last row in the table."""
         self._produce(STREAMED)
         begun, expected = time.monotonic(), self._produced + RECORDS
-        with closing(psycopg2.connect(self.stack.postgres.dsn())) as connection, connection.cursor() as cursor:
+        with closing(psycopg2.connect(self.bench.dsn)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
             while True:
                 cursor.execute(f"SELECT count(*) FROM {STREAMED}")  # noqa: S608 - a name of ours
@@ -154,11 +146,7 @@ class Airflow:
         return time.monotonic() - begun
 
     def run(self, dag: str) -> float:
-        """Seconds from the trigger to the end of the run.
-
-        Raises:
-            RuntimeError: the run failed.
-        """
+        """Seconds from the trigger to the end of the run; raises `RuntimeError` if it failed."""
         begun = time.monotonic()
         run = self.api.trigger(dag, {})
         while (state := self.api.run_state(dag, run)) not in FINISHED:
@@ -168,26 +156,9 @@ class Airflow:
         return time.monotonic() - begun
 
     def check(self) -> None:
-        """Compare the tables with what was produced.
-
-        Raises:
-            RuntimeError: a record is missing or doubled.
-        """
-        for table in PIPELINES:
-            found = self._sql(f"SELECT count(*), count(DISTINCT id) FROM {table}")  # noqa: S608 - a name of ours
-            if found != [(self._produced, self._produced)]:
-                raise RuntimeError(f"{table} holds {found[0]}, and {self._produced} records were produced")
-
-    def phases(self, pipeline: str) -> list[float]:
-        """The median seconds of each phase of a pipeline's epochs, as the ledger has them."""
-        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in PHASES)
-        where = f"pipeline = '{pipeline}' AND epoch_id > 1"
-        return list(self._sql(f"SELECT {medians} FROM epochline.phases WHERE {where}")[0])  # noqa: S608 - names of ours
-
-    def _sql(self, statement: str) -> list[tuple[float, ...]]:
-        with closing(psycopg2.connect(self.stack.postgres.dsn())) as connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
+        """Compare the tables with what was produced; raises `RuntimeError` if a record is missing or doubled."""
+        for taken in PIPELINES:
+            self.bench.check(taken, self._produced)
 
     def idle(self, seconds: float) -> dict[str, float]:
         """Share of one core that each part takes while nothing runs."""
@@ -202,22 +173,15 @@ class Airflow:
             "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, "spark": self.stack.spark.daemon,
             **self.stack.airflow.daemons,
         }  # fmt: skip
-        return {part: _with_children(daemon.pid) for part, daemon in daemons.items()}
-
-
-def _with_children(pid: int | None) -> float:
-    if pid is None:
-        return 0.0
-    root = psutil.Process(pid)
-    return seconds_of([root, *root.children(recursive=True)])
+        return {part: seconds_of(family(daemon.pid)) for part, daemon in daemons.items()}
 
 
 @contextmanager
-def airflow(config: Mapping[str, str]) -> Iterator[Airflow]:
+def airflow() -> Iterator[Airflow]:
     """A stack of its own, which is gone after the block."""
     with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
         dags = Path(folder) / "home" / "bench_dags"
-        stack = Stack(Path(folder) / "home", airflow_config=config, dags_folder=dags)
+        stack = Stack(Path(folder) / "home", dags_folder=dags)
         stack.up(("postgres", "kafka"))
         dags.mkdir()
         (dags / "bench_small.py").write_text(DAGS)
@@ -239,12 +203,12 @@ class Measured:
     idle: Mapping[str, float]
 
 
-def measured(rounds: int, config: Mapping[str, str], idle: float, *, others: bool = True) -> Measured:
+def measured(rounds: int, idle: float, *, others: bool = True) -> Measured:
     """Every DAG side by side, with the contestants that need no Airflow if wanted; then the idle stack."""
     times: dict[str, list[float]] = {name: [] for name in (*DAG_OF, *((EMPTY_JOB, STREAMING) if others else ()))}
-    with airflow(config) as one:
+    with airflow() as one:
         with one.streaming() if others else nullcontext():
-            for number in range(rounds + 1):
+            for _ in counted_rounds(times, rounds):
                 if others:
                     times[STREAMING].append(one.stream())
                     times[EMPTY_JOB].append(one.submit_nothing())
@@ -252,58 +216,43 @@ def measured(rounds: int, config: Mapping[str, str], idle: float, *, others: boo
                 for name, dag in DAG_OF.items():
                     times[name].append(one.run(dag))
                 one.check()
-                said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
-                print(f"round {number} of {rounds}: {said}", flush=True)
-        phases = {name: one.phases(DAG_OF[name]) for name in (WARM, SUBMITTED)}
+        phases = {name: one.bench.phases(DAG_OF[name], PHASES) for name in (WARM, SUBMITTED)}
         time.sleep(5)  # until the last tasks' processes have ended
-        return Measured(times={name: one[1:] for name, one in times.items()}, phases=phases, idle=one.idle(idle))
+        return Measured(times=times, phases=phases, idle=one.idle(idle))
 
 
-def rendered(found: Measured) -> str:
-    """The tables."""
+def section(rounds: int, idle: int) -> str:
+    """Measure, and render the tables."""
+    found = measured(rounds, idle)
     first = statistics.median(found.times[EMPTY])
-    lines = [
-        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds.",
-        measured_by("bench.small_epoch"),
-        "",
-        "| from the trigger to the end of the run | ratio to the empty DAG | seconds: median, least, most |",
-        "|---|---:|---:|",
+    times = [
+        [name, f"{statistics.median(seconds) / first:.1f}", spread(seconds, 1)] for name, seconds in found.times.items()
     ]
-    for name, seconds in found.times.items():
-        middle = statistics.median(seconds)
-        lines.append(f"| {name} | {middle / first:.1f} | {middle:.1f}, {min(seconds):.1f}, {max(seconds):.1f} |")
     floor = first + statistics.median(found.times[EMPTY_JOB])
     submitted = statistics.median(found.times[SUBMITTED])
-    lines += [
+    phases = [[name, *(f"{abs(one):.1f}" for one in seconds)] for name, seconds in found.phases.items()]
+    cores = {**found.idle, "all": sum(found.idle.values())}
+    lines = [
+        f"An epoch of {RECORDS:,} records into one table; {rounds} rounds.",
+        measured_by("bench.small_epoch"),
+        "",
+        *table(
+            ["from the trigger to the end of the run", "ratio to the empty DAG", "seconds: median, least, most"], times
+        ),
         "",
         f"An epoch by spark-submit takes {submitted / floor:.2f} times as long as the empty DAG and the empty job.",
         "Structured Streaming runs beside everything else, until the idle stack is measured.",
         "",
-        f"| seconds, median | {' | '.join(PHASES)} |",
-        "|---|" + "---:|" * len(PHASES),
+        *table(["seconds, median", *PHASES], phases),
+        "",
+        *table(
+            ["part of the idle stack", "percent of one core"],
+            [[part, f"{100 * share:.1f}"] for part, share in cores.items()],
+        ),
     ]
-    for name, seconds in found.phases.items():
-        lines.append(f"| {name} | {' | '.join(f'{abs(one):.1f}' for one in seconds)} |")
-    lines += ["", "| part of the idle stack | percent of one core |", "|---|---:|"]
-    lines += [f"| {part} | {100 * share:.1f} |" for part, share in found.idle.items()]
-    lines.append(f"| all | {100 * sum(found.idle.values()):.1f} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
-    parser.add_argument("--idle", type=float, default=IDLE_SECONDS, help="seconds of idleness (default: %(default)s)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="a variable for Airflow's processes, such as AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME=1",
-    )  # fmt: skip
-    parser.add_argument("--report", type=Path, help="the page whose tables are replaced")
-    given = parser.parse_args()
-    config = dict(one.split("=", 1) for one in given.set)
-    write_section(given.report, "bench.small_epoch", rendered(measured(given.rounds, config, given.idle)))
-
-
 if __name__ == "__main__":
-    main()
+    sizes = {"rounds": (ROUNDS, "rounds that count"), "idle": (IDLE_SECONDS, "seconds of idleness")}
+    run("bench.small_epoch", __doc__, section, **sizes)

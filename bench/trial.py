@@ -12,16 +12,15 @@ from contextlib import closing
 import psycopg2
 import pyarrow as pa
 
-from bench.report import measured_by, run
+from bench.report import measured_table, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.part_rows import one_pass_order
-from epochline.spark.staging import StagingWriter
-from epochline.testing import FakeKafka
+from epochline.spark.part_rows import one_pass_writer
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000
@@ -29,7 +28,7 @@ NO_RULE = "no rule"
 RULES = {
     NO_RULE: "SELECT 1",
     "a check, looked at in staging": "ALTER TABLE {} ADD CHECK (v >= 0)",
-    "a further unique index, tried": "CREATE UNIQUE INDEX ON {} (id)",
+    "a further unique index, tried": "CREATE UNIQUE INDEX ON {} ((id + 0))",
     "a foreign key, tried": "ALTER TABLE {} ADD FOREIGN KEY (v) REFERENCES public.kinds",
 }
 """By name, what is done to an append table of two columns and the lineage."""
@@ -69,7 +68,7 @@ class Ruled(Driver):
         run = str(number)
         planned, ticket = self.to_begun(run)
         ticket = read_plan(self._dsn, self.name, ticket.epoch_id, ticket.attempt).ticket
-        writer = StagingWriter(one_pass_order(self.pipeline.spec, ticket, self._dsn))
+        writer = one_pass_writer(self.pipeline.spec, ticket, self._dsn)
         (only,) = planned.ranges
         write_as_spark(writer, [self._batches(only.range.start, only.range.until)])
         begun = time.monotonic()
@@ -95,24 +94,19 @@ def measured(rows: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     return {rule: each[1:] for rule, each in times.items()}
 
 
-def table_of(times: dict[str, list[tuple[float, float]]], rows: int) -> str:
-    """The section for the page."""
-    medians = {rule: [statistics.median(column) for column in zip(*each, strict=True)] for rule, each in times.items()}
-    base = medians[NO_RULE][0]
-    lines = [
-        f"Epochs of {rows:,} rows into append tables of two columns; medians of {len(times[NO_RULE])} rounds.",
-        measured_by("bench.trial"),
-        "",
-        "| rule of the table | seal, ratio to no rule | seal, seconds | commit, seconds |",
-        "|---|---:|---:|---:|",
-    ]
-    lines += [f"| {rule} | {s / base:.2f} | {s:.2f} | {c:.2f} |" for rule, (s, c) in medians.items()]
-    return "\n".join(lines)
-
-
 def section(rows: int, rounds: int) -> str:
     """Measure, and render the table."""
-    return table_of(measured(rows, rounds), rows)
+    medians = {
+        rule: [statistics.median(seconds) for seconds in zip(*each, strict=True)]
+        for rule, each in measured(rows, rounds).items()
+    }
+    base = medians[NO_RULE][0]
+    figures = [
+        [rule, f"{seal / base:.2f}", f"{seal:.2f}", f"{commit:.2f}"] for rule, (seal, commit) in medians.items()
+    ]  # fmt: skip
+    headings = ["rule of the table", "seal, ratio to no rule", "seal, seconds", "commit, seconds"]
+    intro = f"Epochs of {rows:,} rows into append tables of two columns; medians of {rounds} rounds."
+    return measured_table("bench.trial", intro, headings, figures)
 
 
 if __name__ == "__main__":

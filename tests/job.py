@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark import TaskContext
 
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import end_job
-from epochline.spark.connection import transaction
 from epochline.spark.staging import StagingWriter, write_manifests
 
 
@@ -29,7 +29,7 @@ def write_parts(writer: StagingWriter, parts: Iterable[Iterator[pa.RecordBatch]]
 def write_as_spark(writer: StagingWriter, parts: Iterable[Iterator[pa.RecordBatch]]) -> None:
     """What the Spark job does: the parts, the manifests, the end mark."""
     write_parts(writer, parts)
-    ticket, dsn = writer.order.ticket, writer.order.dsn
+    ticket, dsn = writer.ticket, writer.dsn
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         assert end_job(cursor, ticket.attempt_id)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from epochline.kafka.client_log import shorten_log
+from epochline.kafka.admin import shorten_log
 
 
 class Said(logging.Handler):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.failpoints import known_failpoints
-from epochline.failpoints.calls import USE_CASES, named_by_hand
+from epochline.failpoints import USE_CASES, known_failpoints, named_by_hand
 
 FOLDER = Path(__file__).parent
 LAST = "test_every_failpoint_fired"

@@ -29,7 +29,7 @@ from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.part_rows import one_pass_order
+from epochline.spark.part_rows import one_pass_writer
 from epochline.spark.staging import StagingWriter
 from tests.driver import Driver, epoch_of
 from tests.integration.kafka_topics import make_topic
@@ -127,7 +127,7 @@ class Line(Driver):
         It writes the records as they are. `SharedTopic` writes what a transform or windows make of them.
         """
         spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
-        return StagingWriter(one_pass_order(spec, ticket, self.via, search=self.search))
+        return one_pass_writer(spec, ticket, self.via, search=self.search)
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         self.stage_parts(map(self.read, planned.ranges), ticket)

@@ -11,22 +11,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline import KafkaSource, PostgresTable, StateTable
+from epochline import KafkaSource, PostgresTable, StateTable, failpoints
 from epochline.cli.connections import adapters
 from epochline.coordinator import LEASE, Plan, renew
-from epochline.failpoints import named, watched
+from epochline.failpoints import watched
 from epochline.ports import OffsetSource
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.parts import Part
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.spark import job
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.functions import ship_functions
-from epochline.spark.part_rows import DIGEST, sink_order
+from epochline.spark.part_rows import DIGEST, sink_writer
 from epochline.spark.source import claim_reader
 from epochline.spark.stage_frames import Made
-from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
 from epochline.spark.transaction import PartTransaction
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
@@ -101,12 +100,13 @@ class SharedTopic(Line):
             self.write_counted(sink, ticket, records)
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
-        rows = StateReader(ticket=ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=self.via)
         windows = self.pipeline.windowing
         if windows is None:
-            found = list(rows.read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})])))
+            found = list(
+                StateReader.of(ticket, state, self.via).read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})]))
+            )
         else:
-            reader = WindowReader(rows=rows, key=windows.key, lateness=windows.lateness)
+            reader = WindowReader.of(ticket, state, self.via, lateness=windows.lateness)
             span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
             assert not list(reader.closing(None, WINDOW[0]))
@@ -114,7 +114,7 @@ class SharedTopic(Line):
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         spec = self.pipeline.spec
-        writer = StagingWriter(sink_order(spec, sink.spec, ticket, self.via, ship_functions(spec)))
+        writer = sink_writer(spec, sink.spec, ticket, self.via, ship_functions(spec))
         key: dict[str, object] = {"kind": "all"}
         if self.pipeline.windows is not None:
             key = {"value": "all", "window_start": WINDOW[0], "window_end": WINDOW[1]}
@@ -213,8 +213,8 @@ DIES = "EPOCHLINE_TEST_DIES"
 
 def passing(place: str) -> None:
     """Pass a place of a split commit."""
-    if isinstance(named._armed, Tracer):
-        named._armed.passing(place)
+    if isinstance(failpoints._armed, Tracer):
+        failpoints._armed.passing(place)
     if os.environ.get(DIES) == place:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -222,11 +222,10 @@ def passing(place: str) -> None:
 class Tracer:
     """In place of failpoints that act: writes down every one that is passed."""
 
+    faults = ("all",)
+
     def __init__(self, trace: str) -> None:
         self._trace = trace
-
-    def check(self) -> bool:
-        return True
 
     def passing(self, name: str) -> None:
         with open(self._trace, "a") as trace:
@@ -240,7 +239,7 @@ def take_step(folder: str, made_of: dict[str, Any], step: str, run: str, trace: 
     """
     os.chdir(folder)
     if trace is not None:
-        named._armed = Tracer(trace)  # type: ignore[assignment]
+        failpoints._armed = Tracer(trace)  # type: ignore[assignment]
     line = SharedTopic(**made_of)
     line.unwatched = line.ledger
     line.ledger, line.source = adapters().ledger(line.pipeline), adapters().offsets(line.pipeline)

@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 from psycopg2 import sql
 
-from epochline.local.home import Home
+from epochline.local.home import Home, Ports
 from epochline.local.kafka import Kafka
-from epochline.local.ports import Ports
 from epochline.local.postgres import Account, binaries, server_account
 from epochline.local.stack import Stack
 from tests.conftest import throw_away

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from epochline.failpoints.named import NAMED, RECORD
+from epochline.failpoints import NAMED, RECORD
 from tests.commands import kafka_connection
 from tests.crash.one_step import DIES, SharedTopic
 from tests.processes.client import Forked, fork_server

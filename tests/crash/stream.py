@@ -11,7 +11,7 @@ import pytest
 
 from epochline import Json, KafkaTopic, PostgresTable
 from epochline.coordinator import Plan
-from epochline.failpoints.named import NAMED
+from epochline.failpoints import NAMED
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.watching import Keyed, Watchers

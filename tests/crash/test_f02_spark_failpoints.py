@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from epochline.coordinator import seal
-from epochline.failpoints.named import KILLED, NAMED, RECORD
+from epochline.failpoints import KILLED, NAMED, RECORD
 from tests.checker import recover
 from tests.crash.cases import NewCase
 from tests.crash.scenarios import ONE, pre_commit_and_commit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED
 from tests.checker import recover
 from tests.crash.cases import NewCase
 from tests.crash.fired import IN_SPARK, WITH_GAPS, failpoints_of_a_run

@@ -15,8 +15,7 @@ from psycopg2.extensions import parse_dsn
 from epochline import PostgresTable, StateTable
 from epochline.coordinator import seal
 from epochline.local import credentials
-from epochline.local.home import Home
-from epochline.local.ports import Ports
+from epochline.local.home import Home, Ports
 from epochline.local.spark import Spark
 from epochline.local.stack import Stack
 from epochline.protocol.staging import StagingTicket

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from epochline.config.resolve import epoch_folder
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED
 from epochline.postgres.ledger.savepoint_file import files_in, read_description
 from epochline.protocol.epoch import EpochState
 from tests.checker import assert_exact, recover

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochline.declare.external import Files
-from epochline.failpoints import known_failpoints
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED, known_failpoints
 from tests.crash.cases import NewCase
 from tests.crash.scenarios import ONE, sealed
 from tests.crash.semantics_page import DATA, PAGE, SINKS, Outcomes, outcomes_of, read, rendered, title, write, written

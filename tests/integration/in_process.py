@@ -9,24 +9,23 @@ from typing import Any
 import pyarrow as pa
 
 from epochline import CustomSource, Pipeline
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.config.connections import Connection
 from epochline.coordinator import CommitResult, Plan, PlanOutcome
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.sources.reading import SourceReader
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.part_rows import one_pass_order
+from epochline.spark.part_rows import one_pass_writer
 from epochline.spark.source import claim_reader
-from epochline.spark.staging import StagingWriter
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 from tests.reading import range_batch
 
@@ -69,7 +68,7 @@ class InProcess(Driver):
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         search = self.pipeline.commit_statement_timeout if self.pipeline.bad_records == "quarantine" else None
-        writer = StagingWriter(one_pass_order(self.pipeline.spec, ticket, self.dsn, search=search))
+        writer = one_pass_writer(self.pipeline.spec, ticket, self.dsn, search=search)
         # A consumer that a failed write leaves open would not let its process end.
         with closing(self._records(planned, ticket)) as batches:
             write_as_spark(writer, [batches])

@@ -18,8 +18,7 @@ from epochline import Bytes
 from epochline.config.kafka import SERVERS, broker_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
-from epochline.failpoints import FailpointError
-from epochline.failpoints.named import KILLED
+from epochline.failpoints import KILLED, FailpointError
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing
@@ -71,7 +70,6 @@ class Out:
 
     @property
     def key(self) -> bytes:
-        """Of its markers."""
         return Marker.key("orders", f"kafka:{self.name}")
 
     def marked(self) -> Marker | None:
@@ -94,7 +92,6 @@ class Out:
         return self.send(records(count, epoch), epoch)
 
     def process(self, epoch: int, count: int, failpoint: str) -> Forked:
-        """A process that sends an epoch."""
         return sending_process(self.settings[SERVERS], self.name, f"tx-{self.name}", epoch, count, failpoint)
 
 
@@ -234,9 +231,7 @@ def test_a_missing_topic_is_refused_with_how_to_make_it(settings: Settings) -> N
     ("partitions", "policy", "said"),
     [(2, "compact", "has 2 partitions"), (1, "delete", "is delete"), (1, "compact,delete", "is compact,delete")],
 )
-def test_a_control_topic_that_would_lose_markers_is_refused(
-    topic: Out, partitions: int, policy: str, said: str
-) -> None:
+def test_a_control_topic_that_loses_markers_is_refused(topic: Out, partitions: int, policy: str, said: str) -> None:
     delete_topic(topic.settings, CONTROL_TOPIC)
     make_topic(topic.settings, CONTROL_TOPIC, partitions, **{"cleanup.policy": policy})
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.memory import Peak
+from bench.processes import held, peaks
 from tests.commands import in_processes
 from tests.databases import query
 from tests.integration.kafka_topics import make_topic, produce_orders
@@ -68,9 +68,9 @@ class Watch:
 
     def _watch(self) -> None:
         command = wait_for("the command runs", self._command)
-        with Peak(command.pid) as peak:
+        with peaks(lambda: {"held": held(command.pid)}) as most:
             command.wait()
-        self.most = peak.most
+        self.most = most["held"]
 
     @staticmethod
     def _command() -> psutil.Process | None:

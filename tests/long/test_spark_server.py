@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.memory import held
+from bench.processes import held
 from epochline.coordinator import seal
 from epochline.local.stack import Stack
 from tests.checker import assert_exact

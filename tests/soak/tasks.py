@@ -12,13 +12,12 @@ from itertools import chain
 from epochline.coordinator import PlanOutcome
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.part_rows import one_pass_order
-from epochline.spark.staging import StagingWriter
+from epochline.spark.part_rows import one_pass_writer
 from tests.driver import Driver
 from tests.job import write_as_spark
 from tests.reading import read_range
@@ -80,6 +79,6 @@ class Tasks(Driver):
 
     def _stage(self, ticket: StagingTicket) -> None:
         work = read_plan(self._servers.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
-        writer = StagingWriter(one_pass_order(work.pipeline.spec, work.ticket, self._servers.dsn))
+        writer = one_pass_writer(work.pipeline.spec, work.ticket, self._servers.dsn)
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
         write_as_spark(writer, [chain.from_iterable(reads)])

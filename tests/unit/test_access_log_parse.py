@@ -14,7 +14,7 @@ from pipelines import access_log
 LINE = (
     b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 203023 "http://x/" "Mozilla/5.0 (X; Y)"'
 )
-PARSED = {
+PARSED: dict[str, Any] = {
     "client": "83.149.9.216",
     "ts": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC),
     "method": "GET",

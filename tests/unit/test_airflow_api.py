@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from epochline.adapters import Adapters
 from epochline.cli import trigger
 from epochline.cli import trigger as module
 from epochline.errors import AirflowUnavailableError, StackError
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi, DagState, new_run_id, why_it_failed, why_it_waits
-from epochline.sinks.adapters import Adapters
 from tests.commands import Call, caller
 
 HEALTHY = {"scheduler": {"status": "healthy"}}

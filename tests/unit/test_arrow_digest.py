@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.arrow.cast.source import source_batch
+from epochline.arrow.cast.batches import source_batch
 from epochline.arrow.cast.types import record_schema
 from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.arrow.stage.summing import PartialSums

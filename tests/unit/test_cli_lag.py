@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from epochline import cli
+from epochline.adapters import Adapters
 from epochline.cli import database
 from epochline.cli.standing import UNKNOWN
 from epochline.declare.source import KafkaSource
@@ -27,7 +28,6 @@ from epochline.errors import (
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.planning import SourceView
-from epochline.sinks.adapters import Adapters
 from tests.unit.partitions import tp, view
 from tests.ways import way_on
 

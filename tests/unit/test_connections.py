@@ -10,12 +10,12 @@ import pytest
 from psycopg2.extensions import parse_dsn
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable, Text
+from epochline.adapters import Adapters
 from epochline.cli import connections
 from epochline.config.connections import Connection, Connections, JobCredentials, spark_writers
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import VIEWER
 from epochline.protocol.staging import StagingTicket
-from epochline.sinks.adapters import Adapters
 
 HELD: dict[str, Any] = {
     "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},

@@ -67,6 +67,8 @@ WRONG_SOURCE = {
     "topic with a space": ({"topics": "my orders"}, "topics: Kafka allows no topic named 'my orders'"),
     "topic of 250 characters": ({"topics": "x" * 250}, "topics: Kafka allows no topic"),
     "topic of dots": ({"topics": ".."}, "topics: Kafka allows no topic named '..'"),
+    "topic with a line feed": ({"topics": "a\n"}, "topics: Kafka allows no topic named"),
+    "topic with a quote": ({"topics": "a;'b"}, "topics: Kafka allows no topic named"),
     "empty topic": ({"topics": ""}, "topics: Kafka allows no topic named ''"),
     "topic twice": ({"topics": ("a", "a")}, "topics: a topic is named twice"),
     "broken pattern": ({"topics": (), "pattern": "("}, "pattern: not a regular expression"),
@@ -75,6 +77,7 @@ WRONG_SOURCE = {
     "offsets of another topic":
         ({"startup": FromOffsets(offsets={"orderz": {0: 1}})},
          "startup: gives offsets for orderz, which topics does not name"),
+    "limit that is a statement": ({"records_per_epoch": "1; DROP TABLE x"}, "records_per_epoch: Input should be a valid"),
     "limit of nothing": ({"records_per_epoch": 0}, "records_per_epoch: Input should be greater than 0"),
     "unknown field": ({"brokers": "x:9092"}, "brokers: Extra inputs are not permitted"),
 }  # fmt: skip
@@ -135,6 +138,9 @@ WRONG_TABLE = {
 WRONG_PIPELINE = {
     "empty name": ({"name": ""}, "name: '': up to 100 letters, digits"),
     "name with a space": ({"name": "my orders"}, "name: 'my orders': up to 100 letters"),
+    "name with a line feed": ({"name": "a\n"}, "name: .*up to 100 letters"),
+    "name with a path": ({"name": "../../etc"}, "name: .*up to 100 letters"),
+    "name with a quote": ({"name": "a\"b"}, "name: .*up to 100 letters"),
     "name of 101 characters": ({"name": "x" * 101}, "name: .*up to 100 letters"),
     "name that begins with a dot": ({"name": ".x"}, "name: '.x': .* beginning with a letter or digit"),
     "no sinks": ({"sinks": ()}, "sinks: Tuple should have at least 1 item"),

@@ -14,8 +14,7 @@ from epochline import KafkaSource
 from epochline.errors import DeclarationError
 from epochline.kafka.records import BYTES, RECORDS
 from epochline.local.process import shipped_settings
-from epochline.spark import job
-from epochline.spark.session import MEMORY_SETTINGS, SHUFFLES
+from epochline.spark.session import DEFAULTS, MEMORY_SETTINGS, SHUFFLES
 from tests import reference
 from tests.crash.matrix import FAULTS
 from tests.requirements import all_tests, defined
@@ -85,7 +84,7 @@ def test_the_page_explains_the_settings_that_a_job_logs() -> None:
 
 def test_the_values_of_the_page_are_those_that_the_code_sets() -> None:
     """B2."""
-    for name, value in job._DEFAULTS.items():
+    for name, value in DEFAULTS.items():
         assert VALUES[name].startswith(f"`{value}`")
     assert VALUES[SHUFFLES] == "twice the cores"
     assert VALUES["records_per_epoch"] == f"{KafkaSource(topics='t').records_per_epoch:,}"

@@ -15,10 +15,22 @@ import pytest
 from epochline.cli import connections
 from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
-from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
-from epochline.failpoints.calls import BY_HAND, USE_CASES, calls_of, named_by_hand, port_method, use_cases
-from epochline.testing import FakeKafka
+from epochline.failpoints import (
+    BY_HAND,
+    USE_CASES,
+    FailpointError,
+    arm,
+    calls_of,
+    failpoint,
+    known_failpoints,
+    named_by_hand,
+    port_method,
+    use_cases,
+    watched,
+    watched_source,
+)
 from tests.contract.worlds import orders, run
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
 
 PORTS = ("Ledger", "Transaction", "OffsetSource")

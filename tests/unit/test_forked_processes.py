@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.failpoints.named import KILLED, NAMED, RECORD
+from epochline.failpoints import KILLED, NAMED, RECORD
 from tests.processes.client import Forked, ForkServer
 
 

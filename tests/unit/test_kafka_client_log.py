@@ -11,10 +11,9 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from epochline.config.kafka import SERVERS, broker_settings, python_settings, travelling_settings
 from epochline.errors import ConfigurationError, SinkUnavailableError, SourceAuthenticationError, SourceError
-from epochline.kafka import client_log
-from epochline.kafka.admin import check_versions
+from epochline.kafka import admin
+from epochline.kafka.admin import RepeatsOnceAMinute, check_versions, detect_refusals, shorten_log
 from epochline.kafka.client import Reports
-from epochline.kafka.client_log import RepeatsOnceAMinute, detect_refusals, shorten_log
 from tests.kafka_log import Said, log_of_kafka
 
 
@@ -29,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(client_log, "time", clock)
+    monkeypatch.setattr(admin, "time", clock)
     return clock
 
 

@@ -17,8 +17,7 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import Home, default_home, project_root, write_private
-from epochline.local.ports import DEFAULTS, Ports, holder, is_free
+from epochline.local.home import DEFAULTS, Home, Ports, default_home, holder, is_free, project_root, write_private
 from epochline.local.process import Daemon, identity
 from epochline.local.stack import Stack
 from tests.waiting import wait_until
@@ -151,7 +150,7 @@ def listener() -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epochline.local.ports.becomes_free", is_free)
+    monkeypatch.setattr("epochline.local.home.becomes_free", is_free)
 
 
 def test_a_port_in_use_is_not_free_and_its_holder_is_named(listener: int) -> None:
@@ -160,7 +159,7 @@ def test_a_port_in_use_is_not_free_and_its_holder_is_named(listener: int) -> Non
 
 
 def test_a_taken_default_is_replaced_by_a_free_port(home: Home, listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("epochline.local.ports.DEFAULTS", {**DEFAULTS, "postgres": listener})
+    monkeypatch.setattr("epochline.local.home.DEFAULTS", {**DEFAULTS, "postgres": listener})
 
     chosen = Ports(home).settle(set())
 

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.protocol.backfill import IntervalOffsets, PartOfInterval, parts_of
 from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
-from epochline.protocol.planning import adapted_limit, missed_interval, next_ranges, share_limit, shared
+from epochline.protocol.planning import (
+    IntervalOffsets,
+    PartOfInterval,
+    adapted_limit,
+    missed_interval,
+    next_ranges,
+    parts_of,
+    share_limit,
+    shared,
+)
 from epochline.protocol.waking import FIRST_PATIENCE, MOST_PATIENCE, Restraint
 from tests.unit.partitions import head, tp, view
 

@@ -33,7 +33,7 @@ from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import ship_functions
 from epochline.spark.parse_frame import ParseTask
-from epochline.spark.part_rows import one_pass_order, sink_order
+from epochline.spark.part_rows import one_pass_writer, sink_writer
 from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
@@ -93,7 +93,7 @@ READ = """
 import pickle, sys
 import pyarrow as pa
 from epochline.arrow.stage.batch_rows import BatchRows
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.sinks import external_sink
 from epochline.spark.parse_frame import ParseTask
 from epochline.spark.part_rows import OnePassRows
@@ -106,9 +106,9 @@ for one in pickle.load(sys.stdin.buffer):
         one.functions.install()
         BatchRows(one.pipeline, one.ticket.tables).parse_only(records)
     if isinstance(one, StagingWriter):
-        one.order.functions.install()
-        rows = one.order.rows()
-        for sink in one.order.external:
+        one.functions.install()
+        rows = one.rows()
+        for sink in one.external:
             external_sink(sink)
         if isinstance(rows, OnePassRows):
             rows.process(records)
@@ -144,7 +144,7 @@ def one_pass(folder: str, **declared: Any) -> list[object]:
 
 
 def writer(declared: Pipeline) -> StagingWriter:
-    return StagingWriter(one_pass_order(declared.spec, ticket(declared), ""))
+    return one_pass_writer(declared.spec, ticket(declared), "")
 
 
 def by_regex(folder: str) -> list[object]:
@@ -164,23 +164,19 @@ def by_windows(folder: str) -> list[object]:
         windows=windows,
     )
     (state,) = declared.states
-    return [*of_a_transform(declared), WindowReader(rows=reader(declared, state), key=("who",), lateness=timedelta(0))]
+    return [*of_a_transform(declared), WindowReader.of(ticket(declared), state, "", lateness=timedelta(0))]
 
 
 def with_state(folder: str) -> list[object]:
     state = StateTable(table="seen", key="who", columns=COLUMNS)
     declared = shipped_pipeline(ROWS).model_copy(update={"transform": "not_shipped:transform", "state": (state,)})
-    return [*of_a_transform(declared), reader(declared, state)]
+    return [*of_a_transform(declared), StateReader.of(ticket(declared), state, "")]
 
 
 def of_a_transform(declared: Pipeline) -> list[object]:
     one, spec, functions = ticket(declared), declared.spec, ship_functions(declared.spec)
-    writers = [StagingWriter(sink_order(spec, sink, one, "", functions)) for sink in spec.sinks]
+    writers = [sink_writer(spec, sink, one, "", functions) for sink in spec.sinks]
     return [ParseTask(pipeline=spec, ticket=one, functions=functions, dsn=""), *writers]
-
-
-def reader(declared: Pipeline, state: StateTable) -> StateReader:
-    return StateReader(ticket=ticket(declared), table=state.table, key=state.key, columns=state.columns or {}, dsn="")
 
 
 @pytest.mark.parametrize("shipped", [one_pass, by_regex, bytes_alone, by_windows, with_state])

@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from epochline.airflow.connections import epochline_errors
-from epochline.airflow.outcome import EpochOutcome, Reading, kind_of, no_epoch, not_planned, show_outcome
+from epochline.airflow.outcome import EpochOutcome, kind_of, no_epoch, not_planned, show_outcome
 from epochline.airflow.pre_commit import how_it_ended
 from epochline.coordinator import commit
 from epochline.errors import (
@@ -32,8 +33,7 @@ from epochline.errors import (
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.failures import RecordedError, failure_of, folded
-from epochline.protocol.offsets import OffsetRange
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 
 
 def failing(error: BaseException, cause: Exception | None = None) -> BaseException:
@@ -146,11 +146,13 @@ def test_rows_of_one_error_are_folded_whatever_attempts_it_names_and_what_was_ad
     assert [len(group) for group in folded({**row, "error": None} for row in rows)] == [1] * 6
 
 
-SAME = Reading.of([OffsetRange(start=4000, until=8000)] * 4)
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
 COMMITTED: dict[str, Any] = {
-    "pipeline": "orders", "epoch_id": 12, "state": EpochState.COMMITTED, "attempts": 1, "reading": SAME, "rows": 3998,
+    "pipeline": "orders", "epoch_id": 12, "state": EpochState.COMMITTED, "attempt": 1, "partitions": 4, "offsets": 16_000,
+    "shared_start": 4000, "shared_until": 8000, "rows_written": 3998, "records_quarantined": 0, "records_read": 0,
+    "error_class": None, "paused_at": None, "paused_command": None, "approval": None,
 }  # fmt: skip
-ABORTED: dict[str, Any] = {**COMMITTED, "state": EpochState.ABORTED, "rows": None}
+ABORTED: dict[str, Any] = {**COMMITTED, "state": EpochState.ABORTED, "rows_written": None}
 SECRET = "alice@example.org"
 
 
@@ -158,26 +160,26 @@ SECRET = "alice@example.org"
     ("values", "line"),
     [
         (
-            {**COMMITTED, "quarantined": 2, "read": 4000, "attempts": 2},
+            {**COMMITTED, "records_quarantined": 2, "records_read": 4000, "attempt": 2},
             "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · 2 quarantined (0.1%) · committed after 2 tries",
         ),
         (COMMITTED, "epoch 12 · [4000, 8000) of 4 partitions · 3,998 rows · committed"),
         (
-            {**COMMITTED, "rows": 1, "undone_by": 15},
+            {**COMMITTED, "rows_written": 1, "undone_by": 15},
             "epoch 12 · [4000, 8000) of 4 partitions · 1 row · committed, then undone by epoch 15",
         ),
         (
-            {**ABORTED, "error_class": "RowsRefusedError", "way_on": "resume orders --reason …"},
+            {**ABORTED, "error_class": "RowsRefusedError", "paused_at": NOW},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted: rows refused · no offset moved; the pipeline is paused;"
             " to go on, run `epochline resume orders --reason …`",
         ),
         (
-            {**ABORTED, "attempts": 3, "error_class": "KeyError"},
+            {**ABORTED, "attempt": 3, "error_class": "KeyError"},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted after 3 tries: KeyError · no offset moved; the next run"
             " reads the range again",
         ),
         (
-            {**ABORTED, "committed_later": 13, "way_on": "resume orders --reason …"},
+            {**ABORTED, "committed_later": 13, "paused_at": NOW},
             "epoch 12 · [4000, 8000) of 4 partitions · aborted · no offset moved; epoch 13 read on from the same place",
         ),
         (
@@ -185,11 +187,11 @@ SECRET = "alice@example.org"
             "epoch 12 · [4000, 8000) of 4 partitions · pre-committed · the next run commits it",
         ),
         (
-            {**ABORTED, "state": EpochState.PRE_COMMITTED, "awaits_approval": True},
+            {**ABORTED, "state": EpochState.PRE_COMMITTED, "approval": "awaited"},
             "epoch 12 · [4000, 8000) of 4 partitions · pre-committed · it waits for an approval in Airflow",
         ),
         (
-            {**ABORTED, "state": EpochState.PLANNED, "attempts": 2},
+            {**ABORTED, "state": EpochState.PLANNED, "attempt": 2},
             "epoch 12 · [4000, 8000) of 4 partitions · planned, attempt 2",
         ),
     ],
@@ -199,11 +201,11 @@ def test_an_epoch_has_one_line_with_its_range_its_rows_and_what_came_of_it(value
 
 
 def test_ranges_that_differ_are_summed_up_and_an_epoch_may_read_nothing() -> None:
-    differing = [OffsetRange(start=0, until=1000), OffsetRange(start=5, until=8)]
+    differing = {**COMMITTED, "offsets": 1003, "partitions": 2, "shared_start": None, "shared_until": None}
 
-    assert str(Reading.of(differing)) == "1,003 offsets of 2 partitions"
-    assert str(Reading.of(differing[:1])) == "[0, 1000) of 1 partition"
-    assert str(Reading.of([])) == "no range"
+    assert EpochOutcome(**differing).reading == "1,003 offsets of 2 partitions"
+    assert EpochOutcome(**COMMITTED | {"partitions": 1}).reading == "[4000, 8000) of 1 partition"
+    assert EpochOutcome(**differing | {"partitions": 0}).reading == "no range"
 
 
 def test_the_line_repeats_nothing_of_what_an_error_says() -> None:
@@ -211,7 +213,7 @@ def test_the_line_repeats_nothing_of_what_an_error_says() -> None:
     row: dict[str, Any] = {
         "pipeline": "orders", "epoch_id": 12, "state": "ABORTED", "attempt": 1, "partitions": 1, "offsets": 9,
         "shared_start": None, "shared_until": None, "rows_written": None, "records_read": 9, "records_quarantined": 0, "approval": None,
-        "error": f"KeyError: {SECRET}", "error_class": "KeyError", "paused_at": "now", "paused_reason": SECRET,
+        "error": f"KeyError: {SECRET}", "error_class": "KeyError", "paused_at": NOW, "paused_reason": SECRET,
         "paused_command": None, "undone_by": None, "committed_later": None,
     }  # fmt: skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.arrow.formats.outbox import TopicEncoder
-from epochline.config.importable import references
+from epochline.config.discovery import references
 from epochline.errors import BatchContractError, ColumnMismatchError, DeclarationError
 from epochline.protocol.changes import Effect, changes
 

@@ -192,11 +192,11 @@ def _show(tally: TopicComparison) -> None:
     columns = list(rows[0])
     total = ["all", None, None, *(sum(row[column] for row in rows) for column in columns[3:])]
     printing.table(columns, [*(list(row.values()) for row in rows), total])
-    for level in tally.seen.values():
+    for isolation, seen in tally.seen.items():
         printing.say(
-            f"{level.isolation}: {counted(level.distinct_values, 'distinct value')},"
-            f" {counted(level.distinct_keys, 'distinct key')} ({counted(level.keyless, 'record')} without key),"
-            f" {counted(level.repeats, 'repeat')}"
+            f"{isolation}: {counted(seen.distinct_values, 'distinct value')},"
+            f" {counted(seen.distinct_keys, 'distinct key')} ({counted(seen.keyless, 'record')} without key),"
+            f" {counted(seen.repeats, 'repeat')}"
         )
 
 

@@ -1,24 +1,34 @@
-"""kafka-python's admin client, with requests that it does not offer, and a check of the broker's version."""
+"""kafka-python's admin client: requests that it does not offer, the broker's version, and what its log says.
 
-from collections.abc import Mapping
+While a broker is away, kafka-python logs the same lines several times a second. Its bootstrap retries after every
+error, even a wrong password, and only logs the reason. A retry cannot help then, and some brokers lock an account after
+several.
+"""
+
+import copy
+import logging
+import re
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.errors import NoError, for_code
+from kafka.errors import KafkaConnectionError, NoError, SaslAuthenticationFailedError, for_code
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 
-from epochline.errors import SourceError
-from epochline.kafka.client_log import detect_refusals
+from epochline.errors import SourceAuthenticationError, SourceError
 
-_ANY_LEADER = -1
-_CONSUMER = -1
-_UNKNOWN = -1
-_NO_SESSION = -1
+_CONSUMER = _ANY_LEADER = _UNKNOWN = _NO_SESSION = -1
 _FETCH_BYTES = 8 * 1024 * 1024
 _WITH_ABORTED = 4
 _LAST_BY_NAME = 12
 """Later versions of the request name topics by their ids."""
+
+_EpochTopic, _FetchTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic, FetchRequest.FetchTopic
 
 
 class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
@@ -30,18 +40,23 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         return ends
 
     async def _async_leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        found: dict[TopicPartition, int | None] = {}
+        ends: dict[TopicPartition, int | None] = {}
         for leader, keys in (await self._async_get_leader_for_partitions(set(epochs))).items():
-            response = await self._manager.send(_request({key: epochs[key] for key in keys}), node_id=leader)
+            asked: dict[str, list[Any]] = defaultdict(list)
+            for key in keys:
+                partition = _EpochTopic.OffsetForLeaderPartition(
+                    partition=key.partition, current_leader_epoch=_ANY_LEADER, leader_epoch=epochs[key]
+                )
+                asked[key.topic].append(partition)
+            topics = [_EpochTopic(topic=name, partitions=partitions) for name, partitions in asked.items()]
+            request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
+            response = await self._manager.send(request, node_id=leader)
             for topic in response.topics:
                 for partition in topic.partitions:
-                    error = for_code(partition.error_code)
-                    if error is not NoError:
-                        raise error(f"the end of a leader epoch of {topic.topic}-{partition.partition}")
-                    known = partition.end_offset != _UNKNOWN
                     key = TopicPartition(topic.topic, partition.partition)
-                    found[key] = partition.end_offset if known else None
-        return found
+                    _raise(partition.error_code, f"the end of a leader epoch of {key.topic}-{key.partition}")
+                    ends[key] = None if partition.end_offset == _UNKNOWN else partition.end_offset
+        return ends
 
     def fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         """Some whole batches from an offset on, below the last stable offset, aborted ones included.
@@ -53,27 +68,35 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
 
     async def _async_fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         ((leader, _),) = (await self._async_get_leader_for_partitions({key})).items()
-        response = await self._manager.send(_fetch(key, offset), node_id=leader)
-        (found,) = (partition for topic in response.responses for partition in topic.partitions)
-        error = for_code(found.error_code)
-        if error is not NoError:
-            raise error(f"batches of {key.topic}-{key.partition} from offset {offset} on")
-        aborted = [
-            (transaction.producer_id, transaction.first_offset) for transaction in found.aborted_transactions or ()
-        ]
-        return bytes(found.records or b""), aborted
+        asked = _FetchTopic.FetchPartition(
+            partition=key.partition, current_leader_epoch=_ANY_LEADER, fetch_offset=offset,
+            last_fetched_epoch=_ANY_LEADER, log_start_offset=_UNKNOWN, partition_max_bytes=_FETCH_BYTES,
+        )  # fmt: skip
+        request = FetchRequest(
+            replica_id=_CONSUMER, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES,
+            isolation_level=IsolationLevel.READ_COMMITTED, session_id=0, session_epoch=_NO_SESSION,
+            topics=[_FetchTopic(topic=key.topic, partitions=[asked])], forgotten_topics_data=[], rack_id="",
+            min_version=_WITH_ABORTED, max_version=_LAST_BY_NAME,
+        )  # fmt: skip
+        response = await self._manager.send(request, node_id=leader)
+        (fetched,) = (partition for topic in response.responses for partition in topic.partitions)
+        _raise(fetched.error_code, f"batches of {key.topic}-{key.partition} from offset {offset} on")
+        aborted = [(ended.producer_id, ended.first_offset) for ended in fetched.aborted_transactions or ()]
+        return bytes(fetched.records or b""), aborted
+
+
+def _raise(error_code: int, asked: str) -> None:
+    error = for_code(error_code)
+    if error is not NoError:
+        raise error(asked)
 
 
 def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
-    """Connect an admin client; the caller closes it.
-
-    Args:
-        settings: what `epochline.config.kafka.python_settings` gave.
-        patience_ms: how long to try to reach a broker.
+    """Connect an admin client, with the settings of `epochline.config.kafka.python_settings`; the caller closes it.
 
     Raises:
         SourceAuthenticationError: the brokers refuse the login or a certificate.
-        KafkaError, OSError: no broker could be reached.
+        KafkaError, OSError: no broker could be reached within ``patience_ms``.
     """
     with detect_refusals(settings["bootstrap_servers"], logging_in="sasl_mechanism" in settings):
         # The client asks a random server again and again: with its own pauses, of up to 30 s, it can spend its patience
@@ -82,33 +105,6 @@ def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
             client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=patience_ms,
             **{"reconnect_backoff_max_ms": 500, **settings},
         )  # fmt: skip
-
-
-def _request(epochs: Mapping[TopicPartition, int]) -> Any:
-    Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic  # noqa: N806
-    by_topic: dict[str, list[Any]] = {}
-    for key, epoch in epochs.items():
-        partition = Topic.OffsetForLeaderPartition(
-            partition=key.partition, current_leader_epoch=_ANY_LEADER, leader_epoch=epoch
-        )
-        by_topic.setdefault(key.topic, []).append(partition)
-    return OffsetForLeaderEpochRequest(
-        replica_id=_CONSUMER, topics=[Topic(topic=name, partitions=asked) for name, asked in by_topic.items()]
-    )
-
-
-def _fetch(key: TopicPartition, offset: int) -> Any:
-    Topic = FetchRequest.FetchTopic  # noqa: N806
-    partition = Topic.FetchPartition(
-        partition=key.partition, current_leader_epoch=_ANY_LEADER, fetch_offset=offset, last_fetched_epoch=_ANY_LEADER,
-        log_start_offset=_UNKNOWN, partition_max_bytes=_FETCH_BYTES,
-    )  # fmt: skip
-    return FetchRequest(
-        replica_id=_CONSUMER, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES,
-        isolation_level=IsolationLevel.READ_COMMITTED, session_id=0, session_epoch=_NO_SESSION,
-        topics=[Topic(topic=key.topic, partitions=[partition])], forgotten_topics_data=[], rack_id="",
-        min_version=_WITH_ABORTED, max_version=_LAST_BY_NAME,
-    )  # fmt: skip
 
 
 NEEDED: Mapping[ApiKey, tuple[int, str]] = {
@@ -131,3 +127,99 @@ def check_versions(servers: str, offered: Mapping[ApiKey, tuple[int, int]]) -> N
             f"Kafka at {servers} is too old: it lacks {', '.join(lacking)}. Nothing was planned. Exactly-once epochs"
             " need Kafka 2.8 or newer on every broker."
         )
+
+
+_EVERY_SECONDS = 60.0
+_KEPT = 1_000
+# "backoff 0.42 secs" differs from one repeat to the next.
+_DURATION = re.compile(r"\d+\.\d+ sec")
+
+
+class RepeatsOnceAMinute(logging.Handler):
+    """Passes a record to the root logger's handlers, unless an equal one was passed in the last minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass the record on, or count it. The next one that is passed tells the count."""
+        text = record.getMessage()
+        line, now = (record.name, _DURATION.sub("sec", text)), time.monotonic()
+        passed_at, left_out = self._passed.get(line, (now - _EVERY_SECONDS, 0))
+        if now - passed_at < _EVERY_SECONDS:
+            self._passed[line] = passed_at, left_out + 1
+            return
+        if len(self._passed) >= _KEPT:
+            self._passed.clear()
+        self._passed[line] = now, 0
+        if left_out:
+            record = copy.copy(record)
+            record.msg, record.args = f"{text} ({left_out} times more in the last {now - passed_at:.0f} s)", None
+        logging.getLogger().callHandlers(record)
+
+
+def shorten_log() -> None:
+    """Make kafka-python say each warning and error once a minute, and nothing less severe. A repeat changes nothing."""
+    logger = logging.getLogger("kafka")
+    # kafka-python logs forty lines about sockets per request.
+    logger.setLevel(logging.WARNING)
+    if not any(isinstance(handler, RepeatsOnceAMinute) for handler in logger.handlers):
+        # A handler, and not a filter: `detect_refusals` reads every line, also those that are left out.
+        logger.addHandler(RepeatsOnceAMinute())
+        logger.propagate = False
+
+
+class _Refusals(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple):
+            self.seen += [arg for arg in record.args if isinstance(arg, BaseException)]
+
+
+@contextmanager
+def detect_refusals(servers: str, *, logging_in: bool = False) -> Iterator[None]:
+    """Raise the refusal that caused an error of the block; other errors pass unchanged.
+
+    With ``logging_in`` the block logs in by SASL. Then a broker that closes every connection has refused the login:
+    kafka-python loses the broker's answer if the connection closes right after it.
+
+    Raises:
+        SourceAuthenticationError: a broker refused the user, the password or a certificate, or a certificate's file
+            cannot be used. The message holds no secret.
+    """
+    logger, refusals = logging.getLogger("kafka"), _Refusals()
+    logger.addHandler(refusals)
+    try:
+        yield
+    except Exception as error:
+        reasons = [_refusal(seen) for seen in (error, *refusals.seen)]
+        if logging_in and _all_closed(refusals.seen):
+            reasons.append("it closes every connection at the login, so user, password or mechanism are likely wrong")
+        for reason in reasons:
+            if reason is not None:
+                raise SourceAuthenticationError(
+                    f"Kafka at {servers}: {reason}. Nothing was changed, and a retry does not help."
+                    " Correct the connection."
+                ) from error
+        raise
+    finally:
+        logger.removeHandler(refusals)
+
+
+def _all_closed(seen: Sequence[BaseException]) -> bool:
+    lost = [str(error) for error in seen if isinstance(error, KafkaConnectionError)]
+    return bool(lost) and all("socket disconnected" in text for text in lost)
+
+
+def _refusal(error: BaseException) -> str | None:
+    if isinstance(error, SaslAuthenticationFailedError):
+        return f"the user or password was refused ({error})"
+    if isinstance(error, ssl.SSLError | FileNotFoundError | PermissionError):
+        return f"a certificate or key cannot be used ({error})"
+    if "certificate" in str(error).lower():
+        return f"a certificate was refused ({error})"
+    return None

@@ -140,8 +140,7 @@ class Reports:
 def new_producer(settings: Mapping[str, str], reports: Reports, properties: Mapping[str, Any]) -> Producer:
     """An idempotent producer: it waits for all replicas, keeps the order and stores a resent record once.
 
-    Raises:
-        SinkError: librdkafka refuses a property, or cannot use a file that a property names.
+    Raises the reports' error if librdkafka refuses a property, or cannot use a file that a property names.
     """
     with reports.explaining("making a producer"):
         return Producer(
@@ -164,7 +163,7 @@ def new_consumer(
 ) -> Consumer:
     """A consumer for assigned partitions. It commits no offsets and reports the end of a partition.
 
-    Raises the reports' error if librdkafka refuses a property, or cannot use a file that a property names.
+    Raises as `new_producer`.
     """
     with reports.explaining("making a consumer"):
         return Consumer(
@@ -188,11 +187,8 @@ def call_in_turns(
 ) -> T:
     """Repeat a call with growing time-outs until it returns. So a refused login fails at once, not at the deadline.
 
-    The client that makes the call is polled for reports in between.
-
-    Raises:
-        SinkUnavailableError: no answer in time.
-        SinkError: Kafka refuses.
+    The client that makes the call is polled for reports in between. Raises the reports' error if Kafka refuses, or does
+    not answer in time.
     """
     deadline, turn = time.monotonic() + seconds, 1.0
     while True:
@@ -209,12 +205,7 @@ def call_in_turns(
 
 
 def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, seconds: float) -> int | None:
-    """How many partitions a topic has, or None if it does not exist.
-
-    Raises:
-        SinkUnavailableError: no answer in time.
-        SinkError: Kafka refuses.
-    """
+    """How many partitions a topic has, or None if it does not exist. Raises as `call_in_turns`."""
     doing = f"looking up topic {topic}"
     listed = call_in_turns(lambda turn: client.list_topics(topic, timeout=turn), client, reports, doing, seconds)
     described = listed.topics[topic]

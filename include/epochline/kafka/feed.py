@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from epochline.config.kafka import SERVERS, python_settings
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, SourceUnavailableError
+from epochline.kafka.admin import shorten_log
 from epochline.kafka.client import SOURCE, Reports, new_producer
-from epochline.kafka.client_log import shorten_log
 from epochline.kafka.outgoing import Outgoing, Partitioner, plain_record
-from epochline.kafka.sending import RecordQueue
+from epochline.kafka.sending import RecordQueue, discard
 
 shorten_log()
 
@@ -92,7 +92,10 @@ def feed(
         created, count = _ensure_topic(settings, topic, partitions)
         if highest is not None:
             _require_partition(*highest, path, topic, count, "Nothing was sent.")
-        sent = _FeedQueue(settings, topic, f"feeding {path} into {topic}", partitioner)
+        reports = Reports(settings, SOURCE)
+        hashed = {} if partitioner is Partitioner.ROUND_ROBIN else {"partitioner": partitioner.value}
+        producer = new_producer(settings, reports, {**_PROPERTIES, **hashed})
+        sent = _FeedQueue(producer, reports, f"feeding {path} into {topic}")
         start = time.monotonic()
         try:
             for number, line in enumerate(lines):
@@ -104,11 +107,13 @@ def feed(
                 except ConfigurationError as error:
                     sent.settle()
                     raise ConfigurationError(f"{error} Kafka has the {sent.acknowledged} lines before it.") from None
-                sent.send(record, number % count)
+                # Without a partition, the key chooses one.
+                in_turn = partitioner is Partitioner.ROUND_ROBIN or record.key is None
+                sent.put(topic, record, number % count if record.partition is None and in_turn else record.partition)
                 progress(len(line))
             sent.settle()
         finally:
-            sent.close()
+            discard(producer)
     seconds = time.monotonic() - start
     records = {partition: sent.records[partition] for partition in range(count)}
     return FeedReport(topic=topic, created=created, records=records, payload=sent.payload, seconds=seconds)
@@ -122,26 +127,15 @@ def check_readable(path: Path) -> None:
 
 
 class _FeedQueue(RecordQueue):
-    """Sends records to one topic, and counts what Kafka acknowledged."""
+    """Counts what Kafka acknowledged."""
 
-    def __init__(self, settings: Mapping[str, str], topic: str, doing: str, partitioner: Partitioner) -> None:
-        self._in_turn = partitioner is Partitioner.ROUND_ROBIN
-        reports = Reports(settings, SOURCE)
-        hashed = {} if self._in_turn else {"partitioner": partitioner.value}
-        super().__init__(new_producer(settings, reports, {**_PROPERTIES, **hashed}), reports, doing)
-        self._topic = topic
+    def __init__(self, producer: Producer, reports: Reports, doing: str) -> None:
+        super().__init__(producer, reports, doing)
         self._early: set[int] = set()
         self.acknowledged = 0
         """How many records from the first one on are stored; later ones may be stored too."""
         self.records: Counter[int] = Counter()
         self.payload = 0
-
-    def send(self, record: Outgoing, turn: int) -> None:
-        """Hand a record to the client. ``turn`` is its partition if it names none and has no key to choose it."""
-        partition = record.partition
-        if partition is None and (self._in_turn or record.key is None):
-            partition = turn
-        self.put(self._topic, record, partition)
 
     def wait_until(self, due: float) -> None:
         while (left := due - time.monotonic()) > 0:

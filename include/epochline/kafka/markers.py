@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
@@ -53,13 +53,14 @@ class Marker:
         """Parse the value of a record; raises `ValueError` if it is not a marker."""
         try:
             fields = json.loads(body or b"")
-            generation, epoch_id, token = fields["generation"], fields["epoch_id"], fields["token"]
-            reached = fields.get("reached")
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{body!r} is not a marker") from error
-        if type(generation) is not int or type(epoch_id) is not int or type(token) is not str:
-            raise ValueError(f"{body!r} is not a marker")
-        return cls(generation=generation, epoch_id=epoch_id, token=token, reached=reached)
+        except ValueError:
+            fields = None
+        match fields:
+            case {"generation": int(generation), "epoch_id": int(epoch_id), "token": str(token)}:
+                return cls(
+                    generation=generation, epoch_id=epoch_id, token=token, reached=fields.get("reached")
+                )  # fmt: skip
+        raise ValueError(f"{body!r} is not a marker")
 
 
 def last_marker(
@@ -84,7 +85,7 @@ def last_marker(
             if message.error() is not None:
                 break
             if message.key() == key:
-                newest = _offset(message)
+                newest = message.offset() or 0
     if newest < 0:
         return None
     late = (
@@ -97,7 +98,7 @@ def last_marker(
             at_end = message.error() is not None
             if not at_end and message.key() == key:
                 marker = _read(message)
-            if _offset(message) >= (newest + 1 if at_end else newest):
+            if (message.offset() or 0) >= (newest + 1 if at_end else newest):
                 break
     return marker
 
@@ -138,7 +139,3 @@ def _read(message: Message) -> Marker | None:
             f"offset {message.offset()} of {CONTROL_TOPIC} should hold a marker, but cannot be read ({error}). Nothing"
             " was sent. Only epochline may write to this topic. Find out what else writes to it."
         ) from error
-
-
-def _offset(message: Message) -> int:
-    return cast("int", message.offset())  # None only for a message that was never in Kafka

@@ -1,7 +1,6 @@
 """A record to send to a topic, and how a line of a file becomes one: as its value, or as a JSON object. Pure."""
 
 import base64
-import binascii
 import enum
 import json
 import re
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _MEMBERS = ("key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp")
-_SPACE = re.compile(r"[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -74,12 +73,13 @@ def json_record(line: bytes) -> Outgoing:
         raise ValueError(f"has the member {strangers[0]!r}; a record has {', '.join(_MEMBERS)}")
     if "value" not in given and "value_base64" not in given:
         raise ValueError("has no value; write null for a tombstone")
+    headers, partition, timestamp = (given.get(name, (None, ""))[0] for name in ("headers", "partition", "timestamp"))
     return Outgoing(
         key=_bytes(given, "key"),
         value=_bytes(given, "value"),
-        headers=_headers(given["headers"][0]) if "headers" in given else (),
-        partition=_partition(given["partition"][0]) if "partition" in given else None,
-        timestamp_ms=_timestamp(given["timestamp"][0]) if "timestamp" in given else None,
+        headers=() if headers is None else _headers(headers),
+        partition=None if partition is None else _partition(partition),
+        timestamp_ms=None if timestamp is None else _timestamp(timestamp),
     )
 
 
@@ -100,52 +100,39 @@ def _members(text: str) -> Iterator[tuple[str, tuple[Any, str]]]:
         start = _expect(text, at, ":")
         value, at = _decoder.raw_decode(text, start)
         yield name, (value, text[start:at])
-        at = _space(text, at)
-        if text[at : at + 1] == ",":
-            at = _space(text, at + 1)
-            continue
-        at = _expect(text, at, "}")
-        if at < len(text):
-            raise json.JSONDecodeError("Extra data", text, at)
-        return
-
-
-def _space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return at if space is None else space.end()
+        if (comma := _COMMA.match(text, at)) is None:
+            break
+        at = comma.end()
+    at = _expect(text, at, "}")
+    if at < len(text):
+        raise json.JSONDecodeError("Extra data", text, at)
 
 
 def _expect(text: str, at: int, mark: str) -> int:
     """Where the text goes on after a mark and the space around it."""
-    at = _space(text, at)
-    if text[at : at + 1] != mark:
+    match = re.compile(rf"[ \t\r\n]*{re.escape(mark)}[ \t\r\n]*").match(text, at)
+    if match is None:
         raise json.JSONDecodeError(f"Expecting {mark!r}", text, at)
-    return _space(text, at + 1)
+    return match.end()
 
 
 def _bytes(given: Mapping[str, tuple[Any, str]], name: str) -> bytes | None:
     encoded = f"{name}_base64"
     if name in given and encoded in given:
         raise ValueError(f"has both {name} and {encoded}")
-    if encoded in given:
-        return _decoded(given[encoded][0], encoded)
-    value, written = given.get(name, (None, ""))
+    value, written = given.get(name) or given.get(encoded) or (None, "")
     if value is None:
         return None
+    if encoded in given:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (TypeError, ValueError):  # binascii's error is a ValueError.
+            raise ValueError(f"has a {encoded} that is not base64") from None
     if isinstance(value, str):
         return _utf8(value, name)
     if name == "key":
         raise ValueError("has a key that is neither a text nor null; write it in quotes")
     return written.encode()
-
-
-def _decoded(value: Any, name: str) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, TypeError, ValueError):
-        raise ValueError(f"has a {name} that is not base64") from None
 
 
 def _utf8(text: str, name: str) -> bytes:
@@ -157,29 +144,24 @@ def _utf8(text: str, name: str) -> bytes:
 
 def _headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
     pairs = list(given.items()) if isinstance(given, dict) else given
-    if given is None:
-        return ()
     headers: list[tuple[str, bytes | None]] = []
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         match pair:
-            case [str(name), str(value)] | (str(name), str(value)):
-                headers.append((_utf8(name, "headers").decode(), _utf8(value, "headers")))
-            case [str(name), None] | (str(name), None):
-                headers.append((_utf8(name, "headers").decode(), None))
+            case [str(name), str() | None as value]:
+                encoded = None if value is None else _utf8(value, "headers")
+                headers.append((_utf8(name, "headers").decode(), encoded))
             case _:
                 raise ValueError("has headers that are neither an object nor a list of pairs of texts")
     return tuple(headers)
 
 
-def _partition(given: Any) -> int | None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 0):
+def _partition(given: Any) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise ValueError("has a partition that is not a number from 0")
     return given
 
 
-def _timestamp(given: Any) -> int | None:
-    if given is None:
-        return None
+def _timestamp(given: Any) -> int:
     if isinstance(given, str):
         try:
             moment = datetime.fromisoformat(given)

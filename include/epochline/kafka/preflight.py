@@ -12,8 +12,7 @@ from kafka.protocol.api_key import ApiKey
 from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
-from epochline.kafka.admin import EpochlineAdmin, new_admin
-from epochline.kafka.client_log import detect_refusals
+from epochline.kafka.admin import EpochlineAdmin, detect_refusals, new_admin
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +25,8 @@ _LARGEST = "max.message.bytes"
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
     """Check that each topic takes what the declaration sends. Changes nothing; the control topic may be missing.
 
-    Settings that the connection's user may not read are not checked; a warning says so.
-
-    Raises:
-        SinkUnavailableError: Kafka does not answer.
-        SinkError: a topic is missing, or the cluster does not take the sink's transactions.
+    Settings that the connection's user may not read are not checked; a warning says so. Raises `SinkUnavailableError`
+    if Kafka does not answer, `SinkError` if a topic is missing, or the cluster does not take the sink's transactions.
     """
     servers = settings[SERVERS]
     with _admin(settings, topic) as admin:
@@ -53,9 +49,8 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
 def make_control_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
     """Create the control topic if it is missing. A repeat changes nothing.
 
-    Raises:
-        SinkUnavailableError: Kafka does not answer, or does not show the new topic yet.
-        SinkError: this user may not create it.
+    Raises `SinkUnavailableError` if Kafka does not answer, or does not show the new topic yet, `SinkError` if this user
+    may not create it.
     """
     # Every publish reads the topic. Small segments are compacted often and keep it short.
     configs = {_POLICY: "compact", "segment.ms": "3600000", "segment.bytes": str(16 * 1024 * 1024)}
@@ -79,16 +74,14 @@ def check_records(
     """Check that one of the sink's topics takes the records of an epoch.
 
     ``partition`` is the highest one that a record names, ``largest`` the bytes of key and value of the largest record.
-
-    Raises:
-        SinkUnavailableError: Kafka does not answer.
-        SinkError: the topic has fewer partitions, or takes smaller records only.
+    Raises `SinkUnavailableError` if Kafka does not answer, `SinkError` if the topic has fewer partitions, or takes
+    smaller records only.
     """
     with _admin(settings, topic) as admin:
-        found = _described(admin, name)
-        if found is not None and partition is not None and partition >= len(found["partitions"]):
+        described = _described(admin, name)
+        if described is not None and partition is not None and partition >= len(described["partitions"]):
             raise SinkError(
-                f"{topic}: a record is for partition {partition}, but {name} has {len(found['partitions'])},"
+                f"{topic}: a record is for partition {partition}, but {name} has {len(described['partitions'])},"
                 " counted from 0. Nothing was sealed. Add partitions, or correct the partition column."
             )
         for allowed in map(int, _values(admin, ConfigResourceType.TOPIC, [name], _LARGEST, topic)):
@@ -113,12 +106,13 @@ def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
 
 
 def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
-    found = _described(admin, CONTROL_TOPIC)
-    if found is None:
+    described = _described(admin, CONTROL_TOPIC)
+    if described is None:
         return
-    if len(found["partitions"]) != 1:
+    partitions = len(described["partitions"])
+    if partitions != 1:
         raise SinkError(
-            f"{topic}: {CONTROL_TOPIC} has {len(found['partitions'])} partitions, and markers need exactly one. Nothing"
+            f"{topic}: {CONTROL_TOPIC} has {partitions} partitions, and markers need exactly one. Nothing"
             " was planned. First let every pipeline publish what it has committed, because the markers will be lost."
             " Then delete the topic; the next plan creates it."
         )
@@ -131,14 +125,14 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
 
 
 def _described(admin: EpochlineAdmin, name: str) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any]
-    [found] = admin.describe_topics([name])
-    error = for_code(found["error_code"])
+    described: Mapping[str, Any]
+    [described] = admin.describe_topics([name])
+    error = for_code(described["error_code"])
     if error is UnknownTopicOrPartitionError:
         return None
-    if found["error_code"]:
+    if described["error_code"]:
         raise error(f"topic {name}")
-    return found
+    return described
 
 
 def _values(

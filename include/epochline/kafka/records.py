@@ -6,8 +6,8 @@ import gc
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -51,60 +51,43 @@ Columns = Mapping[str, Sequence[Any]]
 """Records column by column, under the names that parsers use, without topic and partition. Times are milliseconds."""
 
 
+@dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Reads ranges of offsets of one Kafka cluster at an isolation level, in order and in bounded memory.
+    """Reads ranges of offsets of one Kafka cluster at an isolation level, in order and in bounded memory."""
 
-    Args:
-        settings: what `epochline.config.kafka.broker_settings` gave.
-        patience: how long a read waits for the next record, in seconds.
-        records: a batch ends after so many records.
-        size: a batch ends after so many bytes of keys and values.
-        isolation: Kafka's ``isolation.level``.
-    """
-
-    def __init__(
-        self,
-        settings: Mapping[str, str],
-        patience: float = 120,
-        records: int = RECORDS,
-        size: int = BYTES,
-        isolation: str = "read_committed",
-    ) -> None:
-        self._settings, self._isolation = settings, isolation
-        self._patience = patience
-        self._limits = records, size
+    settings: Mapping[str, str] = field(repr=False)
+    """What `epochline.config.kafka.broker_settings` gave."""
+    patience: float = 120
+    """How long a read waits for the next record, in seconds."""
+    records: int = RECORDS
+    size: int = BYTES
+    """A batch ends after so many records, or so many bytes of keys and values."""
+    isolation: str = "read_committed"
 
     def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
         """The logs of those topics that exist, by topic and partition, up to the last stable offset.
 
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses.
+        Raises `SourceError` if Kafka refuses, or does not answer.
         """
         # Loads the admin client, which Spark's tasks do not need.
         from epochline.kafka.source import KafkaOffsets
 
-        return KafkaOffsets(self._settings).held(topics) if topics else {}
+        return KafkaOffsets(self.settings).held(topics) if topics else {}
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:
         """Opens a consumer; use it for many ranges, one after the other."""
-        reports = Reports(self._settings, SOURCE)
-        consumer = new_consumer(self._settings, reports, self._isolation, _PROPERTIES)
-        try:
-            yield ReadSession(consumer, reports, self._patience, self._limits)
-        finally:
-            consumer.close()
+        reports = Reports(self.settings, SOURCE)
+        with closing(new_consumer(self.settings, reports, self.isolation, _PROPERTIES)) as consumer:
+            yield ReadSession(self, consumer, reports)
 
 
 class ReadSession:
     """A consumer that reads ranges."""
 
-    def __init__(self, consumer: Consumer, reports: Reports, patience: float, limits: tuple[int, int]) -> None:
-        self._consumer = consumer
-        self._reports = reports
-        self._patience = patience
-        self._limits = limits
+    def __init__(self, reader: RecordReader, consumer: Consumer, reports: Reports) -> None:
+        self._consumer, self._reports, self._patience = consumer, reports, reader.patience
+        self._limits = reader.records, reader.size
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions a topic has, or None if it does not exist."""
@@ -139,19 +122,20 @@ class ReadSession:
             # No more than the range has left: the client waits until it has as many, or until its turn ends.
             wished = min(batch.room, wanted.until - position)
             with self._reports.explaining(doing), _no_collection():
-                answer = self._sorted_out(self._consumer.consume(wished, _TURN_SECONDS), topic, partition, doing)
+                answer = self._consumer.consume(wished, _TURN_SECONDS)
+                records, reached, end = self._sorted_out(answer, topic, partition, doing)
             self._reports.check()
             before = position
-            if answer.reached > position:
-                position, progress, at_end = answer.reached, time.monotonic(), False
-            at_end = at_end or answer.end == position
+            if reached > position:
+                position, progress, at_end = reached, time.monotonic(), False
+            at_end = at_end or end == position
             if time.monotonic() - progress > self._patience:
                 raise self._nothing_came(doing, position, at_end=at_end)
             with _no_collection():
-                offsets: list[Any] = list(map(Message.offset, answer.records))
+                offsets: list[Any] = list(map(Message.offset, records))
                 # Nothing is taken twice, even if the client still had records of an earlier range.
-                first, end = bisect_left(offsets, before), bisect_left(offsets, wanted.until)
-                complete = batch.add(answer.records[first:end])
+                taken = slice(bisect_left(offsets, before), bisect_left(offsets, wanted.until))
+                complete = batch.add(records[taken])
             if complete:
                 yield from complete
                 # What the caller did with a batch took time, too.
@@ -160,8 +144,13 @@ class ReadSession:
             self._consumer.unassign()
         yield from batch.rest()
 
-    def _sorted_out(self, messages: list[Message], topic: str, partition: int, doing: str) -> _Answer:
-        """Tell records from reports, and drop what the client still had of another range."""
+    def _sorted_out(
+        self, messages: list[Message], topic: str, partition: int, doing: str
+    ) -> tuple[list[Message], int, int]:
+        """Tell records from reports, and drop what the client still had of another range.
+
+        Returns the records in order, the position after them, and the log's end if it was reached.
+        """
         records, end = messages, _NOWHERE
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
@@ -176,7 +165,7 @@ class ReadSession:
         if {*map(Message.topic, records)} - {topic} or {*map(Message.partition, records)} - {partition}:
             records = [record for record in records if (record.topic(), record.partition()) == (topic, partition)]
         last = (records[-1].offset() or 0) + 1 if records else _NOWHERE
-        return _Answer(records, max(last, end), end)
+        return records, max(last, end), end
 
     def _explained(self, error: KafkaError, doing: str) -> Exception:
         if error.code() in _NO_SUCH_OFFSET:
@@ -193,15 +182,6 @@ class ReadSession:
         return SourceUnavailableError(
             f"{doing}: no record came for {self._patience:.0f} s at offset {position}{self._reports.last}."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the client gave at once: records in order, the position after them, and the log's end if it was reached."""
-
-    records: list[Message]
-    reached: int
-    end: int
 
 
 class _Batch:
@@ -274,15 +254,15 @@ def _columns(records: list[Message]) -> Columns:
 
 
 def _headers(records: list[Message]) -> list[Any]:
-    found: list[Any] = []
-    while len(found) < len(records):
+    headers: list[Any] = []
+    while len(headers) < len(records):
         try:
             # What comes before an error stays in the list. A record that raised must not be asked again: the client
             # keeps a list with holes for it.
-            found.extend(map(Message.headers, records[len(found) :]))
+            headers.extend(map(Message.headers, records[len(headers) :]))
         except SystemError as error:
             # How the client says that it cannot decode a name.
             if not isinstance(error.__cause__, UnicodeDecodeError):
                 raise
-            found.append(_UNREADABLE)
-    return found
+            headers.append(_UNREADABLE)
+    return headers

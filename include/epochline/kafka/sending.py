@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -44,9 +43,7 @@ class TransactionalSender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         discard(self._producer)
         # librdkafka ends its threads and connections when the object goes, although a caller may keep this sender.
         del self._producer
@@ -62,12 +59,9 @@ class TransactionalSender:
         """
         failpoint("topic.fence")
         call_in_turns(
-            self._producer.init_transactions,
-            self._producer,
-            self._reports,
-            f"taking over the transactional id {self._id}",
-            _PATIENCE_SECONDS,
-        )
+            self._producer.init_transactions, self._producer, self._reports,
+            f"taking over the transactional id {self._id}", _PATIENCE_SECONDS,
+        )  # fmt: skip
         failpoint("topic.fenced")
 
     def send(
@@ -92,7 +86,7 @@ class TransactionalSender:
             self._producer.begin_transaction()
         try:
             queue = RecordQueue(self._producer, self._reports, doing, deadline)
-            sent = _put_all(queue, doing, topic, records, partitions)
+            sent = queue.put_all(topic, records, partitions)
             failpoint("topic.marker")
             queue.put(CONTROL_TOPIC, Outgoing(key=marker_key, value=marker), 0)
             queue.settle()
@@ -134,18 +128,14 @@ def send_plainly(
     """Send records without a transaction; each becomes visible at once.
 
     A repeat sends them again: a topic with ``semantics="at_least_once"`` gives up INV-5. Returns the number of records.
-
-    Raises:
-        SinkUnavailableError: Kafka does not answer.
-        SinkError: Kafka refuses a record or the topic.
+    Raises `SinkUnavailableError` if Kafka does not answer, `SinkError` if it refuses a record or the topic.
     """
     reports = Reports(settings)
     producer = new_producer(settings, reports, {})
     try:
         partitions = _known_partitions(producer, reports, [topic, *others])
-        doing = f"sending to {topic}"
-        queue = RecordQueue(producer, reports, doing)
-        sent = _put_all(queue, doing, topic, records, partitions)
+        queue = RecordQueue(producer, reports, f"sending to {topic}")
+        sent = queue.put_all(topic, records, partitions)
         queue.settle()
         failpoint("topic.sent")
     finally:
@@ -156,15 +146,11 @@ def send_plainly(
 class RecordQueue:
     """Hands records to librdkafka and counts those that are stored.
 
-    Args:
-        deadline: when the brokers abort the transaction. Without it, only librdkafka's time-out per record applies.
+    The brokers abort the transaction at the ``deadline``. Without one, only librdkafka's time-out per record applies.
     """
 
     def __init__(self, producer: Producer, reports: Reports, doing: str, deadline: float | None = None) -> None:
-        self._producer = producer
-        self._reports = reports
-        self._doing = doing
-        self._deadline = deadline
+        self._producer, self._reports, self._doing, self._deadline = producer, reports, doing, deadline
         self._handed_over = self._stored = 0
         self._failed: KafkaError | None = None
 
@@ -193,6 +179,22 @@ class RecordQueue:
             self._handed_over += 1
             return
 
+    def put_all(self, topic: str, records: Iterable[Outgoing], partitions: Mapping[str, int]) -> int:
+        """Hand over records for a topic, or the topic that they name, after a check of both; returns their number."""
+        number = 0
+        for number, record in enumerate(records, 1):
+            failpoint("topic.record")
+            name = record.topic or topic
+            if name not in partitions:
+                raise SinkError(f"{self._doing}: record {number - 1} is for an undeclared topic. Restore the outbox.")
+            if record.partition is not None and not 0 <= record.partition < partitions[name]:
+                raise SinkError(
+                    f"{self._doing}: record {number - 1} is for partition {record.partition}, but {name} has"
+                    f" {partitions[name]}, counted from 0. Correct the partition column, or add partitions."
+                )
+            self.put(name, record, record.partition)
+        return number
+
     def settle(self) -> None:
         """Wait until all replicas store every record; raises if a record failed."""
         while self._flush():
@@ -215,10 +217,6 @@ class RecordQueue:
                 raise self._reports.explained(self._failed, self._doing)
         self._reports.check()
         self._check_time()
-
-    def close(self) -> None:
-        """Drop what is still in the queue: records that were not committed, or that were reported as failed."""
-        discard(self._producer)
 
     def _delivered(self, number: int, size: int, error: KafkaError | None, message: Message) -> None:
         if error is None:
@@ -248,24 +246,6 @@ class RecordQueue:
                 " records handed over were stored, and the transaction is aborted. Raise the topic's"
                 " transaction_timeout, which the next try uses. For later epochs you may also lower records_per_epoch."
             )
-
-
-def _put_all(
-    queue: RecordQueue, doing: str, topic: str, records: Iterable[Outgoing], partitions: Mapping[str, int]
-) -> int:
-    number = 0
-    for number, record in enumerate(records, 1):
-        failpoint("topic.record")
-        name = record.topic or topic
-        if name not in partitions:
-            raise SinkError(f"{doing}: record {number - 1} is for an undeclared topic. Restore the outbox.")
-        if record.partition is not None and not 0 <= record.partition < partitions[name]:
-            raise SinkError(
-                f"{doing}: record {number - 1} is for partition {record.partition}, but {name} has"
-                f" {partitions[name]}, counted from 0. Correct the partition column, or add partitions."
-            )
-        queue.put(name, record, record.partition)
-    return number
 
 
 def _known_partitions(producer: Producer, reports: Reports, topics: Sequence[str]) -> dict[str, int]:

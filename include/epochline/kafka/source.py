@@ -19,19 +19,8 @@ from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.inputs import DeclaredSource, one_source
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError
-from epochline.kafka.admin import EpochlineAdmin, check_versions, new_admin
-from epochline.kafka.client_log import detect_refusals, shorten_log
-from epochline.kafka.topics import (
-    compacted,
-    group_retention,
-    held_logs,
-    log_gaps,
-    matching,
-    offsets,
-    open_transactions,
-    readable,
-    retention,
-)
+from epochline.kafka import topics
+from epochline.kafka.admin import EpochlineAdmin, check_versions, detect_refusals, new_admin, shorten_log
 from epochline.protocol.balances import LogGaps
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
@@ -106,35 +95,30 @@ class KafkaOffsets:
         source = one_source(source)
         with self._client() as call:
             cluster_id = call("describe_cluster")["cluster_id"]
-            partitions = self._partitions(matching(source, call, cluster_id))
+            partitions = self._partitions(topics.matching(source, call, cluster_id))
             keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
             if not keys:
                 return SourceView(cluster_id=cluster_id, partitions=())
-            stable = call(
-                "list_partition_offsets", dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_COMMITTED
-            )
-            ends = call(
-                "list_partition_offsets", dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_UNCOMMITTED
-            )
-            starts = call("list_partition_offsets", dict.fromkeys(keys, OffsetSpec.EARLIEST))
-            topics = {tp.topic for tp in partitions}
-            compact = compacted(topics, call)
-            held_back = [key for key in keys if ends[key].offset > stable[key].offset]
-            transactions = open_transactions(held_back, call)
+            stable = topics.offsets(keys, OffsetSpec.LATEST, call)
+            ends = topics.offsets(keys, OffsetSpec.LATEST, call, IsolationLevel.READ_UNCOMMITTED)
+            starts = topics.offsets(keys, OffsetSpec.EARLIEST, call)
+            names = {tp.topic for tp in partitions}
+            compact = topics.compacted(names, call)
+            transactions = topics.open_transactions([key for key in keys if ends[key] > stable[key]], call)
         return SourceView(
             cluster_id=cluster_id,
             partitions=tuple(
                 PartitionView(
                     tp=tp,
-                    log_start=starts[key].offset,
-                    last_stable=stable[key].offset,
-                    high_watermark=ends[key].offset,
+                    log_start=starts[key],
+                    last_stable=stable[key],
+                    high_watermark=ends[key],
                     leader_epoch=leader_epoch,
                     open_transactions=transactions.get(key, ()),
                 )
                 for (tp, leader_epoch), key in zip(partitions.items(), keys, strict=True)
             ),
-            invisible_allowed=frozenset(topics if source.gaps_expected else compact),
+            invisible_allowed=frozenset(names if source.gaps_expected else compact),
             compacted=frozenset(compact),
         )
 
@@ -144,7 +128,7 @@ class KafkaOffsets:
     def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
         with self._client() as call:
             return {
-                (planned.tp.topic, planned.tp.partition): log_gaps(
+                (planned.tp.topic, planned.tp.partition): topics.log_gaps(
                     KafkaPartition(planned.tp.topic, planned.tp.partition), planned.range, call
                 )
                 for planned in ranges
@@ -152,30 +136,28 @@ class KafkaOffsets:
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
         with self._client() as call:
-            keys = readable(sources, call)
-            return dict(zip(keys.values(), offsets(keys, OffsetSpec.LATEST, call), strict=True))
+            keys = topics.readable(sources, call)
+            return {keys[key]: end for key, end in topics.offsets(keys, OffsetSpec.LATEST, call).items()}
 
     def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
         with self._client() as call:
-            keys = readable(sources, call)
-            kept = retention(sorted({key.topic for key in keys}), call)
+            keys = topics.readable(sources, call)
+            kept = topics.retention(sorted({key.topic for key in keys}), call)
+            starts, ends = (topics.offsets(keys, where, call) for where in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
             return [
-                LogEnd(tp=tp, log_start=start, last_stable=end, retention=kept.get(tp.topic))
-                for tp, start, end in zip(
-                    keys.values(), offsets(keys, OffsetSpec.EARLIEST, call), offsets(keys, OffsetSpec.LATEST, call),
-                    strict=True,
-                )
-            ]  # fmt: skip
+                LogEnd(tp=tp, log_start=starts[key], last_stable=ends[key], retention=kept.get(tp.topic))
+                for key, tp in keys.items()
+            ]
 
-    def held(self, topics: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
+    def held(self, names: Sequence[str]) -> Mapping[tuple[str, int], HeldLog]:
         """See `epochline.kafka.records.RecordReader.held`."""
         with self._client() as call:
-            return held_logs(topics, call)
+            return topics.held_logs(names, call)
 
     @staticmethod
-    def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
+    def _partitions(described: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
         partitions = {}
-        for topic in topics:
+        for topic in described:
             for partition in topic["partitions"]:
                 tp = TopicPartition(
                     topic=topic["name"], partition=partition["partition_index"], topic_id=str(topic["topic_id"])
@@ -191,8 +173,8 @@ class KafkaOffsets:
         milliseconds = -(-(moment - _UNIX_EPOCH) // timedelta(milliseconds=1))
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in partitions}
         with self._client() as call:
-            answers = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)
-        return {tp: answers[key].offset if answers[key].offset >= 0 else None for key, tp in keys.items()}
+            found = topics.offsets(keys, milliseconds, call)
+        return {keys[key]: offset if offset >= 0 else None for key, offset in found.items()}
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in epochs}
@@ -205,16 +187,13 @@ class KafkaOffsets:
             held = call("list_group_offsets", group).get(group, {})
         mirrored = {}
         for key, offset in held.items():
-            if offset.offset < 0:
-                continue
-            match = _MIRROR.match(offset.metadata or "")
-            mirrored[key.topic, key.partition] = MirroredOffset(
-                offset=offset.offset,
-                generation=int(match[1]) if match else None,
-                epoch_id=int(match[2]) if match else None,
-                token=match[3] if match else None,
-                number=int(match[4]) if match and match[4] else None,
-            )
+            if offset.offset >= 0:
+                match = _MIRROR.match(offset.metadata or "")
+                generation, epoch_id, token, number = match.groups() if match else (None,) * 4
+                mirrored[key.topic, key.partition] = MirroredOffset(
+                    offset=offset.offset, generation=_number(generation), epoch_id=_number(epoch_id), token=token,
+                    number=_number(number),
+                )  # fmt: skip
         return mirrored
 
     def mirror(
@@ -250,7 +229,7 @@ class KafkaOffsets:
 
     def group_retention(self) -> timedelta | None:
         with self._client() as call:
-            return group_retention(call)
+            return topics.group_retention(call)
 
     def forget(self, group: str) -> None:
         def delete() -> str:
@@ -273,6 +252,10 @@ def _retrying() -> Retrying:
         wait=wait_exponential(0.1, max=2),
         reraise=True,
     )
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
 
 
 def _text(error: BaseException) -> str:

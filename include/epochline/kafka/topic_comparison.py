@@ -31,7 +31,6 @@ class Isolation(enum.StrEnum):
 class Seen:
     """Counts of the records that a consumer of one isolation level received."""
 
-    isolation: Isolation
     records: Mapping[int, int]  # by partition, all partitions of the topic
     keyless: int
     distinct_keys: int
@@ -73,9 +72,7 @@ class TopicComparison:
 class TopicReader:
     """Reads the same offsets of a topic at one or both isolation levels, in every partition from ``since`` on.
 
-    Raises:
-        SourceUnavailableError: Kafka does not answer.
-        SourceError: Kafka refuses, or has no such topic.
+    Raises `SourceError` if Kafka does not answer, refuses, or has no such topic.
     """
 
     def __init__(
@@ -99,17 +96,14 @@ class TopicReader:
         """Read on to the current ends. Returns the number of new records of all levels.
 
         ``progress`` is called with the number of offsets read so far and the number to read.
-
-        Raises:
-            SourceUnavailableError: Kafka stopped answering.
-            SourceError: Kafka refuses.
         """
         # The committed end first: so the other level reads at least as far, even if records are written meanwhile.
         levels = [self._levels[isolation] for isolation in Isolation if isolation in self._levels]
-        wanted = sum(level.refresh_ends() for level in levels)
+        until = [level.current_ends() for level in levels]
+        wanted = sum(sum(ends.values()) - sum(level.ends.values()) for level, ends in zip(levels, until, strict=True))
         done = new = 0
-        for level in levels:
-            for records, passed in level.read():
+        for level, ends in zip(levels, until, strict=True):
+            for records, passed in level.read(ends):
                 new, done = new + records, done + passed
                 progress(done, wanted)
         return new
@@ -124,7 +118,7 @@ class TopicReader:
             topic=self._topic,
             starts=widest.starts,
             ends=widest.ends,
-            seen={isolation: level.seen(isolation) for isolation, level in self._levels.items()},
+            seen={isolation: level.seen() for isolation, level in self._levels.items()},
             hidden=_hidden(committed, every) if committed and every else None,
         )
 
@@ -137,32 +131,30 @@ class _Level:
             raise SourceError(f"Kafka has no topic {topic}. Correct the name.")
         self.starts = {partition: max(since, session.log(topic, partition)[0]) for partition in range(count)}
         self.ends = dict(self.starts)
-        """Where this level stops reading; for ``read_committed`` the last stable offset."""
-        self._positions = dict(self.starts)
+        """How far this level has read; for ``read_committed`` at most to the last stable offset."""
         self.offsets: dict[int, array[int]] = {partition: array("q") for partition in self.starts}
         self._keys, self._values, self._records = (array("Q") for _ in range(3))
         self._places = array("l"), array("q")
         """Partition and offset of each record with a key."""
 
-    def refresh_ends(self) -> int:
-        """Fetch the current ends. Returns the number of offsets to read."""
-        for partition, position in self._positions.items():
-            self.ends[partition] = max(self._session.log(self._topic, partition)[1], position)
-        return sum(self.ends[partition] - position for partition, position in self._positions.items())
+    def current_ends(self) -> dict[int, int]:
+        return {
+            partition: max(self._session.log(self._topic, partition)[1], end) for partition, end in self.ends.items()
+        }
 
-    def read(self) -> Iterator[tuple[int, int]]:
-        """Read to the ends. Yields, for some records at a time, their number and the number of offsets passed."""
-        for partition, end in self.ends.items():
-            if self._positions[partition] == end:
+    def read(self, until: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+        """Read on. Yields, for some records at a time, their number and the number of offsets passed."""
+        for partition, end in until.items():
+            if self.ends[partition] == end:
                 continue
-            left = OffsetRange(start=self._positions[partition], until=end)
+            left = OffsetRange(start=self.ends[partition], until=end)
             for columns in self._session.read(self._topic, partition, left):
                 self._count(partition, columns)
                 yield len(columns["offset"]), self._pass(partition, columns["offset"][-1] + 1)
             yield 0, self._pass(partition, end)
 
     def _pass(self, partition: int, position: int) -> int:
-        before, self._positions[partition] = self._positions[partition], position
+        before, self.ends[partition] = self.ends[partition], position
         return position - before
 
     def _count(self, partition: int, columns: Columns) -> None:
@@ -176,10 +168,9 @@ class _Level:
             self._values.append(_digest(value))
             self._records.append(_digest(key, value, *(part for header in headers or () for part in header)))
 
-    def seen(self, isolation: Isolation) -> Seen:
+    def seen(self) -> Seen:
         repeated, examples = self._repeated_keys()
         return Seen(
-            isolation=isolation,
             records={partition: len(offsets) for partition, offsets in self.offsets.items()},
             keyless=len(self._values) - len(self._keys),
             distinct_keys=len(self._keys) - repeated,
@@ -190,16 +181,16 @@ class _Level:
         )
 
     def _repeated_keys(self) -> tuple[int, list[tuple[str, str]]]:
+        """How many records have the key of an earlier one, and places of some."""
         digests = np.asarray(self._keys, dtype=np.uint64)
         order = np.argsort(digests, kind="stable")
         again = np.flatnonzero(digests[order][1:] == digests[order][:-1])
-        pairs = [sorted(map(self._place, order[at : at + 2])) for at in again[:_EXAMPLES]]
-        first_and_again = [[f"{self._topic}-{partition}@{offset}" for partition, offset in pair] for pair in pairs]
-        return len(again), [(first, second) for first, second in first_and_again]
-
-    def _place(self, index: int) -> tuple[int, int]:
         partitions, offsets = self._places
-        return partitions[index], offsets[index]
+        examples = []
+        for at in again[:_EXAMPLES]:
+            first, second = sorted((partitions[index], offsets[index]) for index in order[at : at + 2])
+            examples.append((f"{self._topic}-{first[0]}@{first[1]}", f"{self._topic}-{second[0]}@{second[1]}"))
+        return len(again), examples
 
 
 def _hidden(committed: _Level, every: _Level) -> dict[int, Hidden]:

@@ -5,7 +5,6 @@ Each function takes ``call``, which calls a method of the admin client by its na
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -59,11 +58,16 @@ def readable(sources: Sequence[KafkaSource], call: Callable[..., Any]) -> dict[K
     }
 
 
-def offsets(keys: Iterable[KafkaPartition], where: OffsetSpec, call: Callable[..., Any]) -> list[int]:
-    """The offset of each partition at one end of its log, for a ``read_committed`` consumer, in the given order."""
+def offsets(
+    keys: Iterable[KafkaPartition],
+    where: OffsetSpec | int,
+    call: Callable[..., Any],
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[KafkaPartition, int]:
+    """The offset of each partition at one end of its log, or at a time in milliseconds, in the given order."""
     asked = dict.fromkeys(keys, where)
-    answers = call("list_partition_offsets", asked, IsolationLevel.READ_COMMITTED) if asked else {}
-    return [answers[key].offset for key in asked]
+    answers = call("list_partition_offsets", asked, isolation) if asked else {}
+    return {key: answers[key].offset for key in asked}
 
 
 def held_logs(topics: Sequence[str], call: Callable[..., Any]) -> dict[tuple[str, int], HeldLog]:
@@ -78,9 +82,9 @@ def held_logs(topics: Sequence[str], call: Callable[..., Any]) -> dict[tuple[str
     compact = compacted(set(known), call) if known else set()
     return {
         (key.topic, key.partition): HeldLog(
-            identity=str(known[key.topic]["topic_id"]), start=start, end=end, compacted=key.topic in compact
+            identity=str(known[key.topic]["topic_id"]), start=starts[key], end=ends[key], compacted=key.topic in compact
         )
-        for key, start, end in zip(keys, starts, ends, strict=True)
+        for key in keys
     }
 
 
@@ -193,45 +197,37 @@ _EMPTY_ANSWERS = 3
 def log_gaps(key: KafkaPartition, wanted: OffsetRange, call: Callable[..., Any]) -> LogGaps:
     """Read the batches of a range and sort its offsets: records, offsets without a visible record, and holes.
 
-    The range ends at the last stable offset or before it, so that every transaction in it has ended. ``call`` calls a
-    method of the admin client by name.
-
-    Raises:
-        SourceError: a batch cannot be decompressed.
+    The range ends at the last stable offset or before it, so that every transaction in it has ended. Raises
+    `SourceError` if a batch cannot be decompressed.
     """
     held: list[OffsetRange] = []
     position, invisible, empty = wanted.start, 0, 0
     while position < wanted.until and empty < _EMPTY_ANSWERS:
         records, aborted = call("fetch_batches", key, position)
         before = position
-        for batch in _batches(records, aborted):
-            inside = [offsets for offsets in (_common(wanted, part) for part in batch.offsets) if offsets is not None]
-            # A batch may begin before the position that was asked for, and was counted then.
-            inside = [offsets for offsets in inside if offsets.start >= before]
-            held += inside
-            invisible += 0 if batch.is_visible else sum(map(len, inside))
-            position = max(position, batch.until)
+        for parts, until, is_visible in _batches(records, aborted):
+            for part in parts:
+                start, end = max(part.start, wanted.start), min(part.until, wanted.until)
+                # A batch may begin before the position that was asked for, and was counted then.
+                if before <= start < end:
+                    held.append(OffsetRange(start=start, until=end))
+                    invisible += 0 if is_visible else end - start
+            position = max(position, until)
         empty = 0 if position > before else empty + 1
     return LogGaps(invisible=invisible, holes=tuple(left_out(wanted, held)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """The offsets that a batch holds, the offset after it, and whether a consumer gets its records."""
+def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[tuple[Sequence[OffsetRange], int, bool]]:
+    """Of each batch the offsets that it holds, the offset after it, and whether a consumer gets its records.
 
-    offsets: Sequence[OffsetRange]
-    until: int
-    is_visible: bool
-
-
-def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[_Batch]:
-    """The batches of an answer. ``aborted`` has producer and first offset of each aborted transaction in it."""
-    waiting = sorted(aborted, key=lambda one: one[1])
+    ``aborted`` has producer and first offset of each aborted transaction in the batches.
+    """
+    waiting = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
     for batch in MemoryRecords(records):
         if not isinstance(batch, DefaultRecordBatch):
             offsets = joined(OffsetRange(start=record.offset, until=record.offset + 1) for record in batch)
-            yield _Batch(offsets, offsets[-1].until, is_visible=True)
+            yield offsets, offsets[-1].until, True
             continue
         while waiting and waiting[0][1] <= batch.last_offset:
             aborting.add(waiting.pop(0)[0])
@@ -239,7 +235,7 @@ def _batches(records: bytes, aborted: Iterable[tuple[int, int]]) -> Iterator[_Ba
         offsets = _offsets(batch)
         if batch.is_control_batch and next(batch).abort:
             aborting.discard(batch.producer_id)
-        yield _Batch(offsets, batch.last_offset + 1, is_visible=not batch.is_control_batch and not is_aborted)
+        yield offsets, batch.last_offset + 1, not batch.is_control_batch and not is_aborted
 
 
 def _offsets(batch: DefaultRecordBatch) -> list[OffsetRange]:
@@ -252,8 +248,3 @@ def _offsets(batch: DefaultRecordBatch) -> list[OffsetRange]:
         raise SourceError(
             f"offsets [{batch.base_offset}, {batch.last_offset + 1}) cannot be decompressed: {error}"
         ) from error
-
-
-def _common(wanted: OffsetRange, other: OffsetRange) -> OffsetRange | None:
-    start, until = max(wanted.start, other.start), min(wanted.until, other.until)
-    return OffsetRange(start=start, until=until) if start < until else None

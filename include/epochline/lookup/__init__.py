@@ -8,8 +8,7 @@ works with any blocking client, such as psycopg2: a client releases Python's loc
 The log does not hold the values found: a replay of the same records finds what the store holds at that time.
 """
 
-from epochline.lookup.answers import Answer, Outcome
-from epochline.lookup.batches import over_batches
+from epochline.lookup.answers import Answer, Outcome, over_batches
 from epochline.lookup.lookup import AsyncLookup, Lookup
 from epochline.lookup.pool import PoolLimits
 

@@ -1,4 +1,4 @@
-"""Answers to keys, each by its deadline: what both kinds of look-up share."""
+"""Answers to keys, each by its deadline: what both kinds of look-up share, and answers as a column of Arrow batches."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -10,6 +10,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar
 
+import pyarrow as pa
+
+from epochline.arrow.cast.batches import ERROR, marks, require_columns
 from epochline.errors import DeclarationError, EpochlineError, LookupUnavailableError
 
 K = TypeVar("K")
@@ -50,13 +53,24 @@ LookUp = Callable[[K], Awaitable[Ended]]
 
 
 class KeyedLookup(ABC, Generic[K, V]):
-    """Looks keys up, ``concurrency`` at a time. Its event loop runs in the thread that iterates over the answers.
+    """Looks keys up, and answers every key within the time-out. Its event loop runs in the thread that iterates.
+
+    Create a look-up at the top level of the module with the pipeline's functions. It is shipped to the executors with
+    them. It connects at the first look-up, keeps its connections between batches, and closes them when it is garbage
+    collected.
 
     Args:
-        unavailable: errors of a look-up that mean that the store cannot be reached.
-        arguments: all arguments of the constructor, with which a copy is made on an executor.
+        concurrency: how many look-ups run at once.
+        timeout: of each look-up, including the wait for a connection.
+        ordered: whether `each` yields answers in the order of the keys, or as they come.
+        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
+            returns becomes the value of the answer.
+
+    Raises `DeclarationError` if ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
+    # ``arguments`` are all arguments of the constructor: a copy is made with them on an executor. Errors of a look-up
+    # that are ``unavailable`` mean that the store cannot be reached.
     def __init__(self, *, unavailable: tuple[type[Exception], ...], arguments: dict[str, Any]) -> None:
         kind = type(self).__name__
         if arguments["concurrency"] < 1:
@@ -163,3 +177,71 @@ def raise_unreachable(error: BaseException) -> NoReturn:
         f"no connection could be opened for a look-up ({type(cause).__name__}). The store is down, or `connect` uses"
         " a wrong address. No record causes this error, so the whole attempt fails."
     ) from None
+
+
+def over_batches(
+    lookup: KeyedLookup[Any, V], *, key: str, column: str, kind: pa.DataType
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Returns a function that adds a column of looked-up values to a batch. Rows keep their number and order.
+
+    A row whose look-up failed or timed out gets an ``_error``; the pipeline's policy for bad records applies to it.
+    Rows with an ``_error`` or ``_skip``, and rows whose key is NULL, are not looked up: their value is NULL. An
+    ``_error`` names the class of the exception only, because its text could show a password or the key.
+
+    In a ``transform``, pass ``lambda batches: map(function, batches)`` to ``mapInArrow``.
+
+    Args:
+        lookup: finds the values.
+        key: the column with the keys.
+        column: the new column.
+        kind: the new column's Arrow type. A row whose value does not have this type gets an ``_error``.
+    """
+    what = f"the look-up of {column}"
+
+    def enrich(batch: pa.RecordBatch) -> pa.RecordBatch:
+        require_columns(what, batch, (key,))
+        reasons, skipped = marks(what, batch)
+        keys = batch.column(key).to_pylist()
+        left_out = {*reasons, *skipped}
+        rows = [row for row, value in enumerate(keys) if value is not None and row not in left_out]
+        values: list[V | None] = [None] * len(keys)
+        for answer in lookup.as_they_come(keys[row] for row in rows):
+            row = rows[answer.position]
+            values[row] = answer.value
+            if (reason := _reason(what, lookup.timeout, answer)) is not None:
+                reasons[row] = reason
+        looked_up = _array(what, values, kind, reasons)
+        kept = [name for name in batch.schema.names if name != ERROR]
+        errors = pa.array([reasons.get(row) for row in range(len(keys))], pa.string())
+        return pa.RecordBatch.from_arrays(
+            [*(batch.column(name) for name in kept), looked_up, errors], names=[*kept, column, ERROR]
+        )
+
+    return enrich
+
+
+def _reason(what: str, timeout: timedelta, answer: Answer[Any, Any]) -> str | None:
+    if answer.outcome is Outcome.FAILED:
+        return f"{what} failed ({type(answer.error).__name__})"
+    if answer.outcome is Outcome.TIMED_OUT and answer.value is None:
+        return f"{what} timed out after {timeout.total_seconds():g} s"
+    return None
+
+
+def _array(what: str, values: list[Any], kind: pa.DataType, reasons: dict[int, str]) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError):
+        valid = [_value_or_none(value, kind) for value in values]
+        for row, (value, kept) in enumerate(zip(values, valid, strict=True)):
+            if value is not None and kept is None:
+                reasons.setdefault(row, f"{what} found a value of type {type(value).__name__}, not {kind}")
+        return pa.array(valid, kind)
+
+
+def _value_or_none(value: Any, kind: pa.DataType) -> Any:
+    try:
+        pa.array([value], kind)
+    except (pa.ArrowException, OverflowError):
+        return None
+    return value

@@ -26,10 +26,7 @@ _TIMED_OUT: Ended = (Outcome.TIMED_OUT, None, None)
 
 
 class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up through one asynchronous client, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions, as a `Lookup`. It opens its client at the
-    first look-up, keeps it between batches, and closes it when it is garbage collected. It starts no thread.
+    """Looks keys up through one asynchronous client, without a thread; see `KeyedLookup` for the other arguments.
 
     A look-up that timed out is cancelled. The client decides what happens to its connection.
 
@@ -37,14 +34,7 @@ class AsyncLookup(KeyedLookup[K, V], Generic[K, V, C]):
         fetch: takes the client and a key and returns the value, or None for an unknown key. It must only read.
         connect: makes the client. The client limits its own connections, and may open them later.
         close: closes the client.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         unavailable: exceptions of ``fetch`` that mean that the store cannot be reached.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out. What it returns becomes the value of the answer.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -107,11 +97,7 @@ def _close_client(loop: asyncio.AbstractEventLoop, close: Callable[[C], Awaitabl
 
 
 class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
-    """Looks keys up in threads, each look-up on its own connection, and answers every key within the time-out.
-
-    Create one at the top level of the module with the pipeline's functions. It is shipped to the executors with them
-    and opens its first connection at the first look-up. It keeps connections between batches and closes them when it
-    is garbage collected.
+    """Looks keys up in threads, each look-up on its own connection; see `KeyedLookup` for the other arguments.
 
     A look-up that raises on a connection that was used before is tried once more on a new connection, because the old
     one may have broken while it was idle. The connection of a look-up that failed or timed out is closed.
@@ -125,17 +111,9 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             in threads, and it must only read, because it may be called twice for a key.
         connect: opens a connection.
         close: closes a connection.
-        concurrency: how many look-ups run at once.
-        timeout: of each look-up, including the wait for a connection.
         pool: the limits of the connection pool. With fewer connections than ``concurrency``, look-ups wait for one.
-        ordered: whether `each` yields answers in the order of the keys, or as they come.
-        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
-            returns becomes the value of the answer.
         cancel: interrupts what a connection does, such as psycopg2's ``connection.cancel``. It is called from another
             thread after a time-out.
-
-    Raises:
-        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -173,8 +151,8 @@ class Lookup(KeyedLookup[K, V], Generic[K, V, C]):
             loop.close()
 
     async def _look_up(self, threads: _Threads, key: K) -> Ended:
-        request: _Request[C] = _Request()
-        threads.run(partial(_serve, request, self._fetch, key, self._pool, self._max_wait, self.timeout))
+        request = _Request(self._fetch, key, self._pool, self._max_wait, self.timeout)
+        threads.run(request.serve)
         try:
             await asyncio.wait({asyncio.wrap_future(request.ended)}, timeout=self.timeout.total_seconds())
         finally:
@@ -221,55 +199,54 @@ class _Threads:
 
 
 @dataclass(slots=True, eq=False)
-class _Request(Generic[C]):
+class _Request(Generic[K, C]):
     """One look-up in a thread. Either the thread or the deadline settles it, whichever comes first."""
 
+    fetch: Callable[[C, K], Any]
+    key: K
+    pool: Pool[C]
+    max_wait: timedelta
+    timeout: timedelta
     ended: Future[Ended] = field(default_factory=Future)
     """The thread sets it; the deadline cancels it."""
     connection: C | None = None
     """The connection that runs the look-up, or ran it when the request was settled."""
 
+    def serve(self) -> bool:
+        """Look the key up in this thread. Returns False if the deadline settled the request first."""
+        ended = self._looked_up()
+        in_time = self.ended.set_running_or_notify_cancel()
+        connection = self.connection
+        # Given back before the answer is, so that the next look-up finds it.
+        kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and self.pool.give(connection)
+        if in_time:
+            self.ended.set_result(ended)
+        if connection is not None and not kept:
+            # Last, because closing may take long.
+            self.pool.drop(connection)
+        return in_time
 
-def _serve(
-    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
-) -> bool:
-    """Look the key up in this thread. Returns False if the deadline settled the request first."""
-    ended = _looked_up(request, fetch, key, pool, max_wait, timeout)
-    in_time = request.ended.set_running_or_notify_cancel()
-    connection = request.connection
-    # Given back before the answer is, so that the next look-up finds it.
-    kept = connection is not None and in_time and ended[0] is Outcome.ANSWERED and pool.give(connection)
-    if in_time:
-        request.ended.set_result(ended)
-    if connection is not None and not kept:
-        # Last, because closing may take long.
-        pool.drop(connection)
-    return in_time
-
-
-def _looked_up(
-    request: _Request[C], fetch: Callable[[C, K], Any], key: K, pool: Pool[C], max_wait: timedelta, timeout: timedelta
-) -> Ended:
-    try:
-        connection, used = pool.take(time.monotonic() + min(max_wait, timeout).total_seconds())
-    except PoolExhaustedError as error:
-        return (Outcome.FAILED, None, error) if max_wait < timeout else _TIMED_OUT
-    except Exception as error:
-        return Outcome.FAILED, None, UnreachableError(error)
-    request.connection = connection
-    while not request.ended.cancelled():
+    def _looked_up(self) -> Ended:
         try:
-            return Outcome.ANSWERED, fetch(connection, key), None
-        except Exception as error:
-            if not used or request.ended.cancelled():
-                return Outcome.FAILED, None, error
-        # An idle connection may have broken, or the store refuses the key. A new connection shows which.
-        request.connection, used = None, False
-        try:
-            request.connection = connection = pool.replace(connection)
+            connection, used = self.pool.take(time.monotonic() + min(self.max_wait, self.timeout).total_seconds())
+        except PoolExhaustedError as error:
+            return (Outcome.FAILED, None, error) if self.max_wait < self.timeout else _TIMED_OUT
         except Exception as error:
             return Outcome.FAILED, None, UnreachableError(error)
-    return _TIMED_OUT
+        self.connection = connection
+        while not self.ended.cancelled():
+            try:
+                return Outcome.ANSWERED, self.fetch(connection, self.key), None
+            except Exception as error:
+                if not used or self.ended.cancelled():
+                    return Outcome.FAILED, None, error
+            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
+            self.connection, used = None, False
+            try:
+                self.connection = connection = self.pool.replace(connection)
+            except Exception as error:
+                return Outcome.FAILED, None, UnreachableError(error)
+        return _TIMED_OUT
 
 
 def _quietly(function: Callable[[C], object], connection: C) -> None:

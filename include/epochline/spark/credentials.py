@@ -6,7 +6,8 @@ Arguments, Spark settings and options would show them in ``ps``, the UI and the 
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ __all__ = ["CREDENTIALS_VARIABLE", "JobCredentials", "read_credentials"]
 CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
 """Environment variable with the path of the file."""
 
+_NEEDED = {
+    "postgres": 'a "dsn" that libpq understands: postgresql://user:pw@host:port/db',
+    "kafkas": "the properties of Kafka, by connection id",
+    "sources": "the fields of a connection (host, port, login, …) by connection id",
+    "registries": 'a "url", and optionally "login" and "password", by connection id',
+    "spark": 'a "server" such as sc://localhost:15002/;token=…',
+}
+
 
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
     """Read the credentials file that the environment names.
@@ -35,9 +44,8 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
     {"server": "sc://host:port/;token=…"}``. With ``"delete_after_reading": true``, for a file written for a single job,
     the file is deleted.
 
-    Raises:
-        ConfigurationError: no file is named, other users can read it, or it is incomplete. The message shows no
-            content of the file.
+    Raises `ConfigurationError` if no file is named, other users can read it, or it is incomplete. The message shows no
+    content of the file.
     """
     name = environment.get(CREDENTIALS_VARIABLE)
     if not name:
@@ -71,67 +79,46 @@ def _read_private(path: Path) -> str:
 
 
 def _checked(name: str, content: Any) -> JobCredentials:
-    sections = content if isinstance(content, dict) else {}
-    postgres, kafka = sections.get("postgres"), sections.get("kafka")
-    dsn = postgres.get("dsn") if isinstance(postgres, dict) else None
-    if not isinstance(dsn, str) or not _is_dsn(dsn):
-        raise ConfigurationError(
-            f'{name}: "postgres" needs a "dsn" that libpq understands: postgresql://user:pw@host:port/db'
-        )
-    # An explicit null: a pipeline that reads no Kafka.
-    without_kafka = kafka is None and "kafka" in sections
-    given = {str(key): str(value) for key, value in kafka.items()} if isinstance(kafka, dict) else {}
+    with _section(name, "postgres"):
+        dsn = content["postgres"]["dsn"]
+        parse_dsn(dsn)
+    kafka = content.get("kafka", {})
+    if kafka is not None:  # An explicit null stands for a pipeline that reads no Kafka.
+        kafka = broker_settings(f'{name}: "kafka"', _texts(kafka) if isinstance(kafka, dict) else {})
+    with _section(name, "kafkas"):
+        kafkas = {
+            connection: broker_settings(f'{name}: "kafkas" of {connection}', _texts(properties))
+            for connection, properties in content.get("kafkas", {}).items()
+        }
+    with _section(name, "sources"):
+        sources = {connection: Connection(**fields) for connection, fields in content.get("sources", {}).items()}
+    with _section(name, "registries"):
+        registries = {connection: _registry(settings) for connection, settings in content.get("registries", {}).items()}
+    with _section(name, "spark"):
+        server = content.get("spark", {}).get("server")
+        if server is not None and not server.startswith("sc://"):
+            raise ValueError
     return JobCredentials(
-        dsn=dsn,
-        kafka={} if without_kafka else broker_settings(f'{name}: "kafka"', given),
-        kafkas=_kafkas(name, sections.get("kafkas", {})),
-        registries=_registries(name, sections.get("registries", {})),
-        source_connections=_sources(name, sections.get("sources", {})),
-        server=_server(name, sections.get("spark", {})),
+        dsn=dsn, kafka=kafka or {}, kafkas=kafkas, source_connections=sources, registries=registries, server=server
     )
 
 
-def _kafkas(name: str, section: Any) -> dict[str, dict[str, str]]:
-    if not isinstance(section, dict) or not all(isinstance(properties, dict) for properties in section.values()):
-        raise ConfigurationError(f'{name}: "kafkas" needs the properties of Kafka, by connection id')
-    return {
-        connection: broker_settings(
-            f'{name}: "kafkas" of {connection}', {str(key): str(value) for key, value in properties.items()}
-        )
-        for connection, properties in section.items()
-    }
-
-
-def _sources(name: str, section: Any) -> dict[str, Connection]:
+@contextmanager
+def _section(name: str, section: str) -> Iterator[None]:
+    """Say what a section needs if it cannot be read. The error itself may show part of the file."""
     try:
-        return {connection: Connection(**fields) for connection, fields in section.items()}
-    except (AttributeError, TypeError):
-        raise ConfigurationError(
-            f'{name}: "sources" needs the fields of a connection (host, port, login, …) by connection id'
-        ) from None
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, psycopg2.ProgrammingError):
+        raise ConfigurationError(f'{name}: "{section}" needs {_NEEDED[section]}') from None
 
 
-def _server(name: str, section: Any) -> str | None:
-    url = section.get("server") if isinstance(section, dict) else ""
-    if url is not None and not str(url).startswith("sc://"):
-        raise ConfigurationError(f'{name}: "spark" needs a "server" such as sc://localhost:15002/;token=…')
-    return url
+def _texts(properties: Mapping[str, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in properties.items()}
 
 
-def _registries(name: str, section: Any) -> dict[str, dict[str, str]]:
-    known = section if isinstance(section, dict) else {"": section}
-    for settings in known.values():
-        texts = isinstance(settings, dict) and all(isinstance(value, str) for value in settings.values())
-        if not texts or not settings.get("url") or not set(settings) <= {"url", "login", "password"}:
-            raise ConfigurationError(
-                f'{name}: "registries" needs a "url", and optionally "login" and "password", by connection id'
-            )
-    return known
-
-
-def _is_dsn(dsn: str) -> bool:
-    try:
-        parse_dsn(dsn)
-    except psycopg2.ProgrammingError:
-        return False
-    return True
+def _registry(settings: dict[str, str]) -> dict[str, str]:
+    if not settings["url"] or not set(settings) <= {"url", "login", "password"}:
+        raise ValueError
+    if not all(isinstance(value, str) for value in settings.values()):
+        raise TypeError
+    return settings

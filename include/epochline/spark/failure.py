@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from contextlib import suppress
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
@@ -24,27 +25,18 @@ def epochline_error_from(error: BaseException) -> EpochlineError | None:
     """Find the Epochline error behind an exception, also in the text of a worker's exception; None if there is none."""
     if isinstance(error, EpochlineError):
         return error
-    text = str(error)
-    for found in _OURS.finditer(text):
-        kind = _error_class(found["module"], found["name"])
-        if kind is not None:
-            return kind(found["message"].strip())
+    for match in _OURS.finditer(str(error)):
+        with suppress(ImportError):
+            kind = getattr(importlib.import_module(match["module"]), match["name"], None)
+            if isinstance(kind, type) and issubclass(kind, EpochlineError):
+                return kind(match["message"].strip())
     return None
-
-
-def _error_class(module: str, name: str) -> type[EpochlineError] | None:
-    try:
-        kind = getattr(importlib.import_module(module), name, None)
-    except ImportError:
-        return None
-    return kind if isinstance(kind, type) and issubclass(kind, EpochlineError) else None
 
 
 def error_of_user(error: BaseException) -> tuple[str, str] | None:
     """Class and message of the exception that a function raised in a Python worker, with the line that raised it.
 
-    Spark passes the whole traceback on, within a message that differs from attempt to attempt. Returns None if the text
-    holds no traceback of Python.
+    None if Spark's message, which differs from attempt to attempt, holds no traceback of Python.
     """
     lines = str(error).splitlines()
     begins = [number for number, line in enumerate(lines) if _TRACEBACK in line]

@@ -18,13 +18,9 @@ NO_REGISTRIES = Registries()
 
 @dataclass(frozen=True, slots=True)
 class ShippedFunctions:
-    """The functions that a declaration names, and its schema registries.
+    """The functions that a declaration names, pickled by value on the driver, and its schema registries."""
 
-    The functions are pickled by value on the driver, and kept as bytes so that the writer's pickle does not pickle them
-    again.
-    """
-
-    pickled: bytes
+    pickled: bytes  # so that the writer's pickle does not pickle them again
     registries: Registries = field(default=NO_REGISTRIES, repr=False)
 
     def install(self) -> None:
@@ -39,39 +35,33 @@ class ShippedFunctions:
 
 
 def ship_functions(pipeline: PipelineSpec, registries: Registries = NO_REGISTRIES) -> ShippedFunctions:
-    """Load and pickle the functions that run on executors; functions of installed packages are not shipped.
+    """Load and pickle the functions that run on executors, except those of installed packages.
 
-    Raises:
-        DeclarationError: a function cannot be imported on the driver.
+    Raises `DeclarationError` if a function cannot be imported on the driver.
     """
-    selects = [sink.topic.select if isinstance(sink, OutboxSpec) else sink.select for sink in pipeline.sinks]
-    references = [select for select in selects if select is not None]
-    values = [sink.topic.value for sink in pipeline.sinks if isinstance(sink, OutboxSpec)]
-    references += [value for value in values if isinstance(value, str)]
-    references += [sink.sink for sink in pipeline.external if isinstance(sink, CustomSinkSpec)]
-    if isinstance(pipeline.parse, str):
-        references.append(pipeline.parse)
-    return ship(references, registries)
+    named: list[object] = [pipeline.parse]
+    for sink in pipeline.sinks:
+        named += [sink.topic.select, sink.topic.value] if isinstance(sink, OutboxSpec) else [sink.select]
+    named += [sink.sink for sink in pipeline.external if isinstance(sink, CustomSinkSpec)]
+    return ship([reference for reference in named if isinstance(reference, str)], registries)
 
 
 def ship(references: Iterable[str], registries: Registries = NO_REGISTRIES) -> ShippedFunctions:
     """As `ship_functions`, for functions or classes by ``module:name``."""
     functions = {}
     for reference in references:
-        function = load_function(reference)
-        module = reference.partition(":")[0]
-        if _is_installed(module):
-            continue
-        pickle_by_value(module)
-        functions[reference] = function
+        function = pickle_by_value(reference)
+        if not _is_installed(reference.partition(":")[0]):
+            functions[reference] = function
     return ShippedFunctions(cloudpickle.dumps(functions), registries)
 
 
-def pickle_by_value(module: str) -> None:
-    """Pickle everything of a module's package by value from now on, unless the package is installed."""
-    package = sys.modules[module.partition(".")[0]]
+def pickle_by_value(reference: str) -> Any:
+    """Load a function, and pickle its package by value from now on, unless the package is installed."""
+    function, module = load_function(reference), reference.partition(":")[0]
     if not _is_installed(module):
-        cloudpickle.register_pickle_by_value(package)
+        cloudpickle.register_pickle_by_value(sys.modules[module.partition(".")[0]])
+    return function
 
 
 def _is_installed(module: str) -> bool:

@@ -19,41 +19,24 @@ from epochline.errors import (
     rebuilt,
 )
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.attempt_plan import AttemptPlan, read_plan
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import end_job, is_live, record_error
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import belongs_to
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.attempt_plan import AttemptPlan, read_plan
-from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, without_frames
-from epochline.spark.part_rows import one_pass_order
-from epochline.spark.session import SHUFFLES, adapt_plans, configure, cores, memory_settings, shuffles_are_configured
-from epochline.spark.source import BATCH_RECORDS, RecordSource, claim_reader, read_custom, read_ranges
+from epochline.spark.part_rows import one_pass_writer
+from epochline.spark.session import MEMORY_SETTINGS, prepare
+from epochline.spark.source import RecordSource, claim_reader, read_custom, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import stage
 
 log = logging.getLogger(__name__)
 
-# A declaration's spark_conf may change these.
-_DEFAULTS = {
-    # A worker holds one batch in memory, so a batch is limited in records and in bytes.
-    BATCH_RECORDS: "10000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
-}
-
-_SETTINGS = {
-    # Timestamps travel as UTC, whatever the machine's zone.
-    "spark.sql.session.timeZone": "UTC",
-    # As in PostgreSQL, "a" and "A" are two columns.
-    "spark.sql.caseSensitive": "true",
-}
-
 _DRIVER = "epochline:job"
-
-_SMALL_EPOCH = 50_000
-"""Up to so many offsets, planning a shuffle again takes longer than it can save."""
 
 
 def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credentials: JobCredentials) -> None:
@@ -87,24 +70,16 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
 def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> Made:
     if not plan.ranges and plan.kind not in (EpochKind.REQUEUE, EpochKind.IDLE):
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
-    chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
-    if not shuffles_are_configured(spark):
-        # Each part is a transaction, and Spark's default of 200 is too many for most epochs.
-        chosen[SHUFFLES] = plan.pipeline.spark_conf.get(SHUFFLES, str(2 * cores(spark)))
-    configure(spark, plan.pipeline.spark_conf)
-    for name, value in {**chosen, **_SETTINGS}.items():
-        spark.conf.set(name, value)
-    memory = " ".join(f"{name}={value!r}" for name, value in memory_settings(spark).items())
+    prepare(spark, plan.pipeline.spark_conf, sum(len(planned.range) for planned in plan.ranges))
+    memory = " ".join(f"{name}={spark.conf.get(name, 'not set') or 'not set'!r}" for name in MEMORY_SETTINGS)
     log.info("job.memory pipeline=%s epoch=%d %s", plan.pipeline.name, plan.ticket.epoch_id, memory)
-    size = sum(len(planned.range) for planned in plan.ranges)
-    adapt_plans(spark, size > _SMALL_EPOCH, plan.pipeline.spark_conf)
     records = {name: _records(spark, plan, credentials, name) for name in plan.pipeline.inputs}
     registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
     spec = plan.pipeline.spec
     search = plan.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
-    stage([(records[""], one_pass_order(spec, plan.ticket, credentials.dsn, registries, search))])
+    stage([(records[""], one_pass_writer(spec, plan.ticket, credentials.dsn, registries, search))])
     return Made()
 
 

@@ -11,13 +11,14 @@ count repeated tasks twice, so the first write reads the counts from the frame i
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -32,6 +33,7 @@ from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.source import RecordSource, require_whole_input
+from epochline.spark.staging import PartRows
 from epochline.spark.transaction import PartTransaction
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
@@ -40,7 +42,7 @@ IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParseTask:
-    """Parses the records of one Spark partition; runs on executors and may be repeated."""
+    """Parses the records of one Spark partition. It runs on executors, and may be repeated."""
 
     pipeline: PipelineSpec
     ticket: StagingTicket
@@ -48,40 +50,34 @@ class ParseTask:
     dsn: str = field(repr=False)
     parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
+    def frame(self, records: RecordSource) -> DataFrame:
+        """Parse records into the frame; the caller persists it."""
+        return records.map_tasks(self.run, from_arrow_schema(_frame_schema(self.pipeline)))
+
     def run(self, number: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the frame for one Spark partition, and record the counts in the ledger.
 
-        The number of the task is the same each time it runs.
-
-        Raises:
-            NonDeterministicPartError: an earlier run of the same task received other records.
-            EpochFencedError: the attempt was fenced or sealed, or its job has ended.
-            InputCutError: the input broke off before the last record; nothing was recorded in the ledger.
+        The number of the task is the same each time it runs. Raises the errors of `require_whole_input` and of
+        `PartTransaction.finish`.
         """
         self.functions.install()
         rows = BatchRows(self.pipeline, self.ticket.tables, self.ticket.refused)
-        schema = frame_schema(self.pipeline)
+        schema = _frame_schema(self.pipeline)
         counts: dict[tuple[str, int], PartitionCounts] = {}
         for batch in batches:
             parsed, refused, seen = rows.parse_only(batch)
             counts = add_up((counts, seen))
-            yield as_parsed(schema, parsed)
+            yield _as_parsed(schema, parsed)
             if refused.num_rows:
                 yield _widened(schema, refused.num_rows, IS_REFUSED, {REFUSED: _as_struct(schema, refused)})
         require_whole_input(self.ticket)
-        self._leave(number, counts)
-        yield _widened(schema, 1, IS_COUNTS, {COUNTS: pa.array([json.dumps(message_of(counts))], pa.string())})
-
-    def _leave(self, number: int, counts: Mapping[tuple[str, int], PartitionCounts]) -> None:
-        part = PartTransaction(self.ticket, self.dsn, self.parse_id, number)
-        try:
-            part.finish([Part(sink=PARSE, rows=0, message=message_of(counts))])
-        finally:
-            part.close()
+        message = message_of(counts)
+        with closing(PartTransaction(self.ticket, self.dsn, self.parse_id, number)) as part:
+            part.finish([Part(sink=PARSE, rows=0, message=message)])
+        yield _widened(schema, 1, IS_COUNTS, {COUNTS: pa.array([json.dumps(message)], pa.string())})
 
 
-def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
-    """The Arrow schema of the frame."""
+def _frame_schema(pipeline: PipelineSpec) -> pa.Schema:
     record = spark_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
     refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
     return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])
@@ -94,9 +90,16 @@ def spark_schema(columns: Mapping[str, str]) -> pa.Schema:
     )
 
 
-def parse(records: RecordSource, task: ParseTask) -> DataFrame:
-    """Parse records into the frame; the caller persists it."""
-    return records.map_tasks(task.run, from_arrow_schema(frame_schema(task.pipeline)))
+def frame_of(spark: SparkSession, pipeline: PipelineSpec, parsed: Sequence[pa.RecordBatch]) -> DataFrame:
+    """The frame of parsed rows that a preview has in memory."""
+    schema = _frame_schema(pipeline)
+    return spark.createDataFrame(pa.Table.from_batches([_as_parsed(schema, batch) for batch in parsed], schema=schema))
+
+
+def counts_in(frame: DataFrame) -> Mapping[tuple[str, int], PartitionCounts]:
+    """Add up the counts of all parse tasks."""
+    rows = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
+    return add_up(counts_of(json.loads(row[COUNTS])) for row in rows)
 
 
 def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
@@ -110,7 +113,7 @@ def refused_and_counted(frame: DataFrame) -> DataFrame:
     return frame.where(F.col(KIND) != IS_PARSED).select(KIND, REFUSED, COUNTS)
 
 
-class QuarantineRows:
+class QuarantineRows(PartRows):
     """Takes the refused records into the quarantine, whose parts carry the source counts."""
 
     def __init__(self) -> None:
@@ -127,10 +130,6 @@ class QuarantineRows:
         columns = [pc.struct_field(refused, name).cast(schema.field(name).type) for name in schema.names]
         return {QUARANTINE: pa.RecordBatch.from_arrays(columns, schema=schema)}
 
-    def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """Return nothing: no row is held back."""
-        return {}
-
     def message(self, sink: str) -> Mapping[str, Any]:
         """Return the counts per Kafka partition."""
         return message_of(self._counts)
@@ -141,8 +140,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def as_parsed(schema: pa.Schema, parsed: pa.RecordBatch) -> pa.RecordBatch:
-    """Parsed rows as rows of the frame, whose schema is that of `frame_schema`."""
+def _as_parsed(schema: pa.Schema, parsed: pa.RecordBatch) -> pa.RecordBatch:
     return _widened(schema, parsed.num_rows, IS_PARSED, dict(zip(parsed.schema.names, parsed.columns, strict=True)))
 
 

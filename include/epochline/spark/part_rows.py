@@ -17,10 +17,9 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.specs import OutboxSpec, PipelineSpec, SinkSpec, TableSpec
 from epochline.postgres.ledger.parts import message_of
 from epochline.protocol.balances import PartitionCounts, add_up
-from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.functions import NO_REGISTRIES, ShippedFunctions, ship_functions
-from epochline.spark.staging import WriteOrder
+from epochline.spark.staging import PartRows, StagingWriter
 
 MAX_KEYS = 100_000
 """Keys that a part sums before it writes them. It bounds memory; a repeated part flushes at the same rows."""
@@ -29,7 +28,7 @@ DIGEST = "_epochline_digest"
 """Column with a hash of each row of the transform. A part carries their sum, which reveals different tries."""
 
 
-class _Summed:
+class _Summed(PartRows):
     """Holds back rows of sinks with mode ``add``, and sums them."""
 
     def __init__(self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...]) -> None:
@@ -43,7 +42,6 @@ class _Summed:
         return {sink: batch for sink, batch in sums.items() if batch is not None}
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """Return the remaining sums."""
         left = {sink: sums.flush() for sink, sums in self._sums.items()}
         return {sink: rows for sink, rows in left.items() if rows is not None}
 
@@ -51,11 +49,9 @@ class _Summed:
 class OnePassRows(_Summed):
     """Turns records into rows of every sink and the quarantine, for a pipeline without a transform."""
 
-    def __init__(
-        self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...], refused: Refused = NONE_REFUSED
-    ) -> None:
-        super().__init__(pipeline, tables)
-        self._batches = BatchRows(pipeline, tables, refused)
+    def __init__(self, pipeline: PipelineSpec, ticket: StagingTicket) -> None:
+        super().__init__(pipeline, ticket.written)
+        self._batches = BatchRows(pipeline, ticket.written, ticket.refused)
         self._counts: dict[tuple[str, int], PartitionCounts] = {}
 
     def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
@@ -92,31 +88,26 @@ class SinkRows(_Summed):
         return {"rows": self._rows, "digest": str(self._digest)}
 
 
-def one_pass_order(
+def one_pass_writer(
     pipeline: PipelineSpec,
     ticket: StagingTicket,
     dsn: str,
     registries: Registries = NO_REGISTRIES,
     search: timedelta | None = None,
-) -> WriteOrder:
-    """The write of a pipeline without a transform: all tables at once.
-
-    Raises:
-        DeclarationError: a function cannot be imported on the driver.
-    """
-    tables = ticket.written
-    return WriteOrder(
-        ticket=ticket, dsn=dsn, tables=tables, rows=partial(OnePassRows, pipeline, tables, ticket.refused),
+) -> StagingWriter:
+    """The writer of a pipeline without a transform: all tables at once. Raises what `ship_functions` raises."""
+    return StagingWriter(
+        ticket=ticket, dsn=dsn, tables=ticket.written, rows=partial(OnePassRows, pipeline, ticket),
         functions=ship_functions(pipeline, registries), external=pipeline.external, search=search,
     )  # fmt: skip
 
 
-def sink_order(
+def sink_writer(
     pipeline: PipelineSpec, sink: SinkSpec, ticket: StagingTicket, dsn: str, functions: ShippedFunctions
-) -> WriteOrder:
-    """The write of one sink's rows that a transform or windows made."""
+) -> StagingWriter:
+    """The writer of one sink's rows that a transform or windows made."""
     table = ticket.table(sink.table)
-    return WriteOrder(
+    return StagingWriter(
         ticket=ticket, dsn=dsn, tables=(table,), rows=partial(SinkRows, pipeline, sink, table), functions=functions,
         external=pipeline.external,
     )  # fmt: skip

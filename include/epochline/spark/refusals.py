@@ -37,8 +37,7 @@ class RefusalSearch:
     def copy(self, sink: str, copy: Copy, batch: pa.RecordBatch) -> None:
         """Copy the rows of a batch, or look for those that are refused.
 
-        Raises:
-            BadRecordError: the server does not say which row it refuses, or takes all of them in a repeat.
+        Raises `BadRecordError` if the server does not say which row it refuses, or takes all of them in a repeat.
         """
         first: RowRefusedError | None = None
         if self._search is None:
@@ -54,10 +53,9 @@ class RefusalSearch:
                 return
         for row, error in self._refused(self._search, copy, batch):
             topic, partition, offset = (row.column(name)[0].as_py() for name in _PLACE)
-            one = RefusedRow(
-                sink=sink, said=error.said, reason=f"{sink}: {error.reason}", place=(topic, partition, offset)
-            )
-            self._found.setdefault((topic, partition, offset), one)
+            place = topic, partition, offset
+            refused_row = RefusedRow(sink=sink, said=error.said, reason=f"{sink}: {error.reason}", place=place)
+            self._found.setdefault(place, refused_row)
         if first is not None and not self._found:
             # The rows before were taken back, so the partition must not be counted.
             raise BadRecordError(str(first))
@@ -89,11 +87,11 @@ class RefusalSearch:
 
     def keep(self) -> list[RefusedRow]:
         """Record the refused rows, so that the next attempt sets their records aside; returns one for each record."""
-        found = list(self._found.values())
-        if len(found) > self._kept:
-            self._part.refuse(found[self._kept :])
-            self._kept = len(found)
-        return found
+        rows = list(self._found.values())
+        if len(rows) > self._kept:
+            self._part.refuse(rows[self._kept :])
+            self._kept = len(rows)
+        return rows
 
     def _report(self, progress: str) -> None:
         # A job that is killed later need not find them again.

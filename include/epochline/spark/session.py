@@ -34,13 +34,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """Start Spark in this process, and stop it at the end of the block.
 
-    Args:
-        name: name of the application in Spark.
-        master: ``local[2]``, ``spark://host:7077``, …
-        home: value for ``SPARK_HOME``, because the jars of another installation would not fit.
-        log: file to which the JVM and the workers append all output.
-        conf: further settings.
-        driver_options: options of the driver's JVM; ``SPARK_SUBMIT_OPTS`` wins.
+    ``home`` becomes ``SPARK_HOME``, because the jars of another installation would not fit. The JVM and the workers
+    append all output to ``log``. ``SPARK_SUBMIT_OPTS`` wins over ``driver_options``, the options of the driver's JVM.
     """
     # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
@@ -120,10 +115,8 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
     """The session of a pipeline on a server. It stays on the server after the block, for the next epoch.
 
     What an earlier client of the pipeline left running there is interrupted first: its attempt is fenced. ``code`` is a
-    version of the code that the pipeline's functions may import.
-
-    Raises:
-        PySparkException: the server does not answer, or refuses the token.
+    version of the code that the pipeline's functions may import. Raises `PySparkException` if the server does not
+    answer, or refuses the token.
     """
     spark = _opened(url, uuid.uuid5(_NAMESPACE, f"{pipeline}\n{code}"))
     tag = f"epochline-{uuid.uuid5(_NAMESPACE, pipeline)}"
@@ -183,57 +176,70 @@ def has_one_executor(spark: SparkSession) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
-def adapt_plans(spark: SparkSession, wanted: bool, declared: Mapping[str, str]) -> None:
-    """Let Spark plan each stage again after the one before it, or not; a declaration that chooses is left alone."""
-    if _ADAPTIVE in declared:
-        return
-    if wanted:
+def prepare(spark: SparkSession, declared: Mapping[str, str], offsets: int) -> None:
+    """Make the settings of a job that reads so many offsets; ``declared`` is the pipeline's ``spark_conf``.
+
+    Raises `ConfigurationError` for a setting that belongs to a server, which runs already.
+    """
+    settings = {name: declared.get(name, value) for name, value in DEFAULTS.items()}
+    if is_remote():
+        shuffles_are_chosen = spark.conf.get(SHUFFLES) != _SPARKS_SHUFFLES
+        for name, value in declared.items():
+            _set_on_server(spark, name, value)
+    else:  # spark-submit has applied what is declared
+        shuffles_are_chosen = spark.sparkContext.getConf().get(SHUFFLES) is not None
+    if not shuffles_are_chosen:
+        # Each part is a transaction, and Spark's default of 200 is too many for most epochs.
+        settings[SHUFFLES] = declared.get(SHUFFLES, str(2 * cores(spark)))
+    if _ADAPTIVE not in declared:
         # Back to what the session was started with: an earlier epoch may have used the session.
         spark.conf.unset(_ADAPTIVE)
-    else:
-        spark.conf.set(_ADAPTIVE, "false")
+        if offsets <= _SMALL_EPOCH:
+            settings[_ADAPTIVE] = "false"
+    for name, value in {**settings, **_ALWAYS}.items():
+        spark.conf.set(name, value)
 
 
-def shuffles_are_configured(spark: SparkSession) -> bool:
-    """Whether somebody chose the number of shuffle partitions."""
-    if is_remote():
-        return spark.conf.get(SHUFFLES) != _SPARKS_SHUFFLES
-    return spark.sparkContext.getConf().get(SHUFFLES) is not None
+def _set_on_server(spark: SparkSession, name: str, value: str) -> None:
+    try:
+        spark.conf.set(name, value)
+    except PySparkException as error:
+        raise ConfigurationError(
+            f"spark_conf: {name} cannot be set on a Spark server that runs already"
+            f" ({error.getCondition() or type(error).__name__}). Set it where the server is started, or give the"
+            " pipeline a spark_connection of type spark, which starts a driver for each epoch."
+        ) from error
 
 
-def configure(spark: SparkSession, declared: Mapping[str, str]) -> None:
-    """Apply a declaration's ``spark_conf`` to a session on a server. spark-submit has applied it at the start.
+BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""Spark's setting for the records of an Arrow batch."""
 
-    Raises:
-        ConfigurationError: a setting belongs to the server, which runs already.
-    """
-    if not is_remote():
-        return
-    for name, value in declared.items():
-        try:
-            spark.conf.set(name, value)
-        except PySparkException as error:
-            raise ConfigurationError(
-                f"spark_conf: {name} cannot be set on a Spark server that runs already"
-                f" ({error.getCondition() or type(error).__name__}). Set it where the server is started, or give the"
-                " pipeline a spark_connection of type spark, which starts a driver for each epoch."
-            ) from error
+_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
+DEFAULTS = {
+    # A worker holds one batch in memory, so a batch is limited in records and in bytes.
+    BATCH_RECORDS: "10000",
+    _BATCH_BYTES: str(64 * 1024 * 1024),
+}
+"""Settings of a job that a declaration's ``spark_conf`` may change."""
+
+_ALWAYS = {
+    # Timestamps travel as UTC, whatever the machine's zone.
+    "spark.sql.session.timeZone": "UTC",
+    # As in PostgreSQL, "a" and "A" are two columns.
+    "spark.sql.caseSensitive": "true",
+}
+
+_SMALL_EPOCH = 50_000
+"""Up to so many offsets, planning each stage again after the one before it takes longer than it can save."""
 
 MEMORY_SETTINGS = (
     "spark.driver.memory",
     "spark.executor.memory",
     "spark.executor.pyspark.memory",
     "spark.memory.offHeap.size",
-    "spark.sql.execution.arrow.maxRecordsPerBatch",
-    "spark.sql.execution.arrow.maxBytesPerBatch",
-    "spark.sql.shuffle.partitions",
+    BATCH_RECORDS,
+    _BATCH_BYTES,
+    SHUFFLES,
 )
-"""The settings that docs/memory.md explains."""
-
-NOT_SET = "not set"
-
-
-def memory_settings(spark: SparkSession) -> Mapping[str, str]:
-    """The value of each setting, or that nobody has set it: then Spark's default holds."""
-    return {name: spark.conf.get(name, NOT_SET) or NOT_SET for name in MEMORY_SETTINGS}
+"""The settings that docs/memory.md explains, and that a job logs."""

@@ -16,26 +16,23 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
+from epochline.arrow.cast.batches import SOURCE_SCHEMA, record_batch, stored_record
 from epochline.config.connections import Connection
 from epochline.config.kafka import travelling_settings
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import InputCutError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.queries.named import statement
 from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
-from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions, ship
-from epochline.spark.session import cores
+from epochline.spark.session import BATCH_RECORDS, cores
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-"""Spark's setting for the records of an Arrow batch."""
 
 PATIENCE_SECONDS = 120.0
 """How long a task waits for the next record."""
@@ -49,18 +46,17 @@ _FETCHED = 100
 _BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
 
 
-class TaskReader(Protocol):
+@dataclass(frozen=True, slots=True)
+class TaskReader:
     """Reads records in the tasks of a job.
 
     It is picklable, and travels in the job's function. So no option, plan or log shows what it needs to connect.
     """
 
-    @property
-    def tasks(self) -> int:
-        """How many tasks read."""
-
-    def read(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The records of a task, in batches of `epochline.arrow.cast.source.SOURCE_SCHEMA`; a repeat gives the same."""
+    tasks: int
+    """How many tasks read."""
+    read: Callable[[int], Iterator[pa.RecordBatch]] = field(repr=False)
+    """The records of a task, in batches of `epochline.arrow.cast.batches.SOURCE_SCHEMA`; a repeat gives the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +89,20 @@ class ReadingSession(Protocol):
     """A source that a task has opened."""
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Mapping[str, Sequence[Any]]]:
-        """The records of a range, column by column, as `epochline.arrow.cast.source.record_batch` takes them."""
+        """The records of a range, column by column, as `epochline.arrow.cast.batches.record_batch` takes them."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeReader:
-    """Reads planned ranges, task by task. ``opened`` opens the source in a task; it is picklable."""
-
-    shares: Sequence[Sequence[PlannedRange]]
-    opened: Callable[[], AbstractContextManager[ReadingSession]] = field(repr=False)
-    prefix: str
-
-    @property
-    def tasks(self) -> int:
-        """How many tasks read."""
-        return len(self.shares)
-
-    def read(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The records of a task's ranges, one range after the other.
-
-        Raises:
-            RecordsGoneError: the source no longer holds a range completely.
-            SourceError: the source does not answer, or refuses; the class says whether a retry helps.
-        """
-        with self.opened() as session:
-            for planned in self.shares[task]:
-                topic = planned.tp.topic.removeprefix(self.prefix)
-                for columns in session.read(topic, planned.tp.partition, planned.range):
-                    yield record_batch(planned.tp.topic, planned.tp.partition, columns)
+def _read_share(
+    shares: Sequence[Sequence[PlannedRange]],
+    opened: Callable[[], AbstractContextManager[ReadingSession]],
+    prefix: str,
+    task: int,
+) -> Iterator[pa.RecordBatch]:
+    with opened() as session:
+        for planned in shares[task]:
+            topic = planned.tp.topic.removeprefix(prefix)
+            for columns in session.read(topic, planned.tp.partition, planned.range):
+                yield record_batch(planned.tp.topic, planned.tp.partition, columns)
 
 
 def read_ranges(
@@ -132,18 +114,14 @@ def read_ranges(
 ) -> RecordSource:
     """The committed records in ranges of Kafka. A partition that appeared since the plan is not read.
 
-    Args:
-        spark: the session.
-        ranges: the epoch's ranges; none if it reads no records.
-        kafka: properties of the connection, including the servers.
-        parallelism: number of tasks that read; by default the number of cores, and fewer for few records.
-        prefix: what the ledger puts before the topics of one of several sources.
+    ``parallelism`` is the number of tasks that read; by default the number of cores, and fewer for few records.
+    ``prefix`` is what the ledger puts before the topics of one of several sources. The tasks raise the errors of
+    `epochline.kafka.records.ReadSession.read`.
 
-    Raises:
-        ConfigurationError: a file with a certificate or key cannot be read.
+    Raises `ConfigurationError` if a file with a certificate or key cannot be read.
     """
     opened = partial(_opened_kafka, travelling_settings(kafka), PATIENCE_SECONDS, _records_per_batch(spark))
-    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
+    return _source(spark, ranges, opened, parallelism, prefix)
 
 
 def read_custom(
@@ -154,14 +132,12 @@ def read_custom(
     parallelism: int | None = None,
     prefix: str = "",
 ) -> RecordSource:
-    """The records in ranges of a source of the user's own; arguments and tasks as for `read_ranges`.
+    """The records in ranges of a custom source, as `read_ranges` reads those of Kafka.
 
-    Raises:
-        DeclarationError: the class cannot be imported on the driver.
+    Raises `DeclarationError` if the class cannot be imported on the driver.
     """
     reader = SourceReader(source, _records_per_batch(spark), connection)
-    opened = partial(_opened_custom, reader, ship([source.source]))
-    return RecordSource(spark, RangeReader(_shares(spark, ranges, parallelism), opened, prefix))
+    return _source(spark, ranges, partial(_opened_custom, reader, ship([source.source])), parallelism, prefix)
 
 
 def _opened_kafka(kafka: Mapping[str, str], patience: float, records: int) -> AbstractContextManager[ReadingSession]:
@@ -176,13 +152,19 @@ def _opened_custom(reader: SourceReader, functions: ShippedFunctions) -> Abstrac
     return reader.session()
 
 
-def _shares(
-    spark: SparkSession, ranges: Sequence[PlannedRange], parallelism: int | None
-) -> Sequence[Sequence[PlannedRange]]:
+def _source(
+    spark: SparkSession,
+    ranges: Sequence[PlannedRange],
+    opened: Callable[[], AbstractContextManager[ReadingSession]],
+    parallelism: int | None,
+    prefix: str,
+) -> RecordSource:
+    """The records of ranges; ``opened`` opens the source in a task, and is picklable."""
     if parallelism is None:
         enough = -(-sum(len(planned.range) for planned in ranges) // FEWEST_RECORDS)
         parallelism = min(cores(spark), enough)
-    return shared(ranges, parallelism)
+    shares = shared(ranges, parallelism)
+    return RecordSource(spark, TaskReader(len(shares), partial(_read_share, shares, opened, prefix)))
 
 
 def _records_per_batch(spark: SparkSession) -> int:
@@ -191,69 +173,43 @@ def _records_per_batch(spark: SparkSession) -> int:
     return most if most > 0 else sys.maxsize
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedPartition:
-    """The claimed records of one Kafka partition."""
+def claim_reader(ticket: StagingTicket, dsn: str, source: str = "") -> TaskReader:
+    """Reads the quarantined records that the attempt's epoch claimed, of one source if there are several.
 
-    topic_id: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReader:
-    """Reads quarantined records that a requeue epoch claimed: a task for each Kafka partition, in offset order.
-
-    Claims are written with the epoch and never change, so that a repeated task reads the same records.
-    """
-
-    ticket: StagingTicket
-    dsn: str = field(repr=False)
-    partitions: Sequence[ClaimedPartition]
-
-    @property
-    def tasks(self) -> int:
-        """How many tasks read."""
-        return len(self.partitions)
-
-    def read(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The records of one partition, in batches of `SOURCE_SCHEMA`."""
-        one = self.partitions[task]
-        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("claims") as cursor:
-            cursor.itersize = _FETCHED
-            failpoint("claims.records")
-            place = {"topic_id": one.topic_id, "partition": one.partition}
-            cursor.execute(statement("claimed_records"), _epoch(self.ticket) | place)
-            rows: list[dict[str, Any]] = []
-            held = 0
-            for row in cursor:
-                rows.append(stored_record(*row))
-                held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
-                if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
-                    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
-                    rows, held = [], 0
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
-
-
-def claim_reader(ticket: StagingTicket, dsn: str, source: str = "") -> ClaimReader:
-    """A reader of the records that the attempt's epoch claimed, of one source if there are several.
-
-    The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
+    Each Kafka partition has a task, which reads in offset order. Claims are written with the epoch and never change, so
+    that a repeated task reads the same records. The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL.
+    A NUL in a header's name is a symbol there.
     """
     failpoint("claims.connect")
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         failpoint("claims.partitions")
-        cursor.execute(statement("claimed_partitions"), _epoch(ticket))
+        cursor.execute(statement("claimed_partitions"), {"pipeline": ticket.pipeline, "epoch_id": ticket.epoch_id})
         partitions = [
-            ClaimedPartition(topic_id, partition)
+            {"topic_id": topic_id, "partition": partition}
             for topic, topic_id, partition in cursor.fetchall()
             if belongs_to(source, topic)
         ]
-    return ClaimReader(ticket, dsn, partitions)
+    return TaskReader(len(partitions), partial(_read_claims, ticket, dsn, partitions))
 
 
-def _epoch(ticket: StagingTicket) -> dict[str, Any]:
-    return {"pipeline": ticket.pipeline, "epoch_id": ticket.epoch_id}
+def _read_claims(
+    ticket: StagingTicket, dsn: str, partitions: Sequence[Mapping[str, Any]], task: int
+) -> Iterator[pa.RecordBatch]:
+    claimed = {"pipeline": ticket.pipeline, "epoch_id": ticket.epoch_id, **partitions[task]}
+    with transaction(dsn, ticket.application_name) as session, session.cursor("claims") as cursor:
+        cursor.itersize = _FETCHED
+        failpoint("claims.records")
+        cursor.execute(statement("claimed_records"), claimed)
+        rows: list[dict[str, Any]] = []
+        held = 0
+        for row in cursor:
+            rows.append(stored_record(*row))
+            held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
+            if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
+                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                rows, held = [], 0
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
 
 
 def require_whole_input(attempt: object) -> None:
@@ -263,8 +219,7 @@ def require_whole_input(attempt: object) -> None:
     incomplete, and Spark's next try of the task would be refused for its other rows. Spark writes an end mark after the
     stream, which only its worker reads. Outside of such a worker nothing is checked.
 
-    Raises:
-        InputCutError: the executor died, gave up the task, or failed to read its input; Spark tries the task again.
+    Raises `InputCutError` if the executor died, gave up the task, or failed to read its input.
     """
     stream = _stream_of_worker()
     # Blocks until the executor has written more or is gone, and consumes nothing.

@@ -1,6 +1,5 @@
 """Stages the rows that a transform or windows make from all of an epoch's records."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.contract import refuse_generated
+from epochline.arrow.cast.batches import refuse_generated
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.arrow.stage.topic_rows import needed_columns
 from epochline.config.registry import Registries
@@ -24,34 +23,27 @@ from epochline.declare.event_time import TimeStanding
 from epochline.declare.names import QUARANTINE, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.specs import OutboxSpec, SinkSpec, load_function
-from epochline.declare.state import StateTable
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
-from epochline.postgres.ledger.parts import counts_of
-from epochline.protocol.balances import add_up
+from epochline.postgres.ledger.attempt_plan import AttemptPlan
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.attempt_plan import AttemptPlan
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common
 from epochline.spark.parse_frame import (
-    COUNTS,
-    IS_COUNTS,
-    KIND,
     ParseTask,
     QuarantineRows,
-    as_parsed,
-    frame_schema,
-    parse,
+    counts_in,
+    frame_of,
     parsed_rows,
     quoted,
     refused_and_counted,
     spark_schema,
 )
-from epochline.spark.part_rows import DIGEST, SinkRows, sink_order
+from epochline.spark.part_rows import DIGEST, SinkRows, sink_writer
 from epochline.spark.session import has_one_executor
 from epochline.spark.source import RecordSource
-from epochline.spark.staging import WriteOrder, stage
+from epochline.spark.staging import StagingWriter, stage
 from epochline.spark.state import StateReader, WindowReader, read_state, read_windows
 from epochline.spark.windowing import placed_in_windows, query_results, query_rows, require_same_query, windowed
 
@@ -72,24 +64,23 @@ class Made:
 def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
     """Parse the records of each source once, make the rows of every table from them, and stage the rows.
 
-    Raises:
-        DeclarationError: the transform did not return the declared DataFrames.
-        EpochlineError: any error of the attempt's writers and readers.
+    Raises what `frames_of_transform` raises, and any error of the attempt's writers and readers.
     """
     pipeline, ticket = plan.pipeline, plan.ticket
     named = [pipeline.transform, *(state.keys for state in pipeline.state)]
     for reference in filter(None, named):
-        load_function(reference)
-        pickle_by_value(reference.partition(":")[0])
+        pickle_by_value(reference)
     specs, spec = pipeline.specs, pipeline.spec
-    functions = {name: ship_functions(one, registries) for name, one in specs.items()}
+    functions = {name: ship_functions(declared, registries) for name, declared in specs.items()}
     with _kept() as keep:
         parsed = {
-            name: keep(parse(records[name], ParseTask(pipeline=one, ticket=ticket, functions=functions[name], dsn=dsn)))
-            for name, one in specs.items()
+            name: keep(
+                ParseTask(pipeline=declared, ticket=ticket, functions=functions[name], dsn=dsn).frame(records[name])
+            )
+            for name, declared in specs.items()
         }
-        counted = reduce(lambda one, other: one.union(other), (refused_and_counted(one) for one in parsed.values()))
-        first = WriteOrder(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
+        counted = reduce(DataFrame.union, map(refused_and_counted, parsed.values()))
+        first = StagingWriter(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
         writes = [(counted, first)]
         windows = pipeline.windowing
         if windows is not None and plan.times is not None:
@@ -99,7 +90,7 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
         ships = next(iter(functions.values()))
         for sink in spec.sinks:
             rows = staged_frame(sink, ticket.table(sink.table), frames[sink.table])
-            writes.append((rows, sink_order(spec, sink, ticket, dsn, ships)))
+            writes.append((rows, sink_writer(spec, sink, ticket, dsn, ships)))
         stage(writes)
     return made
 
@@ -109,7 +100,8 @@ def _by_transform(parsed: Mapping[str, DataFrame], plan: AttemptPlan, dsn: str, 
     rows = {name: parsed_rows(frame, pipeline.specs[name]) for name, frame in parsed.items()}
     given = rows if len(rows) > 1 else rows[""]
     states = {
-        state.table: keep(read_state(given, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state
+        state.table: keep(read_state(given, StateReader.of(plan.ticket, state, dsn), state.keys))
+        for state in pipeline.state
     }
     frames = frames_of_transform(pipeline, given, states)
     _compute_once(frames, [*rows.values(), *states.values()], keep)
@@ -121,14 +113,29 @@ def frames_of_transform(
 ) -> dict[str, DataFrame]:
     """Call the pipeline's transform; its DataFrame for each sink, by staging name, and for each state table.
 
-    Of several sources, ``given`` has the parsed rows of each by its name.
-
-    Raises:
-        DeclarationError: the transform did not return the declared DataFrames.
+    Of several sources, ``given`` has the parsed rows of each by its name. A state table that the result lacks stays
+    unchanged. Raises `DeclarationError` if a sink's DataFrame is missing, or a table is not declared.
     """
-    transform: Callable[..., object] = load_function(pipeline.transform or "")
+    transform: Callable[..., Any] = load_function(pipeline.transform or "")
     made = transform(given, states) if states else transform(given)
-    return by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
+    names = _declared_rows(pipeline)
+    where, tables = f"{pipeline.name}: {pipeline.transform}", list(names)
+    if isinstance(made, DataFrame) and len(tables) == 1 and not states:
+        made = {tables[0]: made}
+    if not isinstance(made, Mapping):
+        raise DeclarationError(
+            f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
+        )
+    wrong = [f"no DataFrame for {table}" for table in tables if table not in made]
+    for table, frame in made.items():
+        if table not in (*tables, *states):
+            wrong.append(f"{table}, which is not a declared sink")
+        elif not isinstance(frame, DataFrame):
+            wrong.append(f"{type(frame).__name__} for {table}, where a DataFrame is needed")
+    if wrong:
+        raise DeclarationError(f"{where} returned {'; '.join(wrong)}. Return a DataFrame for every sink, even if empty")
+    unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
+    return {**unchanged, **{names.get(table, table): made[table] for table in (*tables, *states) if table in made}}
 
 
 def _by_windows(
@@ -138,14 +145,12 @@ def _by_windows(
     if isinstance(windows, QueryWindows):
         require_same_query(rows, windows)
         rows = query_rows(rows, windows)
-    counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
-    seen = add_up(counts_of(json.loads(row[COUNTS])) for row in counted)
     before = times.watermark
-    after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
+    after = times.after(windows.time, {place: counts.newest for place, counts in counts_in(frame).items()})
     state = windows.open_windows(plan.pipeline.sinks)
-    reader = WindowReader(rows=_reader_of(state, plan, dsn), key=windows.key, lateness=windows.lateness)
-    known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
-    out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
+    reader = WindowReader.of(plan.ticket, state, dsn, lateness=windows.lateness)
+    open_windows = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
+    out = windowed(rows, open_windows, windows, before=_moment(before), after=_moment(after))
     results = out.results
     if isinstance(windows, QueryWindows):
         results = query_results(results, windows, before=_moment(before))
@@ -153,7 +158,7 @@ def _by_windows(
     rows_of = _declared_rows(plan.pipeline)
     frames = {rows_of[windows.into]: results, state.table: out.state}
     # A sum of floats depends on the order of its terms.
-    _compute_once(frames, [rows, known], keep)
+    _compute_once(frames, [rows, open_windows], keep)
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())
@@ -170,10 +175,6 @@ def _compute_once(frames: Mapping[str, DataFrame], given: Sequence[DataFrame], k
     if not has_one_executor(spark):
         for frame in common:
             frame.count()
-
-
-def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
-    return StateReader(ticket=plan.ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=dsn)
 
 
 def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
@@ -199,35 +200,6 @@ def _kept() -> Iterator[_Keep]:
     finally:
         for frame in frames:
             frame.unpersist()
-
-
-def by_table(where: str, names: Mapping[str, str], made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """Find the DataFrame of every sink and every state table in a transform's result.
-
-    ``names`` has the staging name of each sink, by its name in the result. A state table that the result lacks stays
-    unchanged.
-
-    Raises:
-        DeclarationError: a sink's DataFrame is missing, or a table is not declared.
-    """
-    tables = list(names)
-    if isinstance(made, DataFrame):
-        made = {tables[0]: made} if len(tables) == 1 and not states else made
-    if not isinstance(made, Mapping):
-        raise DeclarationError(
-            f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
-        )
-    missing = [table for table in tables if table not in made]
-    strangers = [str(table) for table in made if table not in (*tables, *states)]
-    wrong = [table for table in (*tables, *states) if table in made and not isinstance(made[table], DataFrame)]
-    if missing or strangers or wrong:
-        found = [f"no DataFrame for {table}" for table in missing]
-        found += [f"{table}, which is not a declared sink" for table in strangers]
-        found += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
-        raise DeclarationError(f"{where} returned {'; '.join(found)}. Return a DataFrame for every sink, even if empty")
-    unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
-    frames = {names.get(table, table): made[table] for table in (*tables, *states) if table in made}
-    return {**unchanged, **frames}
 
 
 def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataFrame:
@@ -266,32 +238,26 @@ def transformed(
 ) -> Mapping[str, list[dict[str, Any]]]:
     """Run the pipeline's transform over batches of parsed rows, with empty state tables.
 
-    Returns:
-        By sink, up to ``most`` rows with the columns that would be staged. A sink whose columns the target alone knows
-        is left out.
-
-    Raises:
-        DeclarationError: the transform did not return the declared DataFrames, or one lacks a column.
-        EpochlineError: a value does not fit its column.
+    Returns by sink up to ``most`` rows with the columns that would be staged. A sink whose columns the target alone
+    knows is left out. Raises what `frames_of_transform` and `staged_frame` raise, and an `EpochlineError` if a value
+    does not fit its column.
     """
-    spec, schema, reference = pipeline.spec, frame_schema(pipeline.spec), pipeline.transform or ""
-    load_function(reference)
-    pickle_by_value(reference.partition(":")[0])
-    table = pa.Table.from_batches([as_parsed(schema, batch) for batch in parsed], schema=schema)
-    given = parsed_rows(spark.createDataFrame(table), spec)
+    spec = pipeline.spec
+    pickle_by_value(pipeline.transform or "")
+    given = parsed_rows(frame_of(spark, spec, parsed), spec)
     states = {
         state.table: spark.createDataFrame([], from_arrow_schema(spark_schema(state.columns or {})))
         for state in pipeline.state
     }
     frames = frames_of_transform(pipeline, given, states)
-    known = {sink.table: sink.columns or {} for sink in pipeline.tables}
-    staged = {table.sink: table for table in (*staged_tables(pipeline, known, 0, 0), *staged_external(pipeline))}
+    columns = {sink.table: sink.columns or {} for sink in pipeline.tables}
+    staged = {table.sink: table for table in (*staged_tables(pipeline, columns, 0, 0), *staged_external(pipeline))}
     rows: dict[str, list[dict[str, Any]]] = {}
     for sink in spec.sinks:
-        if known.get(sink.table, True):
+        if columns.get(sink.table, True):
             target = staged[sink.table]
             part_rows = SinkRows(spec, sink, target)
-            found = staged_frame(sink, target, frames[sink.table]).limit(most).toArrow()
-            batches = [part_rows.process(batch) for batch in found.to_batches()] + [part_rows.finish()]
+            rows_made = staged_frame(sink, target, frames[sink.table]).limit(most).toArrow()
+            batches = [part_rows.process(batch) for batch in rows_made.to_batches()] + [part_rows.finish()]
             rows[str(sink)] = [row for batch in batches for some in batch.values() for row in some.to_pylist()]
     return rows

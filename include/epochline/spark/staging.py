@@ -7,11 +7,11 @@ the seal refuses an attempt without manifests and end mark (INV-9).
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial, reduce
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,51 +25,34 @@ from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.specs import ExternalSpec
 from epochline.errors import BadRecordError, EpochFencedError, RecordsRefusedError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import EXTERNAL, Part, insert_manifest
 from epochline.protocol.refused import first_in_words, summary
 from epochline.protocol.sink import PartWriter
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.sinks import external_sink
-from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.refusals import RefusalSearch
 from epochline.spark.source import RecordSource, require_whole_input
 from epochline.spark.transaction import PartTransaction, RowRefusedError
 
-_MESSAGE = pa.schema([("write_id", pa.string()), ("rows", pa.string()), ("refused", pa.string())])
-"""What a task returns to the driver: the id of its write, and as JSON the number of rows by sink, and what staging
-refused."""
+_MESSAGE = pa.schema([("message", pa.string())])
 
 
-class PartRows(Protocol):
+class PartRows:
     """Sorts the rows of one Spark partition by sink. Made on the executor, used by one task."""
 
     def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
         """Return rows to stage now, by sink, with exactly the staging columns."""
+        raise NotImplementedError
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
         """Return rows that were held back until the end of the partition."""
+        return {}
 
     def message(self, sink: str) -> Mapping[str, Any]:
         """Return the message of a sink's part, in addition to its number of rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOrder:
-    """All that one write needs on driver and executors. ``repr`` hides the DSN."""
-
-    ticket: StagingTicket
-    dsn: str = field(repr=False)
-    tables: tuple[StagedTable, ...]
-    """The staging tables that the write fills; each gets a part and a manifest."""
-    rows: Callable[[], PartRows]
-    """Makes the rows of one Spark partition. It is picklable."""
-    functions: ShippedFunctions | None = None
-    external: tuple[ExternalSpec, ...] = ()
-    """The declared external sinks; ``tables`` names those that the write fills."""
-    search: timedelta | None = None
-    """Time in which a task finds all records that staging refuses, for the next attempt to set aside. If None, the
-    first one fails the job."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +70,31 @@ class PartMessage:
     """The first of them in words, without values."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagingWriter:
-    """Writes one DataFrame into the staging tables of its order.
+    """Writes one DataFrame into staging tables. It is picklable, and ``repr`` hides the DSN.
 
     Its write id is made once: a plan that is made again gets another id, which the seal refuses.
     """
 
-    def __init__(self, order: WriteOrder) -> None:
-        self.order = order
-        self.write_id = str(uuid.uuid4())
+    ticket: StagingTicket
+    dsn: str = field(repr=False)
+    tables: tuple[StagedTable, ...]
+    """The staging tables to fill; each gets a part and a manifest."""
+    rows: Callable[[], PartRows]
+    """Makes the rows of one Spark partition."""
+    functions: ShippedFunctions | None = None
+    external: tuple[ExternalSpec, ...] = ()
+    """The declared external sinks; ``tables`` names those to fill."""
+    search: timedelta | None = None
+    """Time in which a task finds all records that staging refuses, for the next attempt to set aside. If None, the
+    first one fails the job."""
+    write_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """`write` as a function for ``mapInArrow``; yields the message as its only row."""
-        message = self.write(batches)
-        refused = json.dumps([message.refused, message.said])
-        row = {"write_id": message.write_id, "rows": json.dumps(message.rows), "refused": refused}
-        yield pa.RecordBatch.from_pylist([row], schema=_MESSAGE)
+        message = json.dumps(asdict(self.write(batches)))
+        yield pa.RecordBatch.from_pylist([{"message": message}], schema=_MESSAGE)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> PartMessage:
         """Stage one Spark partition in one transaction; a repeat returns the first try's message.
@@ -118,41 +110,77 @@ class StagingWriter:
         """
         task = TaskContext.get()
         spark_partition: int = task.partitionId() if task is not None else 0
-        order = self.order
-        part = PartTransaction(order.ticket, order.dsn, self.write_id, spark_partition)
-        try:
-            if order.functions is not None:
-                order.functions.install()
-            rows = order.rows()
-            with _external_parts(order, spark_partition) as external:
-                search = None if order.search is None else RefusalSearch(part, order.search, spark_partition)
-                staged = _stage(part, order, rows, external, spark_partition, batches, search)
-                refused = [] if search is None else search.keep()
-                if refused:
-                    return PartMessage(self.write_id, {}, len(refused), first_in_words(refused))
-                parts = part.finish(staged)
-        finally:
-            part.close()
-        return PartMessage(self.write_id, {sink: one.rows for sink, one in parts.items()})
+        part = PartTransaction(self.ticket, self.dsn, self.write_id, spark_partition)
+        with closing(part), ExitStack() as opened:
+            if self.functions is not None:
+                self.functions.install()
+            part_rows = self.rows()
+            filled = {table.sink for table in self.tables}
+            external: dict[str, PartWriter] = {}
+            for sink in self.external:
+                if sink.name in filled:
+                    external[sink.name] = external_sink(sink).write(self.ticket.sink_attempt, spark_partition)
+                    opened.callback(external[sink.name].close)
+            search = None if self.search is None else RefusalSearch(part, self.search, spark_partition)
+            copies = {
+                table.sink: external[table.sink].write if table.sink in external else _copying(part, table, search)
+                for table in self.tables
+            }
+            staged = self._stage(part_rows, copies, external, spark_partition, batches)
+            refused = [] if search is None else search.keep()
+            if refused:
+                return PartMessage(self.write_id, {}, len(refused), first_in_words(refused))
+            parts = part.finish(staged)
+        return PartMessage(self.write_id, {sink: part.rows for sink, part in parts.items()})
+
+    def _stage(
+        self,
+        part_rows: PartRows,
+        copies: Mapping[str, Callable[[pa.RecordBatch], None]],
+        external: Mapping[str, PartWriter],
+        spark_partition: int,
+        batches: Iterable[pa.RecordBatch],
+    ) -> list[Part]:
+        rows = dict.fromkeys(copies, 0)
+        largest: dict[str, dict[str, Any]] = {}
+        placed = {table.sink for table in self.tables if table.columns.keys() >= STAGED_PLACE.keys()}
+
+        def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
+            for sink, batch in staged.items():
+                if batch.num_rows:
+                    if sink in placed:
+                        _note_by_topic(largest.setdefault(sink, {}), batch)
+                        batch = _placed(batch, spark_partition, rows[sink])
+                    copies[sink](batch)
+                    rows[sink] += batch.num_rows
+
+        for batch in batches:
+            if batch.num_rows:
+                copy(part_rows.process(batch))
+        require_whole_input(self.ticket)
+        copy(part_rows.finish())
+        # Rows of external sinks must be durable before the part that counts them.
+        written: dict[str, dict[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
+        written.update((sink, {EXTERNAL: dict(writer.finish())}) for sink, writer in external.items())
+        return [
+            Part(sink=sink, rows=count, message={"rows": count, **part_rows.message(sink), **written.get(sink, {})})
+            for sink, count in rows.items()
+        ]
 
 
-def stage(writes: Sequence[tuple[DataFrame | RecordSource, WriteOrder]]) -> None:
-    """Write frames or records of one attempt into staging, each as its order says, and their manifests: one Spark job.
+def stage(writes: Sequence[tuple[DataFrame | RecordSource, StagingWriter]]) -> None:
+    """Write frames or records of one attempt into staging, and their manifests, in one Spark job.
 
     Raises what `write_manifests` raises, and any error of `StagingWriter.write` in the text of Spark's exception.
     """
-    writers = [StagingWriter(order) for _, order in writes]
     frames = [
-        # The order travels in the pickled function, so that no option, plan or log shows the DSN.
+        # The writer travels in the pickled function, so that no option, plan or log shows the DSN.
         frame.mapInArrow(writer.run, from_arrow_schema(_MESSAGE))
-        for (frame, _), writer in zip(writes, writers, strict=True)
+        for frame, writer in writes
     ]
     failpoint("job.stage")
-    messages = [
-        PartMessage(row.write_id, json.loads(row.rows), *json.loads(row.refused))
-        for row in reduce(lambda one, other: one.union(other), frames).collect()
-    ]
-    write_manifests(writers, messages)
+    rows = reduce(DataFrame.union, frames).collect()
+    write_manifests([writer for _, writer in writes], [PartMessage(**json.loads(row.message)) for row in rows])
 
 
 def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMessage]) -> None:
@@ -162,8 +190,7 @@ def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMes
         EpochFencedError: the attempt was fenced or sealed meanwhile.
         RecordsRefusedError: staging refused records, as a message says; the next attempt sets them aside.
     """
-    order = writers[0].order
-    ticket = order.ticket
+    ticket, dsn = writers[0].ticket, writers[0].dsn
     refused = sum(message.refused for message in messages)
     if refused:
         said = summary([said for message in messages for said in message.said], refused)
@@ -172,67 +199,14 @@ def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMes
             " quarantine."
         )
     failpoint("manifest.begin")
-    with transaction(order.dsn, ticket.application_name) as session, session.cursor() as cursor:
+    with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         for writer in writers:
             given = [message.rows for message in messages if message.write_id == writer.write_id]
-            rows = {table.sink: sum(counts[table.sink] for counts in given) for table in writer.order.tables}
+            rows = {table.sink: sum(counts[table.sink] for counts in given) for table in writer.tables}
             if not insert_manifest(cursor, ticket.attempt_id, writer.write_id, len(given), rows):
                 raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
         failpoint("manifest.commit")
     failpoint("manifest.committed")
-
-
-@contextmanager
-def _external_parts(order: WriteOrder, spark_partition: int) -> Iterator[dict[str, PartWriter]]:
-    """The writers of the external sinks that a write fills, by sink; closed at the end of the block."""
-    filled = {table.sink for table in order.tables}
-    writers: dict[str, PartWriter] = {}
-    with ExitStack() as opened:
-        for sink in order.external:
-            if sink.name in filled:
-                writers[sink.name] = external_sink(sink).write(order.ticket.sink_attempt, spark_partition)
-                opened.callback(writers[sink.name].close)
-        yield writers
-
-
-def _stage(
-    part: PartTransaction,
-    order: WriteOrder,
-    part_rows: PartRows,
-    external: Mapping[str, PartWriter],
-    spark_partition: int,
-    batches: Iterable[pa.RecordBatch],
-    search: RefusalSearch | None,
-) -> list[Part]:
-    copies = {
-        table.sink: external[table.sink].write if table.sink in external else _copying(part, table, search)
-        for table in order.tables
-    }
-    rows = dict.fromkeys(copies, 0)
-    largest: dict[str, dict[str, Any]] = {}
-    placed = {table.sink for table in order.tables if table.columns.keys() >= STAGED_PLACE.keys()}
-
-    def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
-        for sink, batch in staged.items():
-            if batch.num_rows:
-                if sink in placed:
-                    _note_by_topic(largest.setdefault(sink, {}), batch)
-                    batch = _placed(batch, spark_partition, rows[sink])
-                copies[sink](batch)
-                rows[sink] += batch.num_rows
-
-    for batch in batches:
-        if batch.num_rows:
-            copy(part_rows.process(batch))
-    require_whole_input(order.ticket)
-    copy(part_rows.finish())
-    # Rows of external sinks must be durable before the part that counts them.
-    written: dict[str, dict[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
-    written.update((sink, {EXTERNAL: dict(writer.finish())}) for sink, writer in external.items())
-    return [
-        Part(sink=sink, rows=count, message={"rows": count, **part_rows.message(sink), **written.get(sink, {})})
-        for sink, count in rows.items()
-    ]
 
 
 def _note_by_topic(most: dict[str, Any], batch: pa.RecordBatch) -> None:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 from psycopg2 import sql
-from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 from psycopg2.extras import execute_values
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -19,12 +18,15 @@ from epochline.declare.names import split_table
 from epochline.declare.specs import load_function
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.connection import transaction
 from epochline.spark.parse_frame import quoted, spark_schema
 
-_KEYS_AT_ONCE = 1000
-_NOTHING = sql.SQL("true")
+if TYPE_CHECKING:
+    from epochline.declare.state import StateTable
+
+_AT_ONCE = 1000
+_ANY = sql.SQL("true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +39,15 @@ class StateReader:
     columns: Mapping[str, str]
     dsn: str = field(repr=False)
 
+    @classmethod
+    def of(cls, ticket: StagingTicket, state: "StateTable", dsn: str, **more: Any) -> Self:
+        """The reader of a declared table."""
+        return cls(ticket=ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=dsn, **more)
+
     @property
     def schema(self) -> pa.Schema:
         """Schema of the declared columns, which the transform receives."""
         return spark_schema(self.columns)
-
-    @property
-    def selected(self) -> sql.Composable:
-        """SQL for the declared columns of a table ``t`` and the epoch that last wrote the row."""
-        columns = [
-            sql.SQL(_selected(parse_type(self.columns[field.name]), field.type)).format(sql.Identifier("t", field.name))
-            for field in self.schema
-        ]
-        return sql.SQL(", ").join([*columns, sql.SQL("t._epoch")])
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the existing rows for each batch of keys.
@@ -60,32 +58,41 @@ class StateReader:
         """
         for batch in batches:
             if batch.num_rows:
-                with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
-                    failpoint("state.read")
-                    yield self._look_up(cursor, batch)
+                failpoint("state.read")
+                yield self.look_up(batch, self.key)
 
-    def _look_up(self, cursor: Cursor, keys: pa.RecordBatch) -> pa.RecordBatch:
-        cast = ", ".join(f"CAST(%s AS {parse_type(self.columns[name])})" for name in self.key)
-        values = [tuple(row[name] for name in self.key) for row in keys.to_pylist()]
-        rows = execute_values(
-            cursor, self.joined(cursor, self.key, self.key), values,
-            template=f"({cast})", page_size=_KEYS_AT_ONCE, fetch=True,
-        )  # fmt: skip
+    def look_up(
+        self, values: pa.RecordBatch, key: Sequence[str], also: sql.Composable = _ANY, **more: str
+    ) -> pa.RecordBatch:
+        """The rows ``t`` of the table that equal some of the values ``k`` in all columns of the key.
+
+        ``more`` has the types of further columns of the values, by name, which the condition ``also`` compares.
+        """
+        kinds = {**{name: parse_type(self.columns[name]) for name in key}, **more}
+        same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
+        head = sql.SQL("SELECT {} JOIN (VALUES ").format(self.selected)
+        tail = sql.SQL(") AS k ({}) ON {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, kinds)), sql.SQL(" AND ").join([*same, also])
+        )
+        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
+            # A quoted name may contain a %.
+            statement = "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
+            rows = execute_values(
+                cursor, statement, [tuple(row[name] for name in kinds) for row in values.to_pylist()],
+                template=f"({', '.join(f'CAST(%s AS {kind})' for kind in kinds.values())})", page_size=_AT_ONCE,
+                fetch=True,
+            )  # fmt: skip
         return self.as_batch(rows)
 
-    def joined(self, cursor: Cursor, values: Sequence[str], key: Sequence[str], also: sql.Composable = _NOTHING) -> str:
-        """Statement for `execute_values` that joins the table, as ``t``, with rows of values, as ``k``.
-
-        The columns of ``key`` must be equal in both, and ``also`` must hold.
-        """
-        same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
+    @property
+    def selected(self) -> sql.Composable:
+        """SQL for the declared columns of the table as ``t``, the epoch that last wrote the row, and the table."""
+        columns = [
+            sql.SQL(_selected(parse_type(self.columns[field.name]), field.type)).format(sql.Identifier("t", field.name))
+            for field in self.schema
+        ]
         table = sql.Identifier(*split_table(self.table))
-        head = sql.SQL("SELECT {} FROM {} t JOIN (VALUES ").format(self.selected, table)
-        tail = sql.SQL(") AS k ({}) ON {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, values)), sql.SQL(" AND ").join([*same, also])
-        )
-        # A quoted name may contain a %.
-        return "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
+        return sql.SQL("{}, t._epoch FROM {} t").format(sql.SQL(", ").join(columns), table)
 
     def as_batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         """Convert rows of the `selected` columns to a batch, without the epoch; raises as `read`."""
@@ -94,21 +101,17 @@ class StateReader:
             raise EpochFencedError(
                 f"{self.ticket}: state {self.table} is of epoch {newest} already; another attempt was committed"
             )
-        arrays = [pa.array([_plain(row[at]) for row in rows], one.type) for at, one in enumerate(self.schema)]
+        arrays = [pa.array([_plain(row[at]) for row in rows], field.type) for at, field in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader, keys: str | None) -> DataFrame:
     """Read the state of the records' keys, each key once. A key with a NULL has no state.
 
-    Args:
-        records: the parsed records, by input if there are several sources. Without ``keys``, the keys are those of each
-            input that has the columns.
-        reader: reads one state table.
-        keys: the declared function that computes keys from records, or None.
+    ``records`` are the parsed records, by input if there are several sources. ``keys`` names the declared function that
+    computes keys from them; without it, the keys are those of each input that has the columns.
 
-    Raises:
-        DeclarationError: the frame of ``keys`` lacks a column of the key.
+    Raises `DeclarationError` if the frame of ``keys`` lacks a column of the key.
     """
     if keys is not None:
         made: Callable[[object], DataFrame] = load_function(keys)
@@ -126,7 +129,7 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
         frame.select(*(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in key_types))
         for frame in frames
     ]
-    keys_once = reduce(lambda one, other: one.union(other), met).na.drop().distinct()
+    keys_once = reduce(DataFrame.union, met).na.drop().distinct()
     return keys_once.mapInArrow(reader.read, from_arrow_schema(reader.schema))
 
 
@@ -151,61 +154,37 @@ def _plain(value: Any) -> Any:
 
 
 _FROM, _TO = "_from", "_to"
-_AT_ONCE = 1000
+_OVERLAPS = sql.SQL("t.{} < k._to AND t.{} > k._from").format(sql.Identifier(START), sql.Identifier(END))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowReader:
-    """Looks up open windows; runs on executors and may be repeated."""
+class WindowReader(StateReader):
+    """Looks up open windows, whose start ends their key; runs on executors and may be repeated."""
 
-    rows: StateReader
-    key: tuple[str, ...]
     lateness: timedelta
 
     def touched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the windows of each key that overlap its time span, from batches of key, ``_from`` and ``_to``."""
         for batch in batches:
             if batch.num_rows:
-                with (
-                    transaction(self.rows.dsn, self.rows.ticket.application_name) as session,
-                    session.cursor() as cursor,
-                ):
-                    failpoint("windows.touched")
-                    yield self._look_up(cursor, batch)
+                failpoint("windows.touched")
+                yield self.look_up(batch, self.key[:-1], _OVERLAPS, _from="timestamptz", _to="timestamptz")
 
     def closing(self, before: datetime | None, after: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the windows that end between two watermarks, and the windows whose lateness ends by the second."""
         statement = sql.SQL(
-            "SELECT {} FROM {} t WHERE t.{end} <= {after}"
+            "SELECT {} WHERE t.{end} <= {after}"
             " AND (t.{end} > coalesce({before}::timestamptz, '-infinity') OR t.{end} <= {after} - {lateness})"
         ).format(
-            self.rows.selected, self._table,
-            end=sql.Identifier(END), after=sql.Literal(after), before=sql.Literal(before),
+            self.selected, end=sql.Identifier(END), after=sql.Literal(after), before=sql.Literal(before),
             lateness=sql.Literal(self.lateness),
         )  # fmt: skip
-        name = self.rows.ticket.application_name
         # A server-side cursor, because after a long pause all open windows may end at once.
-        with transaction(self.rows.dsn, name) as session, session.cursor("closing") as cursor:
+        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("closing") as cursor:
             failpoint("windows.closing")
             cursor.execute(statement)
             while rows := cursor.fetchmany(_AT_ONCE):
-                yield self.rows.as_batch(rows)
-
-    @property
-    def _table(self) -> sql.Composable:
-        return sql.Identifier(*split_table(self.rows.table))
-
-    def _look_up(self, cursor: Cursor, spans: pa.RecordBatch) -> pa.RecordBatch:
-        key = self.key
-        cast = [*(str(parse_type(self.rows.columns[name])) for name in key), "timestamptz", "timestamptz"]
-        overlaps = sql.SQL("t.{} < k._to AND t.{} > k._from").format(sql.Identifier(START), sql.Identifier(END))
-        names = (*key, _FROM, _TO)
-        values = [tuple(row[name] for name in names) for row in spans.to_pylist()]
-        rows = execute_values(
-            cursor, self.rows.joined(cursor, names, key, overlaps), values,
-            template=f"({', '.join(f'CAST(%s AS {kind})' for kind in cast)})", page_size=_AT_ONCE, fetch=True,
-        )  # fmt: skip
-        return self.rows.as_batch(rows)
+                yield self.as_batch(rows)
 
 
 def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | None, after: datetime | None) -> DataFrame:
@@ -214,12 +193,14 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
     ``placed`` has key, start and end of a window of each record. ``before`` and ``after`` are the watermarks of the
     previous epoch and of this one.
     """
-    schema = from_arrow_schema(reader.rows.schema)
-    key: list[Column] = [F.col(quoted(name)) for name in reader.key]
-    spans = placed.groupBy(*key).agg(F.min(START).alias(_FROM), F.max(END).alias(_TO)).where(F.col(_FROM).isNotNull())
+    schema, names = from_arrow_schema(reader.schema), reader.key[:-1]
+    spans = (
+        placed.groupBy(*(F.col(quoted(name)) for name in names))
+        .agg(F.min(START).alias(_FROM), F.max(END).alias(_TO))
+        .where(F.col(_FROM).isNotNull())
+    )
     types = {field.name: field.dataType for field in schema}
-    spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in reader.key), _FROM, _TO)
-
+    spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in names), _FROM, _TO)
     joined = spans.mapInArrow(reader.touched, schema)
     if after is None:
         return joined
@@ -231,4 +212,4 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
         return reader.closing(before, until)
 
     one_row = placed.sparkSession.range(1).coalesce(1)
-    return joined.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.key, START])
+    return joined.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.key])

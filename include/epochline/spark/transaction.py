@@ -4,45 +4,36 @@ import contextlib
 import io
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import psycopg2
 from psycopg2 import errors, sql
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 
 from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger import parts as ledger
+from epochline.postgres.ledger.job_session import LOST, connect, transaction
 from epochline.postgres.ledger.parts import (
     EXTERNAL,
     Part,
-    first_parts,
-    insert_parts,
-    is_live,
-    record_fenced_write,
-    refuse_rows,
 )
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.spark.connection import LOST, connect, transaction
 
 _REFUSED_COLUMN = re.compile(r"^COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column>[^:]+?)\s*:)?")
 """Without words, because they are in the language of the server's ``lc_messages``."""
-_REPORTER = "epochline:refused"
-"""Application name of the session that records a refused write. It differs, so that a fence does not end it too."""
 
 
 class RowRefusedError(Exception):
-    """PostgreSQL refuses a row of a COPY. The message has no value of the row.
+    """PostgreSQL refuses a row of a COPY. Neither the message nor ``said``, the kind of the error, has a value of it.
 
-    Args:
-        ticket: the attempt.
-        sink: the target of the staging table.
-        said: the kind of the error, without a value.
-        reason: the server's message, for the ledger.
-        row: number of the row in the stream, from 0; None if the server does not say.
+    ``reason`` is the server's message, for the ledger. ``row`` is the row's number in the stream, from 0; None if the
+    server does not say.
     """
 
-    def __init__(self, ticket: StagingTicket, sink: str, said: str, reason: str, row: int | None) -> None:
-        super().__init__(f"{ticket}: PostgreSQL refused a row for {sink}: {said}")
+    def __init__(self, message: str, said: str, reason: str, row: int | None) -> None:
+        super().__init__(f"{message}: {said}")
         self.said, self.reason, self.row = said, reason, row
 
 
@@ -103,15 +94,13 @@ class PartTransaction:
         self._connect()
 
     def refuse(self, rows: Sequence[RefusedRow]) -> None:
-        """Record rows that staging refuses, in a transaction of their own.
+        """Record rows that staging refuses, in a separate transaction.
 
-        Raises:
-            EpochFencedError: the attempt was fenced or sealed; nothing was recorded.
-            LedgerUnavailableError: PostgreSQL does not answer.
+        Raises `EpochFencedError` if the attempt was fenced or sealed; then nothing is recorded.
         """
         failpoint("refused.connect")
-        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            refuse_rows(cursor, self.ticket.attempt_id, rows)
+        with self._apart() as cursor:
+            ledger.refuse_rows(cursor, self.ticket.attempt_id, rows)
         if not self._live():
             raise self._refused("refuse rows")
 
@@ -125,13 +114,17 @@ class PartTransaction:
             NonDeterministicPartError: an earlier try committed other rows.
             LedgerUnavailableError: the session is gone, and the attempt is live.
         """
-        with self._asking("insert parts"):
+        place = self.ticket.attempt_id, self._write_id, self._spark_partition
+        with self._asking("insert parts"), self._session.cursor() as cursor:
             try:
-                accepted = self._insert(parts)
+                accepted = ledger.insert_parts(cursor, *place, parts)
             except errors.UniqueViolation:
                 failpoint("write.repeated")
                 self._session.rollback()
-                return self._first(parts)
+                first = ledger.first_parts(cursor, *place)
+                failpoint("write.answer")
+                self._session.rollback()
+                return self._same(parts, first)
             if accepted:
                 failpoint("write.commit")
                 self._session.commit()
@@ -146,15 +139,8 @@ class PartTransaction:
         with contextlib.suppress(psycopg2.Error):
             self._session.close()
 
-    def _insert(self, parts: Sequence[Part]) -> bool:
-        with self._session.cursor() as cursor:
-            return insert_parts(cursor, self.ticket.attempt_id, self._write_id, self._spark_partition, parts)
-
-    def _first(self, parts: Sequence[Part]) -> dict[str, Part]:
-        with self._session.cursor() as cursor:
-            first = first_parts(cursor, self.ticket.attempt_id, self._write_id, self._spark_partition)
-        failpoint("write.answer")
-        self._session.rollback()
+    def _same(self, parts: Sequence[Part], first: Mapping[str, Part]) -> dict[str, Part]:
+        """The parts of the first try, if those of this one are equal."""
         for part in parts:
             earlier = first.get(part.sink)
             if earlier is None or _compared(earlier) != _compared(part):
@@ -170,7 +156,8 @@ class PartTransaction:
         match = _REFUSED_COLUMN.match(error.diag.context or "")
         where = f"column {match['column']}, " if match and match["column"] else ""
         said = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
-        return RowRefusedError(self.ticket, table.sink, said, _said(error), int(match["line"]) - 1 if match else None)
+        row = int(match["line"]) - 1 if match else None
+        return RowRefusedError(f"{self.ticket}: PostgreSQL refused a row for {table.sink}", said, _said(error), row)
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -184,28 +171,31 @@ class PartTransaction:
                 raise self._refused(what) from None
             raise LedgerUnavailableError(f"{self.ticket}: {what}: {reason}") from None
 
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[Cursor]:
+        """A separate transaction. Its session has another application name, so that a fence does not end it too."""
+        try:
+            with transaction(self._dsn, "epochline:refused") as session, session.cursor() as cursor:
+                yield cursor
+        except psycopg2.Error as error:
+            raise LedgerUnavailableError(
+                f"{self.ticket}: the ledger cannot tell whether it is live: {_said(error)}"
+            ) from None
+
     def _live(self) -> bool:
-        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            return bool(is_live(cursor, self.ticket.attempt_id))
+        with self._apart() as cursor:
+            return bool(ledger.is_live(cursor, self.ticket.attempt_id))
 
     def _refused(self, what: str) -> EpochFencedError:
-        """Record the refused write of this session in a separate transaction."""
+        """Record the refused write of this session."""
         attempt_id = self.ticket.attempt_id
-        with _asked(self.ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
-            if is_live(cursor, attempt_id) is False:
-                record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
+        with self._apart() as cursor:
+            if ledger.is_live(cursor, attempt_id) is False:
+                ledger.record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
         return EpochFencedError(
             f"{self.ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"
             f" ({what}); nothing of the partition was kept"
         )
-
-
-@contextlib.contextmanager
-def _asked(ticket: StagingTicket) -> Iterator[None]:
-    try:
-        yield
-    except psycopg2.Error as error:
-        raise LedgerUnavailableError(f"{ticket}: the ledger cannot tell whether it is live: {_said(error)}") from None
 
 
 def _said(error: psycopg2.Error) -> str:

@@ -32,30 +32,24 @@ _BEFORE, _AFTER, _AT = "_before", "_after", "_at"
 class Out:
     """Outputs of an epoch's windows.
 
-    Args:
-        results: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: results to write. A result is deleted
-            if its session has merged into another or has reopened. With ``retractions``, the declared flag takes the
-            place of ``_deleted``: false in the rows that repeat a former result, true in the others.
-        state: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: windows to keep or, if ``_deleted``, to
-            drop.
-        too_late: records that came too late for every window, with all their columns.
+    ``results`` and ``state`` have key, ``window_start``, ``window_end``, aggregates and ``_deleted``.
     """
 
     results: DataFrame
+    """A result is deleted if its session has merged into another or has reopened. With ``retractions``, the declared
+    flag takes the place of ``_deleted``: false in the rows that repeat a former result, true in the others."""
     state: DataFrame
+    """Windows to keep or, if ``_deleted``, to drop."""
     too_late: DataFrame
+    """Records that came too late for every window, with all their columns."""
 
 
 def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: Column, after: Column) -> Out:
     """Put records into windows, merge these with the open windows, and close windows that have ended.
 
-    Args:
-        rows: the epoch's records; event time and key are not NULL.
-        state: key, ``window_start``, ``window_end``, aggregates of every window that a record of these keys could
-            touch, and of every window that ends, or whose lateness ends, between the two watermarks.
-        declared: the aggregation.
-        before: watermark of the previous epoch, or NULL.
-        after: watermark of this epoch, or NULL.
+    Event time and key of ``rows`` are not NULL. ``state`` has key, ``window_start``, ``window_end`` and aggregates of
+    every window that a record of these keys could touch, and of every window that ends, or whose lateness ends, between
+    the two watermarks: ``before`` of the previous epoch, ``after`` of this one. Both may be NULL.
     """
     columns = rows.columns
     by = [*declared.key, _BEFORE, _AFTER]
@@ -68,12 +62,7 @@ def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: C
     else:
         expired = _forgotten(declared.lateness, _BEFORE, _end_of_last_window(declared.window))
         placed = placed_in_windows(rows.where(~expired), declared).where(~_forgotten(declared.lateness, _BEFORE))
-    new = placed.groupBy(*_columns([*by, START, END])).agg(
-        *(
-            F.expr(f"{one.function}({'*' if one.column is None else quoted(one.column)})").alias(name)
-            for name, one in declared.read_aggregates.items()
-        )
-    )
+    new = placed.groupBy(*_columns([*by, START, END])).agg(*_aggregates(declared))
     both = _marked(state, known=True).unionByName(_marked(new, known=False))
     if not isinstance(declared.window, Session):
         merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared), _former(declared))
@@ -168,10 +157,17 @@ def _of_sessions(rows: DataFrame, sessions: DataFrame, declared: Windowed) -> Da
     return rows.join(wanted, on=reduce(and_, same), how="left_semi")
 
 
+def _aggregates(declared: Windowed) -> list[Column]:
+    return [
+        F.expr(f"{aggregate.function}({'*' if aggregate.column is None else quoted(aggregate.column)})").alias(name)
+        for name, aggregate in declared.read_aggregates.items()
+    ]
+
+
 def _merged(declared: Windowed) -> list[Column]:
     aggregates = declared.read_aggregates.items()
     return [
-        *(F.expr(f"{one.merges_by}({quoted(name)})").alias(name) for name, one in aggregates),
+        *(F.expr(f"{aggregate.merges_by}({quoted(name)})").alias(name) for name, aggregate in aggregates),
         F.max(_TOUCHED).alias(_TOUCHED),
         F.max(_KNOWN).alias(_KNOWN),
     ]
@@ -189,13 +185,11 @@ def _end_of_last_window(window: Tumbling | Sliding) -> Column:
 
 
 def _closed(mark: str, end: Column | None = None) -> Column:
-    end = F.col(END) if end is None else end
-    return F.coalesce(end <= F.col(mark), F.lit(False))
+    return F.coalesce((F.col(END) if end is None else end) <= F.col(mark), F.lit(False))
 
 
 def _forgotten(lateness: timedelta, mark: str, end: Column | None = None) -> Column:
-    end = F.col(END) if end is None else end
-    return F.coalesce(end + _lasting(lateness) <= F.col(mark), F.lit(False))
+    return _closed(mark, (F.col(END) if end is None else end) + _lasting(lateness))
 
 
 def _micros(duration: timedelta) -> int:
@@ -237,17 +231,15 @@ def query_results(results: DataFrame, query: QueryWindows, *, before: Column) ->
     key = query.result_key or ()
     made = {name: F.expr(text) for name, text in query.results.items()}
     # HAVING may protect an expression, such as a division by a count that is not zero.
-    shown_only = {name: one if name in key else F.when(~F.col(DELETED), one) for name, one in made.items()}
-    return results.select(*(one.alias(name) for name, one in shown_only.items()), DELETED)
+    shown_only = {name: result if name in key else F.when(~F.col(DELETED), result) for name, result in made.items()}
+    return results.select(*(result.alias(name) for name, result in shown_only.items()), DELETED)
 
 
 def require_same_query(rows: DataFrame, query: QueryWindows) -> StructType:
     """Let Spark parse the declared text, and compare its plan with that of the query as it was read and split.
 
-    Only the types of ``rows`` are used. Returns the columns and types that Spark gives the declared query.
-
-    Raises:
-        DeclarationError: Spark refuses the text, or reads it otherwise.
+    Only the types of ``rows`` are used. Returns the columns and types that Spark gives the declared query. Raises
+    `DeclarationError` if Spark refuses the text, or reads it otherwise.
     """
     spark = rows.sparkSession
     schema = rows.select(*(quoted(name) for name in query.record)).schema
@@ -271,13 +263,7 @@ def require_same_query(rows: DataFrame, query: QueryWindows) -> StructType:
 def _partials(rows: DataFrame, query: QueryWindows) -> DataFrame:
     """An empty frame with the columns and types of partial aggregates before they are stored."""
     moments = {name: F.lit(None).cast("timestamp") for name in (START, END)}
-    aggregates = {
-        name: F.expr(f"{one.function}({'*' if one.column is None else quoted(one.column)})")
-        for name, one in query.read_aggregates.items()
-    }
-    made = rows.groupBy(*(quoted(name) for name in query.key)).agg(
-        *(aggregate.alias(name) for name, aggregate in aggregates.items())
-    )
+    made = rows.groupBy(*(quoted(name) for name in query.key)).agg(*_aggregates(query))
     types = {field.name: field.dataType for field in from_arrow_schema(spark_schema(query.types))}
     wrong = [field.name for field in made.schema if field.name in types and field.dataType != types[field.name]]
     if wrong:

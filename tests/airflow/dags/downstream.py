@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 from epochline import KafkaSource, KafkaTopic, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
-from epochline.failpoints import arm
-from epochline.failpoints.named import NAMED, RECORD
+from epochline.failpoints import NAMED, RECORD, arm
 
 
 def failing(name: str) -> None:

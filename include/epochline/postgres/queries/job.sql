@@ -3,9 +3,13 @@
 -- the older snapshot.
 
 -- name: plan_of_attempt
--- The state of an attempt and of its epoch, with the declaration and the settings of the plan.
-SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
-       a.job_ended_at IS NOT NULL, e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at, e.unread
+-- Why an attempt is not live, or NULL, with the declaration and the settings of the plan.
+SELECT CASE WHEN e.attempt <> a.attempt THEN 'is followed by attempt ' || e.attempt
+            WHEN a.fenced_at IS NOT NULL THEN 'is fenced'
+            WHEN a.sealed_at IS NOT NULL THEN 'is sealed'
+            WHEN a.job_ended_at IS NOT NULL THEN 'its job has already ended'
+            WHEN e.state <> 'PLANNED' THEN 'its epoch is ' || e.state END,
+       e.generation, a.attempt_id, a.token::text, e.kind, d.body::text, e.settings, e.planned_at, e.unread
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
@@ -43,18 +47,11 @@ WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND c.topic_id = %
 ORDER BY q."offset"
 
 -- name: insert_part
--- Insert a part, if the attempt is neither fenced nor sealed.
+-- Insert a part, if the attempt is neither fenced nor sealed; the counts of a parse task only until its job has ended.
 INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
 SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, %(rows)s, %(message)s::jsonb
 FROM epochline.attempt WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL
-FOR KEY SHARE
-
--- name: insert_parse_part
--- Insert the counts of a parse task, if the attempt is neither fenced nor sealed and its job has not ended.
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, 0, %(message)s::jsonb
-FROM epochline.attempt
-WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
+  AND (%(sink)s <> %(parse)s OR job_ended_at IS NULL)
 FOR KEY SHARE
 
 -- name: first_parts

@@ -9,18 +9,17 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812
 from epochline.config.resolve import recorded_value
 from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
+from epochline.errors import EpochFencedError, EpochNotFoundError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
+from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.targets.columns import with_rules
-from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
+from epochline.protocol.epoch import Attempt, AttemptState, EpochKind
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.connection import transaction
-
-_READER = "epochline:plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,36 +46,35 @@ def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPl
         LedgerError: the ledger is missing or has another version.
     """
     try:
-        with transaction(dsn, _READER) as session, session.cursor() as cursor:
+        with transaction(dsn, "epochline:plan") as session, session.cursor() as cursor:
             # One snapshot for the whole plan, in a transaction that cannot write.
             failpoint("job.snapshot")
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return _read(cursor, pipeline, epoch_id, attempt)
-    except psycopg2.OperationalError as error:
-        raise LedgerUnavailableError(f"the plan cannot be read: {' '.join(str(error).split())}") from error
-    except psycopg2.ProgrammingError as error:
-        raise LedgerError(f"the plan cannot be read: {' '.join(str(error).split())}") from error
+    except psycopg2.Error as error:
+        raise explained(error) from error
 
 
 def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptPlan:
+    epoch: dict[str, object] = {"pipeline": pipeline, "epoch_id": epoch_id}
     failpoint("job.attempt")
-    cursor.execute(statement("plan_of_attempt"), {"pipeline": pipeline, "epoch_id": epoch_id, "attempt": number})
+    cursor.execute(statement("plan_of_attempt"), {**epoch, "attempt": number})
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: not in the ledger")
-    generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at, unread = row
+    not_live, generation, attempt_id, token, kind, body, settings, planned_at, unread = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
-        state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
-        sealed=sealed, fenced=fenced, ended=ended,
+        state=AttemptState.RUNNING,
     )  # fmt: skip
-    _check_live(attempt, state, newest)
+    if not_live is not None:
+        raise EpochFencedError(f"{attempt}: {not_live}; nothing was read or written")
     declaration = Pipeline.from_stored(body)
     failpoint("job.targets")
-    cursor.execute(statement("planned_targets"), {"pipeline": pipeline, "epoch_id": epoch_id})
+    cursor.execute(statement("planned_targets"), epoch)
     tables = with_rules(cursor, staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number))
     failpoint("job.ranges")
-    cursor.execute(statement("planned_ranges"), {"pipeline": pipeline, "epoch_id": epoch_id})
+    cursor.execute(statement("planned_ranges"), epoch)
     ranges = tuple(
         PlannedRange(
             tp=TopicPartition(topic=topic, partition=partition, topic_id=topic_id),
@@ -88,25 +86,24 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     refused: Refused = {}
     if declaration.bad_records == "quarantine":
         failpoint("job.refused")
-        epoch = {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation}
-        cursor.execute(statement("refused_records"), epoch)
+        cursor.execute(statement("refused_records"), {**epoch, "generation": generation})
         refused = by_partition(cursor.fetchall())
     ticket = StagingTicket(
         pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
         application_name=attempt.application_name, tables=tables, generation=generation, token=token,
         external=staged_external(declaration), refused=refused,
     )  # fmt: skip
+    awake = {(topic, partition) for topic, partition in unread or ()}
     return AttemptPlan(
         pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),
         parallelism=recorded_value(settings, "parallelism"),
-        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at, unread),
+        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at, awake),
     )  # fmt: skip
 
 
 def _event_times(
-    cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime, unread: list[list[object]] | None
+    cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime, awake: set[tuple[str, int]]
 ) -> TimeStanding:
-    awake = {tuple(place) for place in unread or ()}
     failpoint("job.watermark")
     cursor.execute(statement("watermark_left"), {"pipeline": declared.name, "before": epoch_id})
     left = cursor.fetchone()
@@ -121,13 +118,3 @@ def _event_times(
         },
         now=planned_at,
     )
-
-
-def _check_live(attempt: Attempt, state: str, newest: int) -> None:
-    if attempt.state is not AttemptState.RUNNING or newest != attempt.number:
-        what = attempt.state.lower() if newest == attempt.number else f"followed by attempt {newest}"
-        raise EpochFencedError(f"{attempt}: is {what}; nothing was read or written")
-    if attempt.ended:
-        raise EpochFencedError(f"{attempt}: its job has already ended; nothing was read or written")
-    if state != EpochState.PLANNED:
-        raise EpochFencedError(f"{attempt}: its epoch is {state}; nothing was read or written")

@@ -9,7 +9,7 @@ from psycopg2 import errors
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 
 from epochline.declare.text_settings import UTF8
-from epochline.errors import LedgerUnavailableError
+from epochline.errors import LedgerUnavailableError, one_line
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
 
@@ -40,9 +40,8 @@ LOST = (
 def connect(dsn: str, application_name: str) -> connection:
     """Open a session for one transaction, at READ COMMITTED and with our settings.
 
-    Raises:
-        LedgerUnavailableError: PostgreSQL refuses or does not answer.
-        ConfigurationError: the login's sessions fire no triggers.
+    Raises `LedgerUnavailableError` if PostgreSQL refuses or does not answer, `ConfigurationError` if the login's
+    sessions fire no triggers.
     """
     failpoint("session.connect")
     try:
@@ -51,7 +50,7 @@ def connect(dsn: str, application_name: str) -> connection:
         )
     except psycopg2.OperationalError as error:
         # libpq's message names host, port, user and database, but never the password.
-        raise LedgerUnavailableError(f"PostgreSQL cannot be reached: {' '.join(str(error).split())}") from None
+        raise LedgerUnavailableError(f"PostgreSQL cannot be reached: {one_line(error)}") from None
     session.set_session(isolation_level=ISOLATION_LEVEL_READ_COMMITTED, autocommit=False)
     with session.cursor() as cursor:
         failpoint("session.settings")
