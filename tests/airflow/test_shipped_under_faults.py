@@ -54,9 +54,7 @@ def counted(scheduler: Scheduler, query: str) -> Counter[str]:
 
 @pytest.mark.parametrize("unpaused", ["restart_demo"], indirect=True)
 def test_the_restart_demo_exits_after_its_last_restart_and_the_next_scheduled_runs_say_so(
-    scheduler: Scheduler,
-    unpaused: str,
-    terminal: Terminal,
+    scheduler: Scheduler, unpaused: str, terminal: Terminal
 ) -> None:
     """E8, N1: fixedDelay(3, 5 s) is one run of four tries, at least five seconds apart; nothing is planned after it."""
 

@@ -59,9 +59,7 @@ def run_types(scheduler: Scheduler, pipeline: str) -> set[str]:
     return {run["run_type"] for run in runs(scheduler, pipeline)}
 
 
-def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_starts_none(
-    scheduler: Scheduler,
-) -> None:
+def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_starts_none(scheduler: Scheduler) -> None:
     """K23, INV-8: the ledger's own times say that the interval was kept."""
     declared = find("woken", AIRFLOW_DAGS)
     assert declared.schedule is None

@@ -129,8 +129,7 @@ def test_a_request_that_is_sent_again_starts_no_second_run(airflow: Server) -> N
 
 
 @pytest.mark.parametrize(
-    ("started_at", "said"),
-    [(1_000.0, SILENT_SCHEDULER), (1_001.0, "scheduler has not reported since it was started")],
+    ("started_at", "said"), [(1_000.0, SILENT_SCHEDULER), (1_001.0, "scheduler has not reported since it was started")]
 )
 def test_a_scheduler_that_starts_is_not_taken_for_one_that_reports_no_more(
     airflow: Server, started_at: float, said: str

@@ -19,13 +19,7 @@ from epochline.arrow.formats.json_values import JsonReader
 from epochline.arrow.formats.texts import JsonWriter
 from epochline.config.registry import Registry, with_header
 from epochline.declare.columns import BY_TEXT, SUPPORTED, Carrier, is_reserved, parse_type
-from epochline.declare.names import (
-    MAX_IDENTIFIER_BYTES,
-    deleted_keys_table,
-    order_column,
-    split_table,
-    staging_table,
-)
+from epochline.declare.names import MAX_IDENTIFIER_BYTES, deleted_keys_table, order_column, split_table, staging_table
 from epochline.errors import ColumnMismatchError
 
 

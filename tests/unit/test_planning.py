@@ -129,10 +129,7 @@ def test_a_large_partition_is_cut_and_small_ones_are_read_by_one_task() -> None:
     assert second == (planned(0, 17, 20), planned(1, 0, 2), planned(2, 5, 7))
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), max_size=8),
-    st.integers(1, 12),
-)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), max_size=8), st.integers(1, 12))
 def test_every_offset_is_read_by_exactly_one_task_and_shares_differ_by_one_at_most(
     sizes: list[tuple[int, int]], tasks: int
 ) -> None:

@@ -16,10 +16,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from epochline.airflow.handover import credentials_file as file_of_credentials
 from epochline.airflow.handover import environment_of_job
 from epochline.config.connections import Connection
-from epochline.errors import (
-    ConfigurationError,
-    EpochFencedError,
-)
+from epochline.errors import ConfigurationError, EpochFencedError
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 from epochline.spark.failure import epochline_error_from
 from epochline.spark.session import in_session

@@ -9,12 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-)
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from epochline.airflow.connections import epochline_errors
 from epochline.airflow.outcome import EpochOutcome, kind_of, no_epoch, not_planned, show_outcome
