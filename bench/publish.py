@@ -18,7 +18,7 @@ from bench.report import measured_table, run
 from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic, make_control_topic
-from epochline.postgres.ledger.outbox import rows_of
+from epochline.postgres.ledger.receipts import rows_of
 from epochline.protocol.sink import Committable, SinkAttempt
 from epochline.sinks.topic import TopicSink
 

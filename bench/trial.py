@@ -15,12 +15,12 @@ import pyarrow as pa
 from bench.report import measured_table, run
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_writer
-from epochline.testing import FakeKafka
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from epochline.local import credentials
-from epochline.local.home import Home
-from epochline.local.ports import Ports
+from epochline.local.home import Home, Ports
 from epochline.local.spark import Spark
 from epochline.local.stack import Stack
 from tests.databases import QUICK, Databases

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pyarrow as pa
 from pyspark import TaskContext
 
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import end_job
-from epochline.spark.connection import transaction
 from epochline.spark.staging import StagingWriter, write_manifests
 
 

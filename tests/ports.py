@@ -4,8 +4,7 @@ import json
 import os
 import random
 
-from epochline.local.home import Home
-from epochline.local.ports import DEFAULTS, is_free
+from epochline.local.home import DEFAULTS, Home, is_free
 
 _FIRST, _BEYOND = 20_000, 32_000  # below those from which the kernel makes outgoing connections
 _given: set[int] = set()

@@ -11,7 +11,7 @@ import pyarrow.dataset
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.errors import SourceUnavailableError
 from epochline.protocol.offsets import PlannedRange, TopicPartition
 from epochline.sinks.file_manifest import CommittedEpoch, committed_files

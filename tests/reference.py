@@ -224,6 +224,8 @@ def _type(kind: type[DeclarationModel], field: str) -> str:
         str(base.__annotations__[field]) for base in kind.__mro__ if field in vars(base).get("__annotations__", {})
     )
     spelled = {"Duration": "duration", "Pause": "duration", "Reference": "str", "DeclaredSink": "sink"}
+    spelled |= {"Names": "tuple[str, ...]", "ColumnName": "str", "ClassReference": "str"}
+    spelled |= dict.fromkeys(("Columns", "OrderedColumns"), "dict[str, str]")
     spelled["AnySource"] = "KafkaSource | CustomSource | Sources"
     spelled["AnyWindows"] = "Windowed | WindowedQuery"
     spelled["Mode"] = "Literal['append', 'upsert', 'add', 'replace']"

@@ -16,21 +16,6 @@ from datetime import UTC, datetime, timedelta
 _FIRST_VISIT = datetime(2019, 9, 15, 10, tzinfo=UTC)
 
 
-def words() -> Iterator[str]:
-    """One sentence, again and again."""
-    return itertools.repeat("hello world")
-
-
-def checkpoints() -> Iterator[str]:
-    """One sentence, again and again."""
-    return itertools.repeat("hello flink")
-
-
-def numbers() -> Iterator[str]:
-    """1, 2, 3 and so on."""
-    return map(str, itertools.count(1))
-
-
 def visits() -> Iterator[str]:
     """One visit per second of four addresses."""
     for second in itertools.count():
@@ -52,7 +37,11 @@ def orders() -> Iterator[str]:
 
 
 PRODUCERS: dict[str, Callable[[], Iterator[str]]] = {
-    one.__name__: one for one in (words, checkpoints, numbers, visits, orders)
+    "words": lambda: itertools.repeat("hello world"),
+    "checkpoints": lambda: itertools.repeat("hello flink"),
+    "numbers": lambda: map(str, itertools.count(1)),
+    "visits": visits,
+    "orders": orders,
 }
 
 

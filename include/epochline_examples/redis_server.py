@@ -38,7 +38,8 @@ def redis_server(cities: Mapping[str, str] = CITIES) -> Iterator[str]:
         with closing(redis.Redis(unix_socket_path=str(path))) as client:
             if not wait_until(lambda: _answers(client), 30, 0.02):
                 raise TimeoutError("Redis does not answer")
-            client.hset(HASH, mapping=dict(cities))
+            for city, name in cities.items():
+                client.hset(HASH, city, name)
         yield f"unix://{path}"
     finally:
         process.kill()

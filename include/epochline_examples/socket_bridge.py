@@ -14,7 +14,8 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from confluent_kafka import KafkaException, Producer
 
@@ -121,20 +122,6 @@ class Transactions:
         self.open = 0
 
 
-def bridge(clients: Clients, transactions: Transactions, stopped: Callable[[], bool]) -> None:
-    """Send lines until ``stopped``; then send and commit the lines in memory."""
-    while not stopped() or not clients.lines.empty():
-        try:
-            line = clients.lines.get(timeout=_TICK)
-        except queue.Empty:
-            pass
-        else:
-            transactions.send(line)
-            say(f"> {line.decode(errors='backslashreplace')}")
-        transactions.commit_if_due()
-    transactions.commit()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; returns 1 if Kafka failed."""
     given = _command_line(arguments)
@@ -156,7 +143,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{label}: a crash loses uncommitted lines, because a socket cannot be read again")
             say(f"listening on {given.listen[0]}:{clients.server_address[1]}")
             try:
-                bridge(clients, transactions, stop.is_set)
+                while not stop.is_set() or not clients.lines.empty():
+                    with suppress(queue.Empty):
+                        line = clients.lines.get(timeout=_TICK)
+                        transactions.send(line)
+                        say(f"> {line.decode(errors='backslashreplace')}")
+                    transactions.commit_if_due()
+                transactions.commit()
             finally:
                 clients.shutdown()
     except KafkaException as error:

@@ -22,7 +22,6 @@ def act(world: World, name: str, /, **parameters: Any) -> Done:
 
 
 def ordered(world: World, name: str, who: str, /, **parameters: Any) -> Plan:
-    """The epoch that an action plans."""
     return world.order(name, ORDER, who, **parameters)
 
 
@@ -42,6 +41,5 @@ def origins(world: World, generation: int = 1) -> dict[str, int]:
 
 
 def make_again(world: World) -> None:
-    """Delete the topic and make it again with other records."""
     world.kafka.produce("orders", 0, 7, topic_id="another")
     world.kafka.produce("orders", 1, 2, topic_id="another")

@@ -13,11 +13,11 @@ from epochline.operations import ACTIONS
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import EpochKind, EpochState
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
 from tests.chains import chain_breaks
 from tests.contract.operators import ORDER, act, heads, make_again, ordered, origins, preview_of, refusal_of, written
 from tests.contract.worlds import World, bad_record, orders, quarantined, ranges
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 
 def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> StagingTicket:
@@ -49,9 +49,6 @@ def requeued(world: World, who: str, good: list[int], bad: list[int], **paramete
 def at(world: World, offset: int) -> list[int]:
     """Epochs whose rows of this offset of partition 0 are in the target."""
     return [epoch for _, partition, where, epoch in world.visible() if (partition, where) == (0, offset)]
-
-
-# Requeue
 
 
 def test_a_requeued_record_is_written_once_with_its_own_position_and_moves_no_head(world: World) -> None:
@@ -190,9 +187,6 @@ def test_a_replaced_table_takes_no_requeued_records(world: World) -> None:
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
 
     assert "the requeued records would take the place of all" in refusal_of(world, "requeue", everything=True)
-
-
-# Extend back
 
 
 def late(world: World) -> None:

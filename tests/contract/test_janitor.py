@@ -61,9 +61,8 @@ def test_what_is_staged_or_sealed_is_left_alone(world: World) -> None:
 
 def test_staging_that_a_crash_between_fence_and_drop_left_is_dropped(world: World) -> None:
     _, ticket = world.to_begun()
+    attempt = world.live()
     with world.ledger.transaction() as tx:
-        attempt = tx.attempts.live(tx.epochs.lock("orders", 1))
-        assert attempt is not None
         tx.attempts.fence(attempt, "a test says so")
 
     assert [tidy(world.ledger, run("janitor")).swept for _ in range(2)] == [1, 0]

@@ -18,9 +18,9 @@ from epochline.errors import (
 )
 from epochline.operations.replay import plan_replay
 from epochline.protocol.mirror import MirroredOffset
-from epochline.testing import FakeKafka
 from tests.contract.operators import act, heads, ordered, preview_of, refusal_of
 from tests.contract.worlds import World, orders, ranges, run
+from tests.in_memory.kafka import FakeKafka
 
 GROUP = "epochline.orders"
 

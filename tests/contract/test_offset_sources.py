@@ -13,7 +13,7 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.kafka.topics import retention
 from epochline.ports import OffsetSource
 from epochline.protocol.planning import PartitionView, Retention
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -24,8 +24,6 @@ from tests.contract.operators import act, heads, make_again, origins, preview_of
 from tests.contract.worlds import World, orders, ranges, run
 from tests.driver import epoch_of
 
-# All of them
-
 
 @pytest.mark.parametrize("reason", ["", "  "])
 def test_an_action_without_a_reason_is_refused(reason: str) -> None:
@@ -71,9 +69,6 @@ def test_a_preview_changes_nothing_and_is_what_is_then_done_and_written(
         assert tx.operators.actions("orders") == [done.row]
 
 
-# Abort
-
-
 def test_an_operators_abort_ends_a_pre_committed_epoch_and_is_written_with_it(world: World) -> None:
     """INV-6, INV-7."""
     world.to_sealed()
@@ -94,9 +89,6 @@ def test_a_committed_epoch_is_not_aborted_and_nothing_is_written(world: World) -
     with pytest.raises(ActionRefusedError, match="with 15 rows; a committed epoch cannot be aborted"):
         act(world, "abort", epoch=1)
     assert written(world) == []
-
-
-# Pause and resume
 
 
 def test_a_paused_pipeline_plans_nothing_and_says_who_when_and_why(world: World) -> None:
@@ -134,9 +126,6 @@ def test_what_was_pre_committed_before_the_pause_is_still_committed(world: World
 
     assert world.epoch(1).state is EpochState.COMMITTED
     assert len(world.visible()) == 3
-
-
-# Declared losses
 
 
 def test_a_declared_loss_is_a_link_of_the_chain_and_the_pipeline_goes_on_behind_it(world: World) -> None:
@@ -191,9 +180,6 @@ def test_an_aborted_epoch_over_a_lost_range_is_not_tried_again(world: World) -> 
 
     assert planned.outcome is PlanOutcome.PLANNED
     assert ranges(planned) == ["orders-0[4, 10)", "orders-1[0, 5)"]
-
-
-# Adopted topics
 
 
 def test_an_adopted_topic_is_read_from_its_log_start_in_a_new_generation(world: World) -> None:
@@ -324,9 +310,6 @@ def test_what_needs_no_adoption_is_refused(world: World, parameters: dict[str, A
     assert heads(world, 2) == {}
 
 
-# Drop
-
-
 def test_a_dropped_pipeline_keeps_its_history_and_plans_no_more(world: World) -> None:
     world.to_committed()
     done = act(world, "drop")
@@ -346,6 +329,8 @@ def test_targets_of_a_dropped_pipeline_are_free_for_another(world: World) -> Non
     world.plan()
     world.abort()
     other = orders(name="others")
+    with pytest.raises(TargetError, match="belongs to pipeline orders"):
+        preview(world.ledger, world.kafka, other)
     with pytest.raises(TargetError, match="belongs to pipeline orders"):
         plan(world.ledger, world.kafka, other, run("x"))
 

@@ -13,7 +13,6 @@ import pytest
 from epochline import FromGroup, FromOffsets, FromTimestamp, Input, KafkaSource, Sources, Text
 from epochline.coordinator import PlanOutcome
 from epochline.errors import (
-    ChangeRefusedError,
     DataLossError,
     KafkaBehindError,
     LedgerBehindError,
@@ -25,11 +24,11 @@ from epochline.operations.replay import plan_replay, promote
 from epochline.protocol.epoch import Interval
 from epochline.protocol.mirror import MirroredOffset
 from epochline.sources.several import SeveralOffsets
-from epochline.testing import FakeKafka
 from tests.contract.operators import ORDER, act, heads, ordered, origins, preview_of, refusal_of
 from tests.contract.worlds import World, orders, postgres_world, ranges, run
 from tests.databases import query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 GROUP = "epochline.orders"
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
@@ -172,9 +171,6 @@ def test_a_pattern_of_one_source_takes_a_new_topic_from_its_first_offset_and_ano
     assert ranges(two.world.plan("r2")) == ["shop/t2-0[0, 3)"]
 
 
-# Guards
-
-
 def _retention(two: Two) -> None:
     two.crm.produce("t", 0, 5)
     two.crm.change("t", 0, log_start=6)
@@ -234,12 +230,6 @@ def test_a_loss_in_one_source_stops_the_pipeline_and_its_way_out_leaves_the_othe
     assert {tp: head for tp, head in heads(two.world, generation).items() if tp.startswith("shop/")} == before
 
 
-def test_a_cluster_that_did_not_move_cannot_be_adopted(two: Two) -> None:
-    two.world.to_committed()
-
-    assert "there is no cluster to adopt" in refusal_of(two.world, "adopt-topic", cluster=True)
-
-
 def test_the_cluster_of_a_source_that_was_added_later_is_guarded_as_well(two: Two) -> None:
     two.declare(shop=topic(), other=KafkaSource(topics="u"))
     two.shop.produce("u", 0, 1)
@@ -269,9 +259,6 @@ def test_a_cluster_that_went_back_in_time_is_found_beside_one_that_did_not_and_a
     assert ranges(two.world.to_committed("r4")) == ["crm/t-0[4, 9)", "shop/t-0[10, 11)"]
 
 
-# Changes of the declaration
-
-
 def test_a_source_that_was_removed_is_no_longer_read_and_keeps_its_heads(two: Two) -> None:
     two.shop.produce("u", 0, 1)
     two.declare(shop=topic(), crm=topic(), other=KafkaSource(topics="u"))
@@ -282,23 +269,6 @@ def test_a_source_that_was_removed_is_no_longer_read_and_keeps_its_heads(two: Tw
 
     assert ranges(two.world.plan("r2")) == ["shop/t-0[10, 11)"]
     assert heads(two.world)["crm/t-0"] == 4
-
-
-@pytest.mark.parametrize("change", ["renamed", "one source"])
-def test_a_change_that_would_read_records_a_second_time_under_another_name_is_refused(two: Two, change: str) -> None:
-    two.declare(shop=topic(connection="a"), crm=topic(connection="b"))
-    two.world.to_committed("r1")
-    if change == "renamed":
-        two.declare(shop=topic(connection="a"), crm2=topic(connection="b"))
-    else:
-        two.world.pipeline = orders(source=topic(connection="a"))
-        two.world.source = two.shop
-
-    with pytest.raises(ChangeRefusedError, match="would be read a second time"):
-        two.world.plan("r2")
-
-
-# Intervals, savepoints
 
 
 def test_a_backfill_ends_in_each_source_where_its_interval_ends_there(two: Two) -> None:

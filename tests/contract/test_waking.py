@@ -9,7 +9,6 @@ import pytest
 from epochline import KafkaSource
 from epochline.coordinator import Lookout, Watched, look
 from epochline.coordinator.waking import ASK_AGAIN_SECONDS
-from tests.contract.clocks import Clock
 from tests.contract.worlds import World, orders
 
 INTERVAL = 60.0
@@ -19,7 +18,7 @@ INTERVAL = 60.0
 class Watch:
     """A lookout for the pipeline, and what it asked the ledger."""
 
-    clock: Clock
+    world: World
     seconds: float = 0.0
     asked: int = 0
     interval: float = INTERVAL
@@ -27,10 +26,6 @@ class Watch:
 
     def __post_init__(self) -> None:
         self.lookout = Lookout(clock=lambda: self.seconds)
-
-    @property
-    def world(self) -> World:
-        return self.clock.world
 
     @property
     def due(self) -> int | None:
@@ -43,8 +38,8 @@ class Watch:
 
 
 @pytest.fixture
-def watch(clock: Clock) -> Watch:
-    return Watch(clock)
+def watch(world: World) -> Watch:
+    return Watch(world)
 
 
 def test_a_pipeline_that_was_never_planned_is_due_and_a_planned_one_only_when_records_wait(watch: Watch) -> None:
@@ -52,7 +47,7 @@ def test_a_pipeline_that_was_never_planned_is_due_and_a_planned_one_only_when_re
     assert watch.due == 0
 
     watch.world.to_committed()
-    watch.clock.let_pass(INTERVAL + 1)
+    watch.world.let_pass(INTERVAL + 1)
     assert watch.due is None
 
     watch.world.kafka.produce("orders", 1, 1)
@@ -65,16 +60,16 @@ def test_the_interval_counts_from_the_last_commit_by_the_ledgers_clock(watch: Wa
     watch.world.kafka.produce("orders", 0, 1)
 
     assert watch.due is None
-    watch.clock.let_pass(INTERVAL / 2)
+    watch.world.let_pass(INTERVAL / 2)
     assert watch.due is None
-    watch.clock.let_pass(INTERVAL / 2 + 1)
+    watch.world.let_pass(INTERVAL / 2 + 1)
     assert watch.due == 1
 
 
 def test_an_open_transaction_wakes_nobody_until_it_ends(watch: Watch) -> None:
     """K23, S13: its records are behind the last stable offset."""
     watch.world.to_committed()
-    watch.clock.let_pass(INTERVAL + 1)
+    watch.world.let_pass(INTERVAL + 1)
     watch.world.kafka.change("orders", 0, high_watermark=12)
 
     assert watch.due is None
@@ -89,11 +84,11 @@ def test_an_epoch_in_work_wakes_nobody_and_one_whose_run_is_gone_is_due(watch: W
     watch.world.kafka.produce("orders", 0, 1)
 
     assert watch.due is None
-    watch.clock.let_pass(3600)
+    watch.world.let_pass(3600)
     assert watch.due == 1
 
     watch.world.finish(watch.world.plan("run-2"), "run-2")
-    watch.clock.let_pass(3600)
+    watch.world.let_pass(3600)
     assert watch.due is None, "run-2 committed what was left, and the record"
 
 
@@ -112,7 +107,7 @@ def test_an_aborted_epoch_leaves_its_records_waiting(watch: Watch) -> None:
 )
 def test_what_an_operator_stopped_is_not_woken(watch: Watch, say: Callable[..., None]) -> None:
     watch.world.to_committed()
-    watch.clock.let_pass(INTERVAL + 1)
+    watch.world.let_pass(INTERVAL + 1)
     watch.world.kafka.produce("orders", 0, 1)
     with watch.world.ledger.transaction() as tx:
         say(tx)
@@ -123,7 +118,7 @@ def test_what_an_operator_stopped_is_not_woken(watch: Watch, say: Callable[..., 
 def test_a_topic_that_was_made_again_or_truncated_is_due_so_that_a_plan_reports_it(watch: Watch) -> None:
     """K23, INV-9."""
     watch.world.to_committed()
-    watch.clock.let_pass(INTERVAL + 1)
+    watch.world.let_pass(INTERVAL + 1)
     watch.world.kafka.change("orders", 0, high_watermark=7, last_stable=7)
     assert watch.due == 1
 
@@ -142,7 +137,7 @@ def test_while_nothing_is_produced_the_ledger_is_asked_once_a_minute(
 ) -> None:
     """The idle stack's load; a restore is noticed after a minute at the latest."""
     watch.world.to_committed()
-    watch.clock.let_pass(INTERVAL + 1)
+    watch.world.let_pass(INTERVAL + 1)
     transaction = watch.world.ledger.transaction
 
     def counted():  # type: ignore[no-untyped-def] # as the port describes it

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import psycopg2
@@ -20,11 +20,12 @@ from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
-from epochline.testing import FakeKafka
+from tests.databases import query
 from tests.driver import Driver
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
 
 OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -111,8 +112,15 @@ class World(Driver):
     writer: Writer
     visible: Callable[[], list[tuple[str, int, int, int]]]
     quarantined: Callable[[], int]
+    let_pass: Callable[[float], None]
+    """Seconds pass in the ledger, without waiting."""
     source: FakeKafka = field(default_factory=FakeKafka)
     pipeline: Pipeline = field(default_factory=orders)
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.let_pass(seconds)
 
     @property
     def kafka(self) -> FakeKafka:
@@ -129,7 +137,6 @@ class World(Driver):
         assert self.writer.end(ticket)
 
     def finish(self, planned: Plan, who: str = "run-1") -> Plan:
-        """Stage, seal and commit a planned epoch."""
         self.pre_commit(planned, who)
         self.commit(planned)
         return planned
@@ -141,6 +148,12 @@ class World(Driver):
     def epoch(self, epoch_id: int) -> Epoch:
         with self.ledger.transaction() as tx:
             return tx.epochs.lock("orders", epoch_id)
+
+    def live(self) -> Attempt:
+        with self.ledger.transaction() as tx:
+            attempt = tx.attempts.live(tx.epochs.lock("orders", 1))
+        assert attempt is not None
+        return attempt
 
     def left_over(self) -> int:
         with self.ledger.transaction() as tx:
@@ -209,6 +222,11 @@ class PostgresWriter:
 
 def fake_world() -> World:
     ledger = FakeLedger()
+
+    def let_pass(seconds: float) -> None:
+        now = ledger.now
+        ledger.now = lambda: now() + timedelta(seconds=seconds)
+
     world = World(
         ledger=ledger,
         writer=FakeWriter(ledger),
@@ -216,18 +234,26 @@ def fake_world() -> World:
             (row["_topic"], row["_partition"], row["_offset"], row["_epoch"]) for row in ledger.rows.targets["orders"]
         ),
         quarantined=lambda: len(ledger.rows.quarantine),
+        let_pass=let_pass,
     )
     return _with_target(world)
 
 
 def postgres_world(dsn: str) -> World:
-    from tests.databases import query  # brings alembic, which tasks do not import (tests/unit/test_imports.py)
+
+    def let_pass(seconds: float) -> None:
+        """What has happened is moved back."""
+        ago = f"make_interval(secs => {seconds})"
+        query(dsn, f"UPDATE epochline.epoch SET planned_at = planned_at - {ago}, committed_at = committed_at - {ago}")
+        query(dsn, f"UPDATE epochline.epoch SET lease_until = lease_until - {ago}")
+        query(dsn, f"UPDATE epochline.attempt SET ended_at = ended_at - {ago}")
 
     world = World(
         ledger=PostgresLedger(dsn, lock_timeout=2),
         writer=PostgresWriter(dsn),
         visible=lambda: sorted(query(dsn, "SELECT _topic, _partition, _offset, _epoch FROM orders")),
         quarantined=lambda: query(dsn, "SELECT count(*) FROM epochline.quarantine")[0][0],
+        let_pass=let_pass,
     )
     return _with_target(world)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
-from epochline.ports import Manifest, PartSum
+from epochline.ports import Manifest
 from epochline.protocol.balances import PartitionCounts, add_up
 from epochline.protocol.epoch import Attempt, AttemptState, Epoch, EpochState, Run
 from epochline.protocol.failures import RecordedError
@@ -93,8 +93,8 @@ class FakeAttempts(Side):
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
         return list(self.rows.attempts[attempt.attempt_id].manifests.values())
 
-    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
-        sums: dict[tuple[str, str], PartSum] = {}
+    def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
+        sums: dict[tuple[str, str], Manifest] = {}
         for part, _ in self.rows.attempts[attempt.attempt_id].parts:
             old = sums.get((part.sink, part.write_id))
             sums[part.sink, part.write_id] = (
@@ -152,7 +152,7 @@ class FakeJob(Side):
             new = rows.get(staged.sink, [])
             if staged in ticket.tables:
                 self.rows.staging[staged.table] += new
-            part = PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(new))
+            part = Manifest(sink=staged.sink, write_id="w", parts=1, rows=len(new))
             row.parts.append((part, dict(seen) if staged.sink == QUARANTINE else {}))
         return True
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError, PlanChangedError
-from epochline.ports import PipelineRow
+from epochline.ports import NewEpoch, PipelineRow
 from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.epoch import UNFINISHED, Counts, Epoch, EpochKind, EpochState, Interval, Run
+from epochline.protocol.epoch import UNFINISHED, Counts, Epoch, EpochKind, EpochState, Run
 from epochline.protocol.offsets import PlannedRange
 from tests.in_memory.rows import Key, Side
 
@@ -70,16 +70,11 @@ class FakeEpochs(Side):
         pipeline: Pipeline,
         row: PipelineRow,
         run: Run,
-        ranges: Sequence[PlannedRange],
+        draft: NewEpoch,
         targets: Mapping[str, Mapping[str, str]],
         *,
-        kind: EpochKind,
         lease: timedelta,
-        record_limit: int | None,
         note: str | None,
-        interval: Interval | None = None,
-        replays: int | None = None,
-        plan_seconds: float | None = None,
     ) -> Epoch:
         if self.unfinished(pipeline.name) is not None:
             raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
@@ -88,8 +83,8 @@ class FakeEpochs(Side):
         self.rows.pipelines[pipeline.name] = replace(now, last_epoch_id=epoch_id)
         key = (pipeline.name, epoch_id)
         self.rows.leases[key] = self._now() + lease
-        self.rows.ranges[key] = tuple(sorted(ranges, key=lambda one: one.tp))
-        for one in ranges:
+        self.rows.ranges[key] = tuple(sorted(draft.ranges, key=lambda one: one.tp))
+        for one in draft.ranges:
             self.rows.planned_ends[(*key, one.tp)] = self.rows.log_ends.get((pipeline.name, one.tp))
         self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
         self.rows.declarations[key] = pipeline
@@ -99,15 +94,15 @@ class FakeEpochs(Side):
             generation=row.generation,
             state=EpochState.PLANNED,
             attempt=0,
-            kind=kind,
+            kind=draft.kind,
             run=run,
             declaration_hash=pipeline.declaration_hash,
             lease_expired=False,
             planned_at=self._now(),
             note=note,
-            record_limit=record_limit,
-            interval=interval,
-            replays=replays,
+            record_limit=draft.record_limit,
+            interval=draft.interval,
+            replays=draft.replays,
         )
         return self._read(self.rows.epochs[key])
 

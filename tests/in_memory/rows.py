@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest
-from epochline.ports import Accepted, ActionRow, Manifest, PartSum, PipelineRow, PipelineStatus
+from epochline.ports import Accepted, ActionRow, Manifest, PipelineRow, PipelineStatus
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch
 from epochline.protocol.failures import RecordedError
@@ -32,7 +32,7 @@ class AttemptRow:
     tables: tuple[StagedTable, ...]
     dropped: bool = False
     manifests: dict[str, Manifest] = field(default_factory=dict)
-    parts: list[tuple[PartSum, dict[Key, PartitionCounts]]] = field(default_factory=list)
+    parts: list[tuple[Manifest, dict[Key, PartitionCounts]]] = field(default_factory=list)
     fenced_writes: int = 0
 
 

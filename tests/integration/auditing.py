@@ -36,7 +36,7 @@ class NothingLeft:
         return {}
 
 
-def audited(dsn: str, pipeline: str, source: Any) -> list[str]:
+def audited(dsn: str, pipeline: str, source: Any, **epochs: int) -> list[str]:
     """What an audit finds."""
-    audit(dsn, source, pipeline, found := Findings())
+    audit(dsn, source, pipeline, found := Findings(), **epochs)
     return found.said

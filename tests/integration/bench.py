@@ -12,20 +12,26 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import CommitResult, Plan
 from epochline.declare.columns import DELETED
 from epochline.declare.names import order_column
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.spark.connection import transaction
-from epochline.testing import FakeKafka
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
 LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k"}
+ADD: dict[str, Any] = {"mode": "add", "key": "k", "measures": "v"}
 IN_PUBLIC = "-c search_path=public"
 """Options of a session as a user's: the role is named as the ledger's schema, which would come first on its path."""
+
+
+def kv(k: Any, v: Any, **more: Any) -> Row:
+    return {"k": k, "v": v, **more}
 
 
 def in_public(dsn: str) -> Any:

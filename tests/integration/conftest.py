@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import Call, caller, connect_to
+from tests.contract.worlds import World, postgres_world
 from tests.integration.bench import bench
 from tests.integration.logins import as_superuser, login
 from tests.integration.people import call, fed, people_topic, planned
@@ -19,6 +21,19 @@ __all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "pla
 def dsn(new_database: Callable[[], str]) -> str:
     """The libpq URL of a database that the tests of a file share."""
     return new_database()
+
+
+@pytest.fixture
+def world(postgres_dsn: str) -> World:
+    """A pipeline in the test's own ledger."""
+    return postgres_world(postgres_dsn)
+
+
+@pytest.fixture
+def on_ledger(postgres_dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Calls commands, which find the test's own ledger."""
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

@@ -9,23 +9,23 @@ from typing import Any
 import pyarrow as pa
 
 from epochline import CustomSource, Pipeline
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.config.connections import Connection
 from epochline.coordinator import CommitResult, Plan, PlanOutcome
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.records import RecordReader
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.sources.reading import SourceReader
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_writer
 from epochline.spark.source import claim_reader
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.job import write_as_spark
 from tests.reading import range_batch
 

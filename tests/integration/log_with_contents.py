@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.reading import source_batch
 
 

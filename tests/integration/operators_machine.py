@@ -1,10 +1,10 @@
 """Histories of what happens to a pipeline from outside, over the real use cases and a real PostgreSQL.
 
 Topics are truncated and made again, databases are put back, tables change hands, operators restore and extend back.
-Some records are bad until the parse is mended; then operators requeue them. After every step the target holds what the
-standing epochs read, and no value twice, nor does the folder of files; in the end every record that Kafka still has, from
-the origin on, is there once or in the quarantine, and an audit finds nothing. Nothing runs at once here, so that hypothesis
-can make a history that fails smaller.
+Tasks lose their connections, die, run at once, and write when they were fenced long ago. Some records are bad until the
+parse is mended; then operators requeue them. After every step the target holds what the standing epochs read, and no
+value twice, nor does the folder of files; in the end every record that Kafka still has, from the origin on, is there once
+or in the quarantine, and an audit finds nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -31,16 +32,31 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 import mended
 from epochline import Files, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome
-from epochline.errors import ActionRefusedError, DataLossError, KafkaBehindError, LedgerBehindError, TargetError
+from epochline.coordinator.discard import sweep
+from epochline.errors import (
+    ActionRefusedError,
+    DataLossError,
+    EpochBusyError,
+    EpochFencedError,
+    EpochStateError,
+    KafkaBehindError,
+    LedgerBehindError,
+    LedgerUnavailableError,
+    PlanChangedError,
+    SealRefusedError,
+    TargetError,
+)
 from epochline.local.stack import Stack
 from epochline.operations import Request
+from epochline.ports import Ledger, Transaction
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import OffsetRange, PlannedRange
 from epochline.protocol.planning import HeldLog
+from epochline.protocol.sink import Sink
 from epochline.sinks.file_manifest import committed_files
-from epochline.testing import FakeKafka
 from tests.databases import copy_database, query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration import auditing
 from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
@@ -53,8 +69,31 @@ LEASE = timedelta(0)
 """The next plan may take over what was left."""
 ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
+REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
+"""How a step may fail of those that run at once. Anything else is a defect: nothing deadlocks."""
 
 _numbers = itertools.count(1)
+
+
+class Lossy:
+    """A ledger whose connection breaks once at a commit; the transaction happened, or it did not."""
+
+    def __init__(self, ledger: Ledger, at: int, happened: bool) -> None:
+        self._ledger, self._left, self._happened = ledger, at, happened
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        self._left -= 1
+        breaks = self._left == 0
+        with self._ledger.transaction() as tx:
+            yield tx
+            if breaks and not self._happened:
+                raise LedgerUnavailableError("the connection broke before the commit")
+        if breaks:
+            raise LedgerUnavailableError("the connection broke after the commit")
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return self._ledger.sink(pipeline, name)
 
 
 class OperatorsMachine(RuleBasedStateMachine):
@@ -138,9 +177,13 @@ class OperatorsMachine(RuleBasedStateMachine):
     # Runs.
 
     def _staged(self, planned: Plan, run: Run) -> None:
+        """Stage and seal, unless that is done."""
         self.reading = (self.name, epoch_of(planned).epoch_id)
-        self.read_by[self.reading] = []
-        self.job.staged_and_sealed(planned, run)
+        ticket = self.job.begin(epoch_of(planned).epoch_id, run)
+        if ticket is not None:
+            self.read_by[self.reading] = []
+            self.job.stage(planned, ticket)
+            self.job.seal(ticket, run)
 
     def _run(self, record_limit: int | None = None) -> PlanOutcome:
         planned, run = self.job.asked_to_plan(lease=LEASE, record_limit=record_limit)
@@ -240,6 +283,69 @@ class OperatorsMachine(RuleBasedStateMachine):
     def a_run_reads_a_little(self, records: int) -> None:
         """What it leaves may be truncated before it is read."""
         self._go_on(records)
+
+    def _planned(self) -> tuple[Plan, Run]:
+        """A new epoch of a run of its own."""
+        self._go_on_to_the_end()
+        self._produce(0, 1)
+        planned, run = self.job.asked_to_plan(lease=LEASE)
+        assert planned.epoch is not None
+        return planned, run
+
+    @rule(
+        task=st.sampled_from(["plan", "stage and seal", "commit", "abort"]), at=st.sampled_from([1, 1, 2, 3]),
+        happened=st.booleans(), again=st.sampled_from([True, True, False]),
+    )  # fmt: skip
+    def a_task_loses_its_connection(self, task: str, at: int, happened: bool, again: bool) -> None:
+        """At a commit, which happened or did not; the scheduler tries it again, at once or never."""
+        planned, run = self._planned()
+        epoch_id = epoch_of(planned).epoch_id
+        steps: dict[str, Callable[[], object]] = {
+            "plan": lambda: self.job.plan(run, lease=LEASE),
+            "stage and seal": lambda: self._staged(planned, run),
+            "commit": lambda: self.job.commit(epoch_id),
+            "abort": lambda: self.job.abort(epoch_id, run),
+        }
+        if task == "commit":
+            self._staged(planned, run)
+        ledger = self.job.ledger
+        try:
+            self.job.ledger = Lossy(ledger, at, happened)
+            steps[task]()
+        except LedgerUnavailableError:
+            self.met[f"{task} lost its answer"] += 1
+        finally:
+            self.job.ledger = ledger
+        if again:
+            steps[task]()
+
+    @rule()
+    def an_attempt_writes_on_that_was_fenced(self) -> None:
+        planned, run = self._planned()
+        fenced = self.job.attempt(planned, run)
+        self._staged(planned, run)
+        read_by = deepcopy(self.read_by)
+        with pytest.raises(EpochFencedError):
+            self.job.stage(planned, fenced)
+        self.read_by = read_by
+        self.job.commit(planned)
+        self.met["fenced"] += 1
+
+    @rule(by_operator=st.booleans())
+    def two_commits_a_plan_an_abort_and_a_sweep_at_once(self, by_operator: bool) -> None:
+        planned, run = self._planned()
+        self._staged(planned, run)
+        epoch_id, other = epoch_of(planned).epoch_id, self.job.run_of(f"another {next(_numbers)}")
+        steps: list[Callable[[], object]] = [
+            *[lambda: self.job.commit(epoch_id)] * 2, lambda: self.job.plan(other, lease=LEASE),
+            lambda: self.job.abort(epoch_id, run, by_operator=by_operator), lambda: sweep(self.job.ledger, self.name),
+        ]  # fmt: skip
+        with ThreadPoolExecutor(len(steps)) as pool:
+            for done in [pool.submit(step) for step in steps]:
+                error = done.exception()
+                if error is not None and not isinstance(error, REFUSALS):
+                    raise error
+        self.met["at once"] += 1
 
     # What happens to Kafka.
 
@@ -345,7 +451,7 @@ class OperatorsMachine(RuleBasedStateMachine):
             if "they are back there" in str(refusal):
                 self._go_on_to_the_end()
                 held = {value for partition in PARTITIONS for value in self.contents[partition]}
-                assert held <= set(self._rows())
+                assert held - self._quarantined() <= set(self._rows())
                 self.met["all is back"] += 1
                 return
             raise
@@ -374,6 +480,10 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     # What holds.
 
+    def _quarantined(self) -> set[str]:
+        aside = "SELECT convert_from(value, 'UTF8') FROM epochline.quarantine WHERE requeued_by IS NULL"
+        return {value for (value,) in self._sql(f"{aside} AND pipeline = '{self.name}'")}
+
     def _rows(self) -> Counter[str]:
         return Counter(value for (value,) in self._sql("SELECT value FROM t"))
 
@@ -397,6 +507,23 @@ class OperatorsMachine(RuleBasedStateMachine):
         assert {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]} == {}
 
     @invariant()
+    def staging_is_accounted_for(self) -> None:
+        """INV-5, I6: what is sealed keeps its staging, what is committed leaves none, and no table is unknown."""
+        registered = self._sql(
+            "SELECT s.table_name, e.state, a.fenced_at IS NOT NULL FROM epochline.staging s"
+            " JOIN epochline.attempt a USING (attempt_id) JOIN epochline.epoch e USING (pipeline, epoch_id)"
+            " WHERE s.dropped_at IS NULL"
+        )
+        there = self._sql(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'epochline_staging'::regnamespace AND relkind = 'r'"
+        )
+        assert {name for name, *_ in registered} == {name for (name,) in there}
+        assert not [name for name, state, _ in registered if state == "COMMITTED"]
+        unfinished = self._sql("SELECT state FROM epochline.epoch WHERE state IN ('PLANNED', 'PRE_COMMITTED')")
+        assert len(unfinished) <= 1
+        assert ("PRE_COMMITTED",) not in unfinished or ("PRE_COMMITTED", False) in {row[1:] for row in registered}
+
+    @invariant()
     def nothing_is_there_twice(self) -> None:
         assert max(self._rows().values(), default=1) == 1
         assert max(self._shown().values(), default=1) == 1
@@ -415,10 +542,9 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.nothing_is_there_twice()
         heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
         origins = dict(heads)
-        aside = "SELECT convert_from(value, 'UTF8') FROM epochline.quarantine WHERE requeued_by IS NULL"
-        quarantined = {value for (value,) in self._sql(f"{aside} AND pipeline = '{self.name}'")}
+        aside = self._quarantined()
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
-        held = [value for value in held if value not in quarantined]
+        held = [value for value in held if value not in aside]
         assert set(held) <= set(self._rows())
         if self.files:
             # A folder that showed a range before the parse was mended is not given it again.

@@ -13,13 +13,14 @@ from tests.commands import Call, caller, connect_to
 from tests.integration.kafka_topics import make_topic
 
 DECLARED = """
-from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
+from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, StateTable, epoch_dag
 
 pipeline = Pipeline(
     name="people",
     source=KafkaSource(topics="{topic}", records_per_epoch=100),
-    parse=Json(columns={columns}),
-    sinks=PostgresTable(table="people", columns={columns}),
+    {parse},
+    sinks=[PostgresTable(table="people", columns={columns}, {table})],
+    {more}
 )
 dag = epoch_dag(pipeline)
 """
@@ -38,8 +39,15 @@ def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_p
     return make_topic(kafka_bootstrap, topic_name, 2)
 
 
-def declare(folder: Path, topic: str, **columns: str) -> None:
-    (folder / "people.py").write_text(DECLARED.format(topic=topic, columns=columns or {"id": "bigint"}))
+def declaration(topic: str, *, parse: str = "", table: str = "", more: str = "", **columns: str) -> str:
+    """The text of the file; ``parse``, options of the ``table`` and ``more`` fields are as they are written."""
+    columns = columns or {"id": "bigint"}
+    parse = parse or f"parse=Json(columns={columns})"
+    return DECLARED.format(topic=topic, columns=columns, parse=parse, table=table, more=more)
+
+
+def declare(folder: Path, topic: str, **declared: str) -> None:
+    (folder / "people.py").write_text(declaration(topic, **declared))
 
 
 @pytest.fixture

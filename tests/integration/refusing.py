@@ -14,9 +14,9 @@ from epochline.errors import SealRefusedError
 from epochline.operations import Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.in_process import InProcess
 from tests.reading import source_batch
@@ -41,15 +41,18 @@ class Target:
     sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
     policy: str = "quarantine"
     record: Mapping[str, str] = field(default_factory=lambda: {"k": "text", "v": "integer"})
+    parse: str | None = None
+    """A function; values are JSON if not given."""
 
     def __post_init__(self) -> None:
         query(self.dsn, self.ddl, options=IN_PUBLIC)
         self.kafka = FakeKafka()
         self.kafka.produce("orders", 0, len(self.values))
+        record = dict(self.record)
+        parse: Any = {"parse": self.parse, "record": record} if self.parse else {"parse": Json(columns=record)}
         pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=dict(self.record)), sinks=list(self.sinks),
-            bad_records=self.policy,
-        )  # fmt: skip
+            name="orders", source=KafkaSource(topics="orders"), sinks=list(self.sinks), bad_records=self.policy, **parse
+        )
         self.job = InProcess(self.dsn, pipeline, self.kafka, lambda one: [self._read(one)])
         self.job.create()
 
@@ -82,10 +85,6 @@ class Target:
 
     def rows(self, table: str = "t", columns: str = "k, v") -> list[tuple[Any, ...]]:
         return self.job.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
-
-
-def kv(k: str, v: int) -> Row:
-    return {"k": k, "v": v}
 
 
 def requeued(it: Target) -> list[str]:

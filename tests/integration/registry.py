@@ -1,7 +1,6 @@
 """A real schema registry (Apicurio, by its Confluent API), fetched once per machine as the jars of the product are."""
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,8 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from epochline.local.jars import cache_folder, find_java
-from epochline.local.ports import LOOPBACK
+from epochline.local.home import LOOPBACK
+from epochline.local.jars import cache_folder, find_java, installed_pyspark
 from tests.waiting import wait_for
 
 _IVY = Path(__file__).with_suffix(".xml")
@@ -76,10 +75,7 @@ def _application() -> Path:
 
 
 def _fetched(folder: Path) -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    (ivy,) = Path(spec.origin).parent.glob("jars/ivy-*.jar")
+    (ivy,) = installed_pyspark().glob("jars/ivy-*.jar")
     command = [str(find_java()), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
     if "EPOCHLINE_IVY_SETTINGS" in os.environ:

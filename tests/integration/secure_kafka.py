@@ -16,9 +16,8 @@ from kafka.errors import KafkaError
 from epochline.config.kafka import broker_settings, python_settings
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.local import credentials
-from epochline.local.home import Home
+from epochline.local.home import LOOPBACK, Home, Ports, is_listening
 from epochline.local.kafka import Kafka
-from epochline.local.ports import LOOPBACK, Ports, is_listening
 from tests.ports import choose_ports
 
 USER = "epochline"

@@ -5,22 +5,18 @@ from datetime import timedelta
 from epochline.errors import EpochlineError
 from epochline.kafka.markers import Marker
 from epochline.kafka.outgoing import Outgoing
-from epochline.kafka.sending import TransactionalSender, send_plainly
+from epochline.kafka.sending import TransactionalSender
 from tests.processes.client import Forked, fork_server
 
 
 def send_epoch(bootstrap: str, topic: str, transactional_id: str, epoch: int, count: int) -> None:
-    """Fence and send; ``plainly`` as the transactional id stands for no transaction."""
-    settings = {"bootstrap.servers": bootstrap}
+    """Fence and send."""
     records = [Outgoing(None, b"%d-%d" % (epoch, number), (), 0) for number in range(count)]
     try:
-        if transactional_id == "plainly":
-            send_plainly(settings, topic, records)
-        else:
-            with TransactionalSender(settings, transactional_id, timedelta(minutes=1)) as sender:
-                sender.fence()
-                marker = Marker(generation=1, epoch_id=epoch, token="of a process")
-                sender.send(topic, records, Marker.key("orders", f"kafka:{topic}"), marker.body())
+        with TransactionalSender({"bootstrap.servers": bootstrap}, transactional_id, timedelta(minutes=1)) as sender:
+            sender.fence()
+            marker = Marker(generation=1, epoch_id=epoch, token="of a process")
+            sender.send(topic, records, Marker.key("orders", f"kafka:{topic}"), marker.body())
     except EpochlineError as error:
         print(f"{type(error).__name__}: {error}")
     else:

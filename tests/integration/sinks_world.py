@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.kafka_topics import admin_of, read_topic
+from tests.integration.kafka_topics import make_topic, read_topic
 from tests.processes.client import Forked, fork_server
 
 _numbers = itertools.count(1)
@@ -32,11 +32,7 @@ class Seen:
 
 def new_topics(bootstrap: str, *, partitions: int = 2, names: Sequence[str] = ("in", "out")) -> list[str]:
     number = f"{os.getpid()}-{next(_numbers)}"
-    topics = [f"sinks-{name}-{number}" for name in names]
-    with admin_of(bootstrap) as admin:
-        wanted = {topic: {"num_partitions": partitions, "replication_factor": 1} for topic in topics}
-        admin.create_topics(wanted, wait_for_metadata=True)
-    return topics
+    return [make_topic(bootstrap, f"sinks-{name}-{number}", partitions) for name in names]
 
 
 @cache

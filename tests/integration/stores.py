@@ -13,8 +13,8 @@ import fsspec
 import psutil
 import pytest
 
+from epochline.local.home import LOOPBACK
 from epochline.local.jars import JarSet, cache_folder, find_java, installed_pyspark
-from epochline.local.ports import LOOPBACK
 from tests.ports import free_port
 from tests.waiting import wait_for
 

@@ -76,7 +76,6 @@ MODES = {
 
 
 def trigger(what: str, body: str, *, timing: str = "BEFORE", each: str = "ROW", kind: str = "", when: str = "") -> str:
-    """A trigger function over table t, and its trigger."""
     return (
         f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body} END$$;"
         f" CREATE {kind} TRIGGER meddle {timing} {what} ON t {when} FOR EACH {each} EXECUTE FUNCTION meddle();"

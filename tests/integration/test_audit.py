@@ -193,7 +193,6 @@ def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -
 
 
 def epoch_of_transactions(one: Audited, *kept: bool) -> None:
-    """An epoch of transactions of five records each, some of them aborted."""
     with transactional_producer(one.bootstrap, one.topic) as producer:
         for at, keep in enumerate(kept):
             producer.begin_transaction()

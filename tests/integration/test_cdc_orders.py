@@ -13,7 +13,7 @@ import pytest
 
 from epochline import KafkaSource
 from epochline.protocol.offsets import PlannedRange
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.integration.shop import DECLARED, Order, Record, Shop, orders_in
 from tests.reading import source_batch
@@ -70,7 +70,6 @@ class Connector:
         return [customer for (customer,) in self.one.sql(f"SELECT customer FROM {self.table}")]
 
     def quarantined(self) -> list[str]:
-        """The reasons."""
         found = self.one.sql("SELECT reason FROM epochline.quarantine WHERE pipeline = %s", self.one.pipeline.name)
         return [reason for (reason,) in found]
 

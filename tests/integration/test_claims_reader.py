@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
-from epochline.ports import Selection
+from epochline.ports import NewEpoch, Selection
 from epochline.protocol.epoch import EpochKind
 from epochline.spark.source import TaskReader, claim_reader
 from tests.contract.worlds import postgres_world, quarantined, run
@@ -35,8 +35,7 @@ def reader(postgres_dsn: str) -> TaskReader:
         row = tx.epochs.lock_pipeline("orders")
         targets = tx.targets.inspect(world.pipeline)
         epoch = tx.epochs.insert(
-            world.pipeline, row, run("run-2"), (), targets,
-            kind=EpochKind.REQUEUE, lease=LEASE, record_limit=None, note=None,
+            world.pipeline, row, run("run-2"), NewEpoch(kind=EpochKind.REQUEUE), targets, lease=LEASE, note=None
         )  # fmt: skip
         assert tx.quarantine.claim_records(epoch, Selection(generation=1, reason="not JSON%")) == 2
     ticket = world.begin(epoch.epoch_id, "run-2")

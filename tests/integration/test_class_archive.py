@@ -46,7 +46,7 @@ def started(tmp_path: Path, options: str) -> tuple[str, Path]:
 
 
 @pytest.mark.parametrize("extra", [False, True], ids=["its own class path", "another class path"])
-def test_a_driver_takes_its_classes_from_the_archive_or_starts_without_it(
+def test_a_driver_takes_its_classes_from_the_archive_or_does_without(
     archive: Path, tmp_path: Path, extra: bool
 ) -> None:
     said, log = started(tmp_path, class_options() + f" -Xbootclasspath/a:{tmp_path}" * extra)

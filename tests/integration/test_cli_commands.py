@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 import shutil
 import signal
 import sys
@@ -17,14 +18,15 @@ from epochline.cli.connections import adapters
 from epochline.config import discovery
 from epochline.coordinator import PlanRequest, plan
 from epochline.errors import EpochlineError
+from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
 from epochline.protocol.epoch import Epoch
-from tests.commands import Call
+from tests.commands import Call, caller, connect_to
 from tests.databases import as_connection, query
 from tests.integration.bench import LINEAGE
 from tests.integration.kafka_topics import produce
 from tests.integration.logins import Login, user
-from tests.integration.people import DECLARED, RUN, Patch, declare
+from tests.integration.people import RUN, Patch, declaration, declare
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,8 +73,7 @@ def test_a_table_that_another_program_made_is_refused_by_migrate_and_plan_and_st
 ) -> None:
     """The second record of a key would have stopped the pipeline, long after the first rows were written."""
     query(postgres_dsn, f"CREATE TABLE public.people (id bigint PRIMARY KEY{LINEAGE})")
-    other = DECLARED.format(topic="others", columns={"id": "bigint"}).replace("people", "others")
-    (tmp_path / "others.py").write_text(other)
+    (tmp_path / "others.py").write_text(declaration("others").replace("people", "others"))
 
     code, out, err = call("migrate")
     found = json.loads(call("migrate", "--json")[1])
@@ -129,7 +130,7 @@ def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, 
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
 
 
-def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
+def test_plan_shows_an_unfinished_epoch_and_what_was_changed(
     call: Call, planned: Epoch, tmp_path: Path, people_topic: str
 ) -> None:
     declare(tmp_path, people_topic, id="bigint", name="text")
@@ -152,9 +153,7 @@ def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
     """One rule for both: the command says what the run would say, and does not advise to run itself again."""
     writers = None
     if unfit == "a topic of a sink":
-        sent = ', KafkaTopic(topic="absent-out", value=Json(columns={"id": "bigint"}))],\n)'
-        out = (tmp_path / "people.py").read_text().replace("sinks=", "sinks=[").replace(",\n)", sent)
-        (tmp_path / "people.py").write_text(out.replace("import Json", "import Json, KafkaTopic"))
+        declare(tmp_path, fed, table='), KafkaTopic(topic="absent-out", value=Json(columns={"id": "bigint"})')
         assert call("migrate")[0] == 0
     elif unfit == "a column of a target":
         declare(tmp_path, fed, id="bigint", name="text")
@@ -164,7 +163,7 @@ def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[9000]"}')
         writers = 9000
 
-    code, out, err = call("plan", "people")
+    code, _, err = call("plan", "people")
 
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.pipeline") == [(0,)]
     declared = discovery.find("people")
@@ -177,9 +176,7 @@ def test_plan_refuses_what_the_plan_of_a_run_refuses_and_writes_nothing(
 def test_several_names_are_planned_checked_and_migrated_and_a_failing_one_hides_no_other(
     call: Call, fed: str, postgres_dsn: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "others.py").write_text(
-        DECLARED.format(topic="others", columns={"id": "bigint"}).replace("people", "others")
-    )
+    (tmp_path / "others.py").write_text(declaration("others").replace("people", "others"))
 
     migrated = call("migrate", "nobody", "others")
     code, out, err = call("plan", "nobody", "others", "people")
@@ -300,9 +297,7 @@ def test_sql_changes_nothing_unless_it_may_write_and_an_error_is_one_paragraph(c
     assert err.count("\n") == 1
 
 
-def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(
-    call: Call, postgres_dsn: str, monkeypatch: Patch
-) -> None:
+def test_psql_is_opened_read_only_and_shows_no_password(call: Call, postgres_dsn: str, monkeypatch: Patch) -> None:
     opened: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
     monkeypatch.setattr("os.execve", lambda *given: opened.append(given))
 
@@ -326,9 +321,7 @@ def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: St
     assert "epochline migrate" in err
 
 
-def test_a_pipeline_is_listed_with_state_and_lag_an_unfinished_epoch_and_a_pause_are_states(
-    call: Call, planned: Epoch
-) -> None:
+def test_a_pipeline_is_listed_with_its_lag_and_its_state(call: Call, planned: Epoch) -> None:
     (row,) = json.loads(call("list", "--json")[1])
     assert (row["pipeline"], row["state"], row["lag"], row["last_commit"]) == ("people", "staging", 150, None)
 
@@ -366,16 +359,14 @@ def between(monkeypatch: Patch) -> Iterator[Between]:
 
     def happens(change: Callable[[], object]) -> None:
         steps: Iterator[Callable[[], object]] = iter([change, partial(signal.raise_signal, signal.SIGINT)])
-        monkeypatch.setattr("epochline.cli.refresh.sleep", lambda _: next(steps)())
+        monkeypatch.setattr("epochline.cli.options.sleep", lambda _: next(steps)())
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield happens
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_ledger_is_shown_again_until_ctrl_c(
-    call: Call, planned: Epoch, postgres_dsn: str, between: Between
-) -> None:
+def test_the_ledger_is_shown_until_ctrl_c(call: Call, planned: Epoch, postgres_dsn: str, between: Between) -> None:
     between(lambda: query(postgres_dsn, "UPDATE epochline.epoch SET error = 'the disk is full'"))
 
     code, out, err = call("ledger", "people", "--follow")
@@ -386,7 +377,7 @@ def test_the_ledger_is_shown_again_until_ctrl_c(
     assert out.count(" UTC\n") == 2
 
 
-def test_the_lag_is_shown_again_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
+def test_the_lag_is_shown_until_ctrl_c(call: Call, fed: str, kafka_bootstrap: str, between: Between) -> None:
     between(lambda: produce(kafka_bootstrap, fed, [b'{"id": 1}'], partition=0))
 
     code, out, err = call("lag", "people", "--follow")
@@ -403,3 +394,26 @@ def test_an_option_that_needs_one_answer_is_refused(call: Call, command: str) ->
 
     assert (code, out) == (2, "")
     assert "--follow shows answers until Ctrl-C" in " ".join(err.replace("│", " ").split())
+
+
+def test_the_next_commands_bring_the_sample_record_as_far_as_the_preview(
+    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.begun")
+    (tmp_path / "dags").mkdir()
+    monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "dags"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    call = caller(monkeypatch, capsys)
+
+    out = call("init", "begun", "--topic", topic_name, "--columns", "id bigint, at timestamptz")[1]
+    _, *commands, _ = [shlex.split(line) for line in out.split("next:\n")[1].splitlines()]
+    ended = [call(*command[1:]) for command in commands]
+
+    assert [command[1] for command in commands] == ["validate", "migrate", "feed", "preview"]
+    assert [code for code, _, _ in ended] == [0, 0, 0, 0]
+    assert "begun: 1 record read, 1 passed, 0 skipped, 0 refused; nothing was written" in ended[-1][1]
+    assert query(postgres_dsn, "SELECT count(*) FROM begun") == [(0,)]

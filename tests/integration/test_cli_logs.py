@@ -27,9 +27,7 @@ def test_without_airflow_the_command_that_starts_it_is_named(call: Call, planned
     assert "start it with `epochline up`" in err
 
 
-def test_an_epoch_of_a_command_has_no_task_log_and_the_place_of_its_log_is_named(
-    call: Call, planned: Epoch, postgres_dsn: str
-) -> None:
+def test_an_epoch_of_a_command_has_no_task_log_but_a_named_place(call: Call, planned: Epoch, postgres_dsn: str) -> None:
     query(postgres_dsn, "UPDATE epochline.epoch SET dag_id = 'cli'")
     query(postgres_dsn, "UPDATE epochline.attempt SET dag_id = 'cli'")
 

@@ -18,6 +18,7 @@ from tests.commands import Call
 from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import produce
+from tests.integration.people import declare
 from tests.integration.sinks_world import in_process
 
 
@@ -60,9 +61,7 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Ca
     assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
 
 
-def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
-    call: Call, planned: Epoch, postgres_dsn: str
-) -> None:
+def test_a_dropped_pipeline_leaves_its_tables_and_no_group(call: Call, planned: Epoch, postgres_dsn: str) -> None:
     declared = discovery.find("people")
     mirror(adapters().ledger(declared), adapters().offsets(declared), declared)
     assert adapters().offsets(declared).mirrored(declared.consumer_group)
@@ -82,9 +81,7 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.target") == [(0,)]
 
 
-def test_a_pipeline_that_is_declared_no_more_is_still_paused_and_dropped(
-    call: Call, planned: Epoch, tmp_path: Path
-) -> None:
+def test_a_pipeline_without_its_file_is_still_paused_and_dropped(call: Call, planned: Epoch, tmp_path: Path) -> None:
     (tmp_path / "people.py").unlink()
     reason = ("--reason", "its file is gone", "--yes")
 
@@ -152,8 +149,7 @@ def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committ
 @pytest.fixture
 def set_aside(call: Call, people_topic: str, kafka_bootstrap: str, postgres_dsn: str, tmp_path: Path) -> str:
     """The topic of two epochs: the first set aside offsets 1 and 2 of partition 0, the second offset 3."""
-    file = tmp_path / "people.py"
-    file.write_text(file.read_text().replace("name=", 'bad_records="quarantine",\n    name='))
+    declare(tmp_path, people_topic, more='bad_records="quarantine"')
     call("migrate")
     declared = discovery.find("people")
     line = InProcess(postgres_dsn, declared, adapters().offsets(declared), from_kafka(kafka_bootstrap))

@@ -12,7 +12,7 @@ from tests.commands import Call
 from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import admin_of, group_offsets, produce
-from tests.integration.people import Patch
+from tests.integration.people import Patch, declare
 
 
 def written(dsn: str, kafka: str) -> list[object]:
@@ -65,12 +65,10 @@ def test_a_preview_begins_at_the_heads_also_while_the_pipeline_is_paused(
     }
 
 
-def test_a_row_that_deletes_its_key_is_marked(
+def test_a_row_that_deletes_its_key_says_so(
     call: Call, people_topic: str, kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    declared = (tmp_path / "people.py").read_text()
-    upsert = 'sinks=PostgresTable(mode="upsert", key="id", '
-    (tmp_path / "people.py").write_text(declared.replace("sinks=PostgresTable(", upsert))
+    declare(tmp_path, people_topic, table='mode="upsert", key="id"')
     produce(kafka_bootstrap, people_topic, [b'{"id": 7}'], partition=0)
     produce(kafka_bootstrap, people_topic, [None], partition=0, key=b'{"id": 8}')
 
@@ -92,11 +90,7 @@ def test_a_parse_that_raises_is_named_with_its_line(
 ) -> None:
     (tmp_path / "parse_of_a_preview.py").write_text("def parse(batch):\n    return batch / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
-    text = (tmp_path / "people.py").read_text()
-    start, end = text.index("parse=Json"), text.index("    sinks=")
-    (tmp_path / "people.py").write_text(
-        f"{text[:start]}parse='parse_of_a_preview:parse', record={{'id': 'bigint'}},\n{text[end:]}"
-    )
+    declare(tmp_path, people_topic, parse="parse='parse_of_a_preview:parse', record={'id': 'bigint'}")
     produce(kafka_bootstrap, people_topic, [b"1"], partition=0)
 
     code, out, err = call("preview", "people")
@@ -145,18 +139,10 @@ def test_a_transform_is_run_over_the_rows_and_its_result_is_checked(
     (tmp_path / "transform_of_a_preview.py").write_text(TRANSFORM)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])))
-    text = (tmp_path / "people.py").read_text()
-    start = text.index("    sinks=")
-    (tmp_path / "people.py").write_text(
-        text[:start]
-        + f"    transform='transform_of_a_preview:{transform}',\n"
-        + "    state=StateTable(table='people_state', key='id', columns={'id': 'bigint', 'seen': 'bigint'}),\n"
-        + "    sinks=PostgresTable(table='people', columns={'id': 'bigint', 'seen': 'bigint'}, aggregated=True),\n)\n"
-        + "dag = epoch_dag(pipeline)\n"
-    )
-    (tmp_path / "people.py").write_text(
-        (tmp_path / "people.py").read_text().replace("PostgresTable, epoch_dag", "PostgresTable, StateTable, epoch_dag")
-    )
+    state = "StateTable(table='people_state', key='id', columns={'id': 'bigint', 'seen': 'bigint'})"
+    more = f"transform='transform_of_a_preview:{transform}', state={state}"
+    parse = "parse=Json(columns={'id': 'bigint'})"
+    declare(tmp_path, people_topic, parse=parse, table="aggregated=True", more=more, id="bigint", seen="bigint")
     assert "not run: transforms; `epochline preview people`" in call("validate", "people")[1]
     produce(kafka_bootstrap, people_topic, [b'{"id": 7}', b'{"id": 7}', b'{"id": 8}', b"nobody"], partition=0)
     before = written(postgres_dsn, kafka_bootstrap)

@@ -85,9 +85,7 @@ def test_a_job_of_the_pipeline_is_given_no_connection_of_kafka(call: Call, postg
     assert connections.adapters().job_credentials(declared, ticket).kafka == {}
 
 
-def test_an_audit_reads_the_source_again_and_names_the_record_whose_row_is_missing(
-    call: Call, postgres_dsn: str
-) -> None:
+def test_an_audit_reads_the_source_again_and_names_the_record_without_a_row(call: Call, postgres_dsn: str) -> None:
     one_epoch(postgres_dsn)
 
     code, out, err = call("audit", "numbers")

@@ -72,7 +72,7 @@ def states(world: World, dsn: str) -> tuple[dict[int, str], str | None]:
     return {row["partition"]: row["state"] for row in standing.partitions}, way_on(standing.reason or "")
 
 
-def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(
+def test_retention_of_read_records_is_no_loss_and_a_deleted_topic_is(
     read: World, topic: Topic, postgres_dsn: str
 ) -> None:
     """The advice to create the topic would be wrong for a topic that was read."""

@@ -259,10 +259,9 @@ class Airflow:
         self._world = world
         self.events: list[AnnouncedReceipt] = []
 
-    def task(self, who: str, *, lost: bool = False) -> list[int]:
+    def task(self, who: str) -> list[int]:
         announced = announce(self._world.ledger, "orders", run(who), acknowledged=self._arrived)
-        if not lost:
-            self.events += announced
+        self.events += announced
         return [one.epoch_id for one in announced]
 
     def _arrived(self, unacknowledged: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:

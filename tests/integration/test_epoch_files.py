@@ -21,7 +21,6 @@ NewWorld = Callable[..., InProcess]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the profile's files go: below the home."""
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path))
     return tmp_path / "flink" / "ck_demo" / "hello"
 
@@ -49,9 +48,7 @@ def said(file: Path) -> dict[str, Any]:
     return found
 
 
-def test_three_epochs_of_the_profile_leave_three_files_with_offsets_sinks_and_counts(
-    world: NewWorld, folder: Path
-) -> None:
+def test_three_epochs_leave_three_files_with_offsets_sinks_and_counts(world: NewWorld, folder: Path) -> None:
     """C11, K1: each with the epoch's number; only their owner can read them."""
     one = world()
 
@@ -87,9 +84,7 @@ def test_only_the_newest_files_are_kept_and_what_a_killed_writer_left_is_deleted
     assert set(folder.iterdir()) == others | {folder / f"epoch-000000000{number}.zip" for number in (3, 4)}
 
 
-def test_a_file_that_is_lost_damaged_or_of_another_ledger_is_written_again_by_the_next_plan(
-    world: NewWorld, folder: Path
-) -> None:
+def test_a_file_that_is_lost_damaged_or_of_another_ledger_is_written_again(world: NewWorld, folder: Path) -> None:
     """C11: a repeat changes nothing."""
     one = world()
     planned, _, _ = one.sealed()

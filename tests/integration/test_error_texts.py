@@ -11,11 +11,11 @@ from sqlalchemy.engine import make_url
 from epochline import PostgresTable
 from epochline.cli import database
 from epochline.errors import EpochlineError, LedgerUnavailableError, SealRefusedError
+from epochline.postgres.ledger.attempt_plan import read_plan
+from epochline.postgres.ledger.job_session import connect
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.postgres.ledger.writer import check_writer
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.connection import connect
 from epochline.spark.transaction import PartTransaction, RowRefusedError
 from tests.contract.worlds import WRITE_ID
 from tests.databases import query

@@ -31,14 +31,12 @@ def servers(kafka_bootstrap: str) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Of one line."""
     (tmp_path / "file").write_bytes(b"x\n")
     return tmp_path / "file"
 
 
 @pytest.fixture
 def fed(servers: str, topic_name: str, file: Path) -> Fed:
-    """Feeds a file with this content."""
 
     def feed_it(content: bytes, **options: Any) -> FeedReport:
         file.write_bytes(content)
@@ -140,7 +138,10 @@ def jsonl(*records: dict[str, Any]) -> bytes:
 def test_a_json_line_is_a_record_with_key_headers_time_and_partition(fed: Fed, servers: str, topic_name: str) -> None:
     """Another client than the one that sent reads all of it; null is a tombstone, and {} has no key."""
     by_me = {"headers": [["by", "me"], ["by", None]], "timestamp": "2026-03-01T12:00:00+01:00"}
-    records = [{"key": "k", "value": {"id": 7}, "partition": 2, **by_me}, {"key": "k", "value": None, "partition": 2}]
+    records: list[dict[str, Any]] = [
+        {"key": "k", "value": {"id": 7}, "partition": 2, **by_me},
+        {"key": "k", "value": None, "partition": 2},
+    ]
     report = fed(jsonl(*records, {"value": "plain", "partition": 1}), partitions=3, read=json_record)
 
     keyless, first, tombstone = read_topic(servers, topic_name)

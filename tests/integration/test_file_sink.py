@@ -122,7 +122,6 @@ def process(step: str, path: str, failpoint: str) -> Forked:
 
 
 def kill(step: str, path: str, failpoint: str) -> None:
-    """A process takes the step and dies at the failpoint."""
     with process(step, path, f"{failpoint}:exit") as killed:
         killed.communicate()
     assert killed.returncode == KILLED
@@ -131,9 +130,7 @@ def kill(step: str, path: str, failpoint: str) -> None:
 # Shown whole, and once.
 
 
-def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(
-    sink: FileSink, path: str
-) -> None:
+def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown(sink: FileSink, path: str) -> None:
     """INV-9: an empty manifest is one, too."""
     sink.begin(ATTEMPT)
     writer = sink.write(ATTEMPT, 0)
@@ -239,7 +236,7 @@ def test_a_seal_names_the_file_that_is_missing_or_cut(sink: FileSink, path: str)
 
 @pytest.mark.parametrize("failpoint", [name for name in failpoints_of_the_sink() if name != "files.abort"])
 @pytest.mark.parametrize("times", [1, 2], ids=["recovered", "recovered twice"])
-def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
+def test_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
     failpoint: str, times: int, shared: str
 ) -> None:
     """Q5, INV-6: also between the rename and the manifest nothing is written twice. What was sealed is committed."""
@@ -276,9 +273,7 @@ def test_a_killed_abort_is_made_good_by_the_next_one(shared: str) -> None:
 
 
 @pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
-def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
-    failpoint: str, shared: str
-) -> None:
+def test_a_stopped_committer_that_wakes_after_a_faster_one_changes_nothing(failpoint: str, shared: str) -> None:
     """INV-5: two commit the same epoch, and a third one comes after it."""
     sink = sink_at(shared)
     committable = sealed(sink, attempt_of(2))
@@ -430,7 +425,6 @@ def write_until_full(writer: FilePart) -> None:
 
 
 def test_a_folder_of_another_pipeline_is_refused(sink: FileSink, path: str) -> None:
-    """The first one has it."""
     late = sealed(sink, attempt_of(5, pipeline="orders"))
     committed(sink, attempt_of(1))
 
@@ -531,9 +525,7 @@ def assert_only_whole_folders(path: str) -> None:
         assert rows == [ROWS_OF_PART] * PARTS
 
 
-def test_readers_of_the_manifest_and_of_the_folders_see_whole_epochs_only_and_each_once(
-    sink: FileSink, path: str
-) -> None:
+def test_readers_of_manifest_and_folders_see_whole_epochs_only_and_each_once(sink: FileSink, path: str) -> None:
     """P5, INV-2: while another thread writes, seals and commits epochs, each with a task that is tried twice."""
     seen: dict[int, list[str]] = {}
     done = threading.Event()

@@ -29,7 +29,6 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def world(store: Store, postgres_dsn: str, kafka_bootstrap: str) -> SinksPipeline:
-    """A pipeline whose only sink is a folder of the store."""
     return new_world(postgres_dsn, kafka_bootstrap, Files(path=store.new_url(), columns=COLUMNS), table=False)
 
 

@@ -117,7 +117,7 @@ def test_validate_compares_tables_that_exist_where_the_database_answers(
 
 
 @pytest.mark.parametrize("right", ["INSERT", "UPDATE"])
-def test_a_right_to_some_columns_is_no_right_to_the_others(
+def test_a_right_to_some_columns_is_none_to_others(
     bench: NewBench, login: Login, right: str, postgres_dsn: str
 ) -> None:
     """SEC-6, INV-6: refused in the plan with the GRANT."""

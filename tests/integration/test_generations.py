@@ -9,7 +9,7 @@ from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import SealRefusedError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}
@@ -27,7 +27,6 @@ def adopt(it: Bench) -> None:
 
 
 def refusal(subject: Subject, what: str, **asked: Any) -> str:
-    """Why the action would be refused; empty where it would not."""
     return ACTIONS[what].preview(subject, ACTIONS[what].parameters(**asked)).refusal or ""
 
 
@@ -117,7 +116,7 @@ def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -
         ),
     ],
 )  # fmt: skip
-def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
+def test_only_an_upsert_that_keeps_its_order_takes_requeued_records(
     bench: NewBench, options: dict[str, Any], said: str
 ) -> None:
     it = bench(ORDERED, **options)

@@ -99,7 +99,6 @@ def patience() -> float:
 
 @pytest.fixture
 def world(postgres_dsn: str, connection: Connection, table: Any, patience: float) -> InProcess:
-    """A pipeline from the table into another one."""
     declared = CustomSource(
         source="epochline.sources.growing_table:GrowingTable", connection="shop", label="events", positions="sparse",
         options={"table": "events", "key": "id", "patience_seconds": patience}, records_per_epoch=40,
@@ -128,7 +127,6 @@ def audited(world: InProcess, connection: Connection, found: Findings) -> Summar
 
 
 def caught_up(world: InProcess) -> None:
-    """Run epochs until there is nothing to read."""
     while (asked := world.asked_to_plan())[0].outcome is not PlanOutcome.NOTHING_TO_READ:
         world.staged_and_sealed(*asked)
         world.commit(asked[0])
@@ -404,9 +402,7 @@ def test_a_table_whose_ids_may_appear_late_is_refused(table: Any, postgres_dsn: 
         source.partitions()
 
 
-def test_ids_that_a_session_had_kept_are_not_given_after_the_cache_was_set_to_one(
-    table: Any, postgres_dsn: str
-) -> None:
+def test_ids_that_a_session_had_kept_are_not_given_once_the_cache_is_one(table: Any, postgres_dsn: str) -> None:
     """PostgreSQL discards them, because the change makes the sequence's file again."""
     query(postgres_dsn, "ALTER TABLE events ALTER COLUMN id SET CACHE 10")
     with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
@@ -475,7 +471,7 @@ def test_a_login_that_may_read_the_table_and_its_sequence_is_enough(
     assert (held.end, held.newest) == (1, 3)
 
 
-def test_rows_that_a_policy_hides_from_the_login_are_an_error_and_not_missing(
+def test_rows_that_a_policy_hides_are_an_error_and_not_missing(
     reader: tuple[GrowingTable, str], postgres_dsn: str
 ) -> None:
     source, name = reader

@@ -13,15 +13,15 @@ from psycopg2 import sql
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
 from epochline.coordinator import Plan, PlanOutcome
+from epochline.postgres.ledger.attempt_plan import read_plan
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochKind
-from epochline.spark.attempt_plan import read_plan
-from epochline.spark.connection import transaction
-from epochline.testing import FakeKafka
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -53,7 +53,6 @@ class Windows(Driver):
             self.produce(partition)
 
     def produce(self, partition: int, *minutes: float) -> None:
-        """Append records with these event times."""
         self.times.setdefault(partition, []).extend(T0 + timedelta(minutes=one) for one in minutes)
         self.source.produce("hits", partition, len(minutes))
 
@@ -101,7 +100,6 @@ class Windows(Driver):
         self.committed(self.planned(**asked))
 
     def watermark(self) -> float | None:
-        """Minutes of the last committed epoch's watermark."""
         ((found,),) = query(
             self.dsn, "SELECT watermark FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.errors import RecordsGoneError, SourceUnavailableError
 from epochline.kafka.records import Columns, RecordReader
 from epochline.protocol.offsets import OffsetRange
@@ -60,7 +60,6 @@ def send(topic: Topic, values: Sequence[bytes | None], **options: Any) -> None:
 
 
 def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
-    """Transactions of some records each, committed or aborted."""
     with transactional_producer(topic.servers, topic.name) as producer:
         for committed in ends:
             producer.begin_transaction()
@@ -75,9 +74,7 @@ def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
     [((True, False), 12), ((False,), 6), ((True, False, True), 12), ((True,), 6)],
     ids=["the end of the log is aborted", "everything is aborted", "more follows", "the end is a marker"],
 )
-def test_a_range_whose_last_offsets_hold_no_record_ends_at_its_end(
-    topic: Topic, ends: tuple[bool, ...], until: int
-) -> None:
+def test_a_range_whose_last_offsets_hold_no_record_ends(topic: Topic, ends: tuple[bool, ...], until: int) -> None:
     """S13, F23, F24: the position says that a range is read, and no time-out is waited for."""
     transactions(topic, *ends)
     batches = read(topic, 0, until, patience=100_000)
@@ -86,9 +83,7 @@ def test_a_range_whose_last_offsets_hold_no_record_ends_at_its_end(
     assert column("offset", batches) == [at for at in committed if at < until]
 
 
-def test_the_same_range_gives_the_same_batches_however_the_records_come(
-    topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_gives_the_same_batches_however_its_records_come(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """INV-3: a part that is repeated sums and flushes at the same records."""
     limits = {"records": 50, "size": 20_000}
     sizes = [10] * 120 + [3_000] * 20 + [50_000] * 2 + [10] * 33
@@ -148,9 +143,7 @@ def test_one_session_reads_many_ranges_whole_and_mixes_none(topic: Topic) -> Non
         pytest.param(20, 25, "the log ends at offset 20", id="the log ends at its begin"),
     ],
 )
-def test_a_range_that_kafka_does_not_hold_is_data_loss_and_no_shorter_range(
-    topic: Topic, start: int, until: int, said: str
-) -> None:
+def test_a_range_that_kafka_does_not_hold_is_data_loss(topic: Topic, start: int, until: int, said: str) -> None:
     """F25, F26, INV-9."""
     send(topic, [b"x"] * 20)
     delete_records(topic.servers, topic.name, {0: 10})

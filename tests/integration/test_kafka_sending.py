@@ -70,7 +70,6 @@ class Out:
 
     @property
     def key(self) -> bytes:
-        """Of its markers."""
         return Marker.key("orders", f"kafka:{self.name}")
 
     def marked(self) -> Marker | None:
@@ -93,7 +92,6 @@ class Out:
         return self.send(records(count, epoch), epoch)
 
     def process(self, epoch: int, count: int, failpoint: str) -> Forked:
-        """A process that sends an epoch."""
         return sending_process(self.settings[SERVERS], self.name, f"tx-{self.name}", epoch, count, failpoint)
 
 
@@ -233,9 +231,7 @@ def test_a_missing_topic_is_refused_with_how_to_make_it(settings: Settings) -> N
     ("partitions", "policy", "said"),
     [(2, "compact", "has 2 partitions"), (1, "delete", "is delete"), (1, "compact,delete", "is compact,delete")],
 )
-def test_a_control_topic_that_would_lose_markers_is_refused(
-    topic: Out, partitions: int, policy: str, said: str
-) -> None:
+def test_a_control_topic_that_loses_markers_is_refused(topic: Out, partitions: int, policy: str, said: str) -> None:
     delete_topic(topic.settings, CONTROL_TOPIC)
     make_topic(topic.settings, CONTROL_TOPIC, partitions, **{"cleanup.policy": policy})
     try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg2
 import pytest
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
@@ -15,12 +14,12 @@ from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkError, SinkUnavailableError
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
-from epochline.postgres.ledger import outbox
+from epochline.postgres.ledger import receipts
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
 from tests.armed import armed
-from tests.integration.kafka_topics import admin_of, delete_topic
+from tests.integration.kafka_topics import delete_topic
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
 
@@ -42,7 +41,6 @@ def world(new: NewWorld) -> SinksPipeline:
 
 
 def commit(world: SinksPipeline, *values: str | None, keys: Sequence[str] = ()) -> None:
-    """Commit an epoch of these records."""
     world.produce(*values, keys=keys)
     world.it.epoch()
 
@@ -66,7 +64,7 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: Sin
     assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(
+def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(
     world: SinksPipeline,
 ) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
@@ -146,9 +144,9 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
     world: SinksPipeline, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
-    monkeypatch.setattr(outbox, "_AT_ONCE", 1)
+    monkeypatch.setattr(receipts, "_FETCHED_AT_ONCE", 1)
     commit(world, "a", "b", "c")
-    monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 3))
+    monkeypatch.setattr("epochline.postgres.ledger.transactions._idle_seconds", lambda _: 3)
 
     with armed(f"{place}:sleep:5"):
         world.it.publish()
@@ -248,7 +246,6 @@ def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: Sin
 
 
 def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
-    """Key, value, headers and partition of each record, NULL as no value."""
     columns = {"k": "text", "t": "text", "p": "integer"}
     topic = KafkaTopic(
         topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
@@ -282,34 +279,9 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -
 
 
 def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
-    """No replay of an epoch that it holds."""
     commit(world, "a")
     declared = world.it.pipeline
     subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
         plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ('{"to": 7, "text": "x"}', "a record is for partition 7, but .* has 2"),
-        ('{"to": 0, "text": "%s"}' % ("x" * 3000), r"a record has 3\d{3} bytes, but max.message.bytes of .* is 2000"),
-    ],
-    ids=["partition", "size"],
-)
-def test_what_the_topic_would_not_take_is_refused_by_the_seal(new: NewWorld, value: str, said: str) -> None:
-    """P9: before it is committed, so that no committed epoch waits for a topic that cannot take it."""
-    columns = {"to": "integer", "text": "text"}
-    out = KafkaTopic(topic="out", value=Json(columns=columns), partition="to")
-    world = new(out, table=False, parse=Json(columns=columns))
-    resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
-    with admin_of(world.bootstrap) as admin:
-        admin.alter_configs([resource])
-    world.produce(value)
-
-    with pytest.raises(SinkError, match=said):
-        world.it.epoch()
-
-    assert world.it.sql("SELECT state FROM epochline.epoch") == [("PLANNED",)]

@@ -79,7 +79,7 @@ def sql_of(postgres_dsn: str) -> Iterator[Execute]:
         pytest.param((None, 99, 3), errors.CheckViolation, id="an origin by an epoch"),
     ],
 )
-def test_a_range_that_would_break_the_chain_is_refused(
+def test_a_range_that_breaks_the_chain_is_refused(
     sql_of: Execute, values: tuple[Any, ...], refusal: type[Exception]
 ) -> None:
     """INV-1, S6, U2."""
@@ -91,9 +91,7 @@ def test_a_range_that_would_break_the_chain_is_refused(
 
 
 @pytest.mark.parametrize("hole", [False, True], ids=["whole", "with a hole"])
-def test_ranges_may_come_in_any_order_within_a_transaction_but_must_be_whole_at_its_end(
-    sql_of: Execute, hole: bool
-) -> None:
+def test_ranges_may_come_in_any_order_but_must_be_whole_at_the_commit(sql_of: Execute, hole: bool) -> None:
     """INV-1: the key is deferrable, for repairs; a hole does not get past the COMMIT.
 
     Nothing ends twice, even while the key is deferred, so that no two ranges can lead to the same head.
@@ -226,7 +224,6 @@ def test_what_a_ledger_never_holds_is_refused(
 
 @pytest.fixture
 def empty_dsn(stack: Stack, postgres_dsn: str) -> str:
-    """A database without a ledger."""
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
     create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
     as_admin(stack.postgres.superuser_dsn, create)
@@ -349,9 +346,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("damage", PLANTED.values(), ids=PLANTED.keys())
-def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
-    lived: Lived, postgres_dsn: str, damage: str
-) -> None:
+def test_the_docs_query_finds_broken_chains_alone(lived: Lived, postgres_dsn: str, damage: str) -> None:
     """INV-1, U2: damage that the constraints would refuse, planted in a transaction that drops them and is rolled back."""
     asked = queries()["is_the_chain_whole"]
     assert lived(asked) == []

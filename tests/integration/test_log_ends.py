@@ -52,7 +52,7 @@ def word(dsn: str) -> str:
     return standing_of_pipeline(row).word
 
 
-def retaining(dsn: str, policy: str = "delete", milliseconds: int = 3_600_000) -> tuple[World, Callable[[], None]]:
+def retaining(dsn: str, policy: str = "delete", milliseconds: int = 3_600_000) -> tuple[World, Callable[[], object]]:
     """A world whose topic is kept so long, and what asks its Kafka again."""
     world = postgres_world(dsn)
     world.kafka.retention["orders"] = Retention(cleanup_policy=policy, milliseconds=milliseconds, bytes=-1)

@@ -102,7 +102,6 @@ class Redis:
 
     @property
     def clients(self) -> int:
-        """Connections beside the one that asks."""
         with closing(self.connect()) as client:
             return int(client.info("clients")["connected_clients"]) - 1
 
@@ -226,9 +225,7 @@ def lines(asking: AnyLookup) -> list[str]:
 
 @each_kind
 @each_order
-def test_answers_are_complete_here_and_on_an_executor_with_clients_of_its_own(
-    store: Redis, kind: Kind, ordered: bool
-) -> None:
+def test_answers_are_complete_here_and_on_an_executor(store: Redis, kind: Kind, ordered: bool) -> None:
     """E9: nine ids, nine lines; a second round uses the clients of the first."""
     asking = kind(store, ordered=ordered)
     assert sorted(lines(asking)) == LINES
@@ -309,7 +306,7 @@ def test_no_more_look_ups_are_in_flight_than_declared(store: Redis, kind: Kind) 
 
 @each_kind
 @pytest.mark.parametrize(("ordered", "given"), [(True, None), (False, "no city")], ids=["ordered", "unordered"])
-def test_a_look_up_that_never_ends_is_settled_at_its_deadline(
+def test_an_endless_look_up_is_settled_at_its_deadline(
     store: Redis, kind: Kind, ordered: bool, given: str | None
 ) -> None:
     """E9b, X17: the handler is called once, eight rows have their city, the round ends although the thread does not.
@@ -503,7 +500,7 @@ def test_what_connect_says_of_a_wrong_configuration_is_passed_on(kind: str) -> N
 
 
 @each_order
-def test_keys_are_taken_as_there_is_room_and_no_thread_is_left_by_who_stops_listening(
+def test_keys_are_taken_as_there_is_room_and_a_listener_that_stops_leaves_no_thread(
     store: Redis, ordered: bool
 ) -> None:
     """E9b: keys without end; those that are answered and wait for an earlier one take room too."""
@@ -542,9 +539,7 @@ def test_what_waits_at_the_server_is_given_up_by_who_stops_listening(store: Redi
 
 @each_order
 @each_kind
-def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(
-    store: Redis, kind: Kind, ordered: bool
-) -> None:
+def test_a_batch_keeps_its_rows_in_order_and_says_what_became_of_each(store: Redis, kind: Kind, ordered: bool) -> None:
     """E9b: a time-out, a failure, an unknown key, a bad row, a skipped one and one without a key in one batch."""
 
     async def fetch(client: Client, key: str) -> Any:
@@ -594,7 +589,11 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
 )  # fmt: skip
 def test_what_could_never_answer_is_refused(option: str, value: Any) -> None:
     made, _, name = option.partition(".")
-    makes = {"Lookup": in_threads, "AsyncLookup": in_one_thread, "PoolLimits": lambda _, **given: PoolLimits(**given)}
+    makes: dict[str, Callable[..., Any]] = {
+        "Lookup": in_threads,
+        "AsyncLookup": in_one_thread,
+        "PoolLimits": lambda _, **given: PoolLimits(**given),
+    }
     with pytest.raises(DeclarationError, match=rf"\b{made}\.{name}"):
         makes[made](Redis("nowhere"), **{name: value})
 

@@ -8,11 +8,14 @@ import pytest
 from epochline.local.stack import Stack
 from tests.integration.operators_machine import made_up
 
-EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "50")) // 10
-"""A step takes some ten times as long here as in the machine of one ledger, which the variable is meant for."""
+EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "50")) // 5
+"""A step takes seconds, because each ends with what the whole target, folder and ledger hold."""
+OF_RUNS = {"plan lost its answer", "stage and seal lost its answer", "abort lost its answer", "fenced", "at once"}
 
 
-@pytest.mark.timeout(120 + 40 * EXAMPLES)
+@pytest.mark.timeout(120 + 60 * EXAMPLES)
 def test_no_history_of_operators_loses_or_doubles_a_record(stack: Stack, new_database: Callable[[], str]) -> None:
-    """INV-1, INV-2, INV-8, INV-9: truncated, made again, put back, restored, extended back, taken over."""
-    made_up(stack, new_database, EXAMPLES, always_the_same="EPOCHLINE_MACHINE_EXAMPLES" not in os.environ)
+    """INV-1 to INV-9: lost connections, zombies, runs at once; logs truncated, made again, put back, restored, taken over."""
+    met = made_up(stack, new_database, EXAMPLES, always_the_same="EPOCHLINE_MACHINE_EXAMPLES" not in os.environ)
+
+    assert not OF_RUNS - set(met), dict(met)

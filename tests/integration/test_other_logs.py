@@ -43,6 +43,12 @@ class OtherLog(InProcess):
     def act_on(self, what: str, **asked: Any) -> None:
         self.act(what, ORDER, **asked)
 
+    def add(self, *values: str) -> None:
+        """An epoch of one record in each topic that a value names."""
+        for value in values:
+            self.log.add(value.partition(" ")[0], value)
+        self.epoch()
+
 
 def declared(source: Any) -> Pipeline:
     return Pipeline(name="p", source=source, parse=Text(), sinks=[PostgresTable(table="t", columns={"value": "text"})])
@@ -52,8 +58,11 @@ def topics(*names: str, **more: Any) -> Pipeline:
     return declared(KafkaSource(topics=names, **more))
 
 
+NewLog = Callable[[Pipeline], OtherLog]
+
+
 @pytest.fixture
-def world(postgres_dsn: str) -> Callable[..., OtherLog]:
+def world(postgres_dsn: str) -> NewLog:
     def made(pipeline: Pipeline) -> OtherLog:
         log = Log()
         it = OtherLog(dsn=postgres_dsn, pipeline=pipeline, source=log.kafka, read=log.read)
@@ -62,9 +71,6 @@ def world(postgres_dsn: str) -> Callable[..., OtherLog]:
         return it
 
     return made
-
-
-# Restore
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["deleted in Kafka", "kept in Kafka"])
@@ -76,20 +82,15 @@ def world(postgres_dsn: str) -> Callable[..., OtherLog]:
     ],
 )
 def test_a_restore_keeps_what_was_read_of_a_topic_that_left_the_declaration(
-    world: Callable[..., OtherLog], before: Pipeline, after: Pipeline, gone: bool
+    world: NewLog, before: Pipeline, after: Pipeline, gone: bool
 ) -> None:
     """I1, INV-9: nobody would read its records again, so their rows stay."""
     it = world(before)
-    for topic in ("orders", "refunds"):
-        it.log.add(topic, f"{topic} 0")
-    it.epoch()
+    it.add("orders 0", "refunds 0")
     it.act_on("savepoint", name="s")
-    for topic in ("orders", "refunds"):
-        it.log.add(topic, f"{topic} 1")
-    it.epoch()
+    it.add("orders 1", "refunds 1")
     it.pipeline = after
-    it.log.add("orders", "orders 2")
-    it.epoch()
+    it.add("orders 2")
     if gone:
         it.log.delete("refunds")
     stood = it.values()
@@ -105,16 +106,13 @@ def test_a_restore_keeps_what_was_read_of_a_topic_that_left_the_declaration(
         assert sorted(it.values()) == sorted(stood)
 
 
-def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(world: Callable[..., OtherLog]) -> None:
+def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(world: NewLog) -> None:
     it = world(topics("orders", "refunds"))
-    it.log.add("orders", "orders 0")
-    it.log.add("refunds", "refunds 0")
-    it.epoch()
+    it.add("orders 0", "refunds 0")
     it.act_on("savepoint", name="s")
     it.pipeline = topics("orders")
     it.log.delete("refunds")
-    it.log.add("orders", "orders 1")
-    it.epoch()
+    it.add("orders 1")
 
     it.act_on("restore", name="s")
     it.epoch()
@@ -122,14 +120,12 @@ def test_a_restore_needs_nothing_of_a_retired_topic_of_which_nothing_is_undone(w
     assert sorted(it.values()) == ["orders 0", "orders 1", "refunds 0"]
 
 
-def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(world: Callable[..., OtherLog]) -> None:
+def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(world: NewLog) -> None:
     """I1: the savepoint knows nothing of the topic, and the generation nothing of its first log."""
     it = world(declared(KafkaSource(pattern="orders|refunds")))
-    it.log.add("orders", "orders 0")
-    it.epoch()
+    it.add("orders 0")
     it.act_on("savepoint", name="s")
-    it.log.add("refunds", "refunds 0")
-    it.epoch()
+    it.add("refunds 0")
     it.log.add("refunds", "refunds 1", topic_id="another")
     it.act_on("adopt-topic", topic="refunds")
     it.epoch()
@@ -145,21 +141,15 @@ def test_a_restore_keeps_what_was_read_of_a_topic_that_was_made_again_since(worl
     [KafkaSource(topics=("orders", "refunds")), KafkaSource(pattern="orders|refunds")],
     ids=["named", "matched"],
 )
-def test_nothing_is_undone_that_was_read_of_a_compacted_topic(
-    world: Callable[..., OtherLog], source: KafkaSource
-) -> None:
+def test_nothing_is_undone_that_was_read_of_a_compacted_topic(world: NewLog, source: KafkaSource) -> None:
     """I1, INV-9: what compaction took, or takes before the next read, would leave the targets in silence."""
     it = world(declared(source))
-    for topic in ("orders", "refunds"):
-        it.log.add(topic, f"{topic} 0")
     it.log.kafka.compacted.add("refunds")
-    it.epoch()
+    it.add("orders 0", "refunds 0")
     it.act_on("savepoint", name="s")
-    it.log.add("orders", "orders 1")
-    it.epoch()
+    it.add("orders 1")
     it.act_on("restore", name="s")  # undoes nothing of the compacted one
-    it.log.add("refunds", "refunds 1")
-    it.epoch()
+    it.add("refunds 1")
     stood = it.values()
     refused = r"refunds is compacted .*, so that refunds-0\[{}\) may give fewer records now"
 
@@ -171,23 +161,26 @@ def test_nothing_is_undone_that_was_read_of_a_compacted_topic(
     assert it.values() == stood
 
 
-# Extend back
-
-
 def records(name: str, start: int, until: int) -> list[str]:
     return [f"{name}{offset}" for offset in range(start, until)]
 
 
-@pytest.mark.parametrize("step", [None, 1], ids=["at once", "in steps"])
-def test_behind_a_log_that_was_cut_off_every_record_that_replaced_a_lost_one_can_be_read(
-    world: Callable[..., OtherLog], step: int | None
-) -> None:
-    """INV-1, INV-9: what is committed of the log is left out, what was committed of the lost part is not taken for it."""
+def cut_off(world: NewLog) -> OtherLog:
+    """Of ten records five were lost, fifteen others came in their place, and the log was adopted at its end."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 10))
     it.epoch()
     it.log.truncate("orders", 5, *records("b", 5, 20))
     it.act_on("adopt-topic", topic="orders", at="latest")
+    return it
+
+
+@pytest.mark.parametrize("step", [None, 1], ids=["at once", "in steps"])
+def test_behind_a_log_that_was_cut_off_every_record_that_replaced_a_lost_one_can_be_read(
+    world: NewLog, step: int | None
+) -> None:
+    """INV-1, INV-9: what is committed of the log is left out, what was committed of the lost part is not taken for it."""
+    it = cut_off(world)
 
     read = it.back(step=step)
 
@@ -197,13 +190,9 @@ def test_behind_a_log_that_was_cut_off_every_record_that_replaced_a_lost_one_can
         it.back()
 
 
-def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: Callable[..., OtherLog]) -> None:
+def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: NewLog) -> None:
     """INV-1, INV-9: a log that was cut off twice, and begun at its end both times, has two gaps."""
-    it = world(topics("orders"))
-    it.log.add("orders", *records("a", 0, 10))
-    it.epoch()
-    it.log.truncate("orders", 5, *records("b", 5, 20))
-    it.act_on("adopt-topic", topic="orders", at="latest")
+    it = cut_off(world)
     it.log.add("orders", *records("b", 20, 25))
     it.epoch()
     it.log.truncate("orders", 22, *records("c", 22, 30))
@@ -221,7 +210,7 @@ def test_what_lies_between_the_parts_that_are_committed_of_a_log_is_read(world: 
     ]  # fmt: skip
 
 
-def test_what_a_restore_undid_does_not_count_as_committed(world: Callable[..., OtherLog]) -> None:
+def test_what_a_restore_undid_does_not_count_as_committed(world: NewLog) -> None:
     """INV-1: also if a replay had taken its place; what stands of the log is left out."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 2))
@@ -243,13 +232,9 @@ def test_what_a_restore_undid_does_not_count_as_committed(world: Callable[..., O
     assert sorted(it.values()) == sorted([*records("a", 0, 4), *records("x", 0, 2), *records("y", 1, 3)])
 
 
-def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: Callable[..., OtherLog]) -> None:
+def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: NewLog) -> None:
     """INV-9: an older version adopted it at its end, and wrote nothing down."""
-    it = world(topics("orders"))
-    it.log.add("orders", *records("a", 0, 10))
-    it.epoch()
-    it.log.truncate("orders", 5, *records("b", 5, 20))
-    it.act_on("adopt-topic", topic="orders", at="latest")
+    it = cut_off(world)
     as_owner = "ALTER TABLE epochline.committed_range {} TRIGGER committed_is_written_once"
     it.sql(as_owner.format("DISABLE"))
     it.sql("UPDATE epochline.committed_range SET same_log_until = -1 WHERE same_log_until IS NOT NULL")
@@ -259,7 +244,7 @@ def test_where_a_log_was_cut_off_is_refused_as_long_as_nobody_knows_it(world: Ca
         it.back()
 
 
-def test_a_savepoint_of_the_lost_part_of_a_log_is_not_gone_back_to(world: Callable[..., OtherLog]) -> None:
+def test_a_savepoint_of_the_lost_part_of_a_log_is_not_gone_back_to(world: NewLog) -> None:
     """INV-9, I1: the cut is in the ledger, also where Kafka's leader epochs do not show it."""
     it = world(topics("orders"))
     it.log.add("orders", *records("a", 0, 10))

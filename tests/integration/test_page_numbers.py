@@ -105,14 +105,9 @@ def shown(dsn: str, inspector: str) -> dict[str, str]:
     """Every page, by its address within the pages."""
     made = pages(dsn)
     started = {
-        "action": "retry",
-        "state": "failed",
-        "queued_at": None,
-        "user": "ada7",
-        "reason": "at 9",
-        "said": "1 is 1",
-    }
-    started |= {"dag_id": "orders", "run_id": "run-1"}
+        "action": "retry", "state": "failed", "queued_at": None, "user": "ada7", "reason": "at 9", "said": "1 is 1",
+        "dag_id": "orders", "run_id": "run-1",
+    }  # fmt: skip
     acts = {"may_act": True, "acts": ACTS.values(), "started": [started], "chosen": HistoryFilter()}
     whole = html("pipeline.html", "/pipelines/orders", view=pipeline(dsn), **acts)
     found = {"": made["pipelines"], "pipelines/orders": whole, "pipelines/orders/epochs/1": made["epoch"]}
@@ -133,7 +128,6 @@ def shown(dsn: str, inspector: str) -> dict[str, str]:
 
 @pytest.fixture
 def html_of(world: World, login: Callable[..., str], postgres_dsn: str) -> dict[str, str]:
-    """Every page of the ledger, by its address."""
     return shown(postgres_dsn, login("epochline_inspector"))
 
 

@@ -16,17 +16,12 @@ from epochline.declare.names import QUARANTINE
 from epochline.errors import LedgerError
 from epochline.operations import refresh_log_ends
 from epochline.protocol.planning import Retention
-from tests.contract.worlds import World, postgres_world, quarantined
+from tests.contract.worlds import World, quarantined
 from tests.databases import query
 from tests.elements import Elements
 from tests.integration.page_views import epoch, html, pages, pipeline, pipelines
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
-
-
-@pytest.fixture
-def world(postgres_dsn: str) -> World:
-    return postgres_world(postgres_dsn)
 
 
 @pytest.fixture
@@ -135,43 +130,6 @@ def test_an_error_that_repeats_is_shown_once_for_its_attempts_and_epochs(
         'epochs 1-2: <p class="said">ValueError: no city in epoch 2 (parse.py:3)'
     ]
     assert history.count("no city in epoch") == 1
-
-
-def test_an_epoch_whose_lease_is_over_is_left_planned_and_the_page_names_the_command(
-    world: World, reader: str, postgres_dsn: str
-) -> None:
-    world.to_begun()
-    assert pipeline(reader).standing.state == "staging"
-
-    query(postgres_dsn, "UPDATE epochline.epoch SET lease_until = now() - interval '1 minute'")
-
-    assert (pipeline(reader).standing.state, epoch(reader, 1).standing.state) == ("left planned", "left planned")
-    assert epoch(reader, 1).standing.command == "abort orders 1 --reason …"
-
-
-def test_a_paused_pipeline_says_by_whom_why_and_how_it_goes_on(world: World, reader: str, postgres_dsn: str) -> None:
-    world.to_committed()
-    query(
-        postgres_dsn,
-        "UPDATE epochline.pipeline SET paused_at = now(), paused_by = 'ada', paused_reason = 'the target moves'",
-    )
-
-    shown = pages(reader)["pipelines"]
-
-    for said in ("paused", "ada", "the target moves", "epochline resume orders --reason"):
-        assert said in shown
-
-
-def test_records_that_kafka_deleted_unread_are_the_state_of_a_pipeline(
-    world: World, reader: str, postgres_dsn: str
-) -> None:
-    world.to_committed("run-1", record_limit=4)
-    query(postgres_dsn, "UPDATE epochline.log_end SET log_start = 9 WHERE partition = 0")
-
-    view = pipeline(reader)
-
-    assert (view.standing.state, view.standing.tone) == ("unread records deleted", "bad")
-    assert [one["unread_deleted"] for one in view.partitions.rows] == [True, False]
 
 
 def test_the_history_is_paged_by_epoch_and_no_epoch_is_left_out_or_shown_twice(world: World, reader: str) -> None:
@@ -404,15 +362,6 @@ def test_each_setting_of_the_newest_epoch_is_shown_with_the_level_that_set_it(wo
 
     assert settings["on_cancel"] == ("retain", "default")
     assert all(set_by for _, set_by in settings.values())
-
-
-def test_the_json_of_a_page_has_the_rows_of_its_tables(world: World, reader: str) -> None:
-    world.to_committed()
-
-    answer = as_json(pipeline(reader))
-
-    assert answer["history"][0]["epoch_id"] == 1
-    assert answer["standing"].state == "caught up"
 
 
 def test_the_sql_of_a_table_gives_its_rows(world: World, reader: str) -> None:

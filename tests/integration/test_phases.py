@@ -6,16 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.commands import caller, connect_to
-from tests.contract.worlds import NEWEST, OLDEST, World, postgres_world
+from tests.commands import Call
+from tests.contract.worlds import NEWEST, OLDEST, World
 from tests.databases import query
 
 PHASES = ("start", "stage", "seal", "commit", "publish")
-
-
-@pytest.fixture
-def world(postgres_dsn: str) -> World:
-    return postgres_world(postgres_dsn)
 
 
 def seconds(dsn: str, names: Sequence[str] = PHASES) -> list[float | None]:
@@ -65,31 +60,21 @@ def test_an_epoch_says_how_old_its_records_were_at_its_commit(world: World, post
     ids=["behind", "a producer's clock that is ahead"],
 )
 def test_the_command_line_shows_how_old_an_epochs_records_were(
-    world: World,
-    postgres_dsn: str,
-    oldest: float,
-    newest: float,
-    shown: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    world: World, postgres_dsn: str, oldest: float, newest: float, shown: str, on_ledger: Call
 ) -> None:
     """G7."""
-    connect_to(monkeypatch, postgres=postgres_dsn)
-    call = caller(monkeypatch, capsys)
     world.to_committed("run-1", record_limit=4)
     query(
         postgres_dsn,
         "UPDATE epochline.planned_range r SET oldest_timestamp = e.committed_at - make_interval(secs => %s),"
-        " newest_timestamp = e.committed_at - make_interval(secs => %s) FROM epochline.epoch e",
-        oldest,
-        newest,
-    )
+        " newest_timestamp = e.committed_at - make_interval(secs => %s) FROM epochline.epoch e", oldest, newest,
+    )  # fmt: skip
 
-    code, out, _ = call("ledger", "orders", "--epoch", 1)
+    code, out, _ = on_ledger("ledger", "orders", "--epoch", 1)
 
     assert code == 0
     assert f"age at the commit, by Kafka's timestamps: {shown}" in out
-    assert json.loads(call("ledger", "orders", "--json")[1])[0]["longest_latency_seconds"] == pytest.approx(oldest)
+    assert json.loads(on_ledger("ledger", "orders", "--json")[1])[0]["longest_latency_seconds"] == pytest.approx(oldest)
 
 
 def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn: str) -> None:

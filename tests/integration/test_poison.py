@@ -314,15 +314,6 @@ def test_a_tombstone_that_names_no_key_is_quarantined(dsn: str) -> None:
     assert quarantined(one) == [1, 2]
 
 
-@pytest.mark.fault("F29")
-def test_of_one_key_in_one_epoch_the_last_offset_wins(dsn: str) -> None:
-    """F29: the same key twice."""
-    one = world(dsn, records(*(doc(id=1, name=name) for name in "abc")), PostgresTable(table="u", **UPSERT), parse=JSON)
-    one.epoch()
-
-    assert one.sql(f"SELECT id, name FROM {table_of(one)}") == [(1, "c")]
-
-
 def test_sums_take_a_null_for_nothing_and_quarantine_a_null_key(dsn: str) -> None:
     columns = {"name": "text", "id": "bigint"}
     given = records(doc(name="a", id=1), doc(name="a"), doc(id=7), None)

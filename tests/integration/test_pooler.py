@@ -18,11 +18,11 @@ from epochline.audit.run import _session as audit_session
 from epochline.cli.database import execute, session
 from epochline.coordinator import abort
 from epochline.errors import ConfigurationError, EpochFencedError, LedgerError
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.spark.connection import transaction
 from epochline.spark.transaction import PartTransaction
-from epochline.testing import FakeKafka
 from tests.databases import query
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.pooler import SERVERS, installed, pooled

@@ -14,15 +14,10 @@ from epochline.airflow.reading import snapshot
 from epochline.errors import ActionRefusedError, EpochNotFoundError, LedgerError
 from epochline.operations import DAG_ACTIONS
 from tests.contract.operators import act
-from tests.contract.worlds import World, postgres_world, quarantined
+from tests.contract.worlds import World, quarantined
 from tests.databases import query
 from tests.integration.logins import AsSuperuser, Login, user
 from tests.integration.page_views import html
-
-
-@pytest.fixture
-def world(postgres_dsn: str) -> World:
-    return postgres_world(postgres_dsn)
 
 
 @pytest.fixture
@@ -41,48 +36,33 @@ def foresee(dsn: str, action: str, given: dict[str, Any]) -> Foreseen:
         return act.foresee(ledger, "orders", parsed)
 
 
-def paused(world: World) -> None:
+def paused(world: World, _: str) -> None:
     world.to_committed()
     act(world, "pause")
 
 
-def aborted(world: World) -> None:
+def aborted(world: World, _: str) -> None:
     world.to_begun()
     world.abort(1, reason="why")
 
 
-def lost(world: World) -> None:
+def lost(world: World, dsn: str) -> None:
     world.to_committed("run-1", record_limit=4)
-    query_of(world, "UPDATE epochline.log_end SET log_start = 9 WHERE partition = 0")
+    query(dsn, "UPDATE epochline.log_end SET log_start = 9 WHERE partition = 0")
     world.kafka.change("orders", 0, log_start=9)
 
 
-def kept(world: World) -> None:
+def kept(world: World, _: str) -> None:
     world.to_committed("run-1", record_limit=4)
     act(world, "savepoint", name="s")
     world.to_committed("run-2")
 
 
-def query_of(world: World, statement: str) -> None:
-    query(world.dsn, statement)  # type: ignore[attr-defined]
-
-
-def with_dsn(world: World, dsn: str) -> World:
-    """A world over both ledgers knows no database; the states of this page are made in one."""
-    world.dsn = dsn  # type: ignore[attr-defined]
-    return world
-
-
-STATES: dict[str, Callable[[World], Any]] = {
-    "planned": lambda world: world.plan(),
-    "sealed": lambda world: world.to_sealed(),
-    "committed": lambda world: world.to_committed(),
-    "aborted": aborted,
-    "quarantined": quarantined,
-    "paused": paused,
-    "lost": lost,
-    "kept": kept,
-}
+STATES: dict[str, Callable[[World, str], Any]] = {
+    "planned": lambda world, _: world.plan(), "sealed": lambda world, _: world.to_sealed(),
+    "committed": lambda world, _: world.to_committed(), "quarantined": lambda world, _: quarantined(world),
+    "aborted": aborted, "paused": paused, "lost": lost, "kept": kept,
+}  # fmt: skip
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("retry", {}), ("pause", {}), ("resume", {}), ("publish", {}), ("declare-loss", {}), ("abort", {"epoch": 1}),
     ("abort", {"epoch": 9}), ("requeue", {"everything": True}), ("requeue", {"epoch": 1, "like": "%at 3"}),
@@ -96,7 +76,7 @@ def test_a_page_refuses_what_the_action_refuses_and_nothing_else(
     world: World, reader: str, postgres_dsn: str, state: str
 ) -> None:
     """Every action in every state, and a page counts what the action counts."""
-    STATES[state](with_dsn(world, postgres_dsn))
+    STATES[state](world, postgres_dsn)
     for name, given in ASKED:
         action = DAG_ACTIONS[name]
         try:
@@ -123,7 +103,7 @@ OFFERED: dict[str, dict[str, Any]] = {
 def test_a_page_offers_the_actions_that_would_not_be_refused(
     world: World, reader: str, postgres_dsn: str, state: str
 ) -> None:
-    STATES[state](with_dsn(world, postgres_dsn))
+    STATES[state](world, postgres_dsn)
     with snapshot(reader) as ledger:
         [row] = ledger.ask("act_pipeline", pipeline="orders").rows
 
@@ -147,7 +127,7 @@ def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World
 
 
 def test_a_preview_says_what_becomes_of_rows_and_offsets(world: World, reader: str, postgres_dsn: str) -> None:
-    kept(with_dsn(world, postgres_dsn))
+    kept(world, postgres_dsn)
     restore = foresee(reader, "restore", {"name": "s"})
     assert "goes back to where epoch 1 left it" in restore.lines[0]
     assert restore.lines[1].startswith("1 epoch after it (11 rows) is undone")

@@ -9,9 +9,9 @@ from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, St
 from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, RowsRefusedError
 from epochline.local.stack import Stack
-from epochline.testing import FakeKafka
 from tests.databases import as_admin, query
-from tests.integration.bench import KV, LINEAGE, Bench, NewBench
+from tests.in_memory.kafka import FakeKafka
+from tests.integration.bench import ADD, LINEAGE, UPSERT, NewBench
 from tests.integration.in_process import InProcess
 from tests.integration.logins import superuser
 from tests.integration.operating import ORDER, act, again, extend_back, with_savepoint
@@ -26,9 +26,9 @@ WITHOUT_IDENTITY = """
 """
 MODES: dict[str, dict[str, Any]] = {
     "append": {},
-    "upsert": {"mode": "upsert", "key": "k", "before_images": 5},
-    "ordered": {"mode": "upsert", "key": "k", "order_by": "v", "before_images": 5},
-    "add": {"mode": "add", "key": "k", "measures": "v", "before_images": 5},
+    "upsert": {**UPSERT, "before_images": 5},
+    "ordered": {**UPSERT, "order_by": "v", "before_images": 5},
+    "add": {**ADD, "before_images": 5},
 }
 
 
@@ -37,17 +37,6 @@ def published(postgres_dsn: str, stack: Stack) -> str:
     """A database with a publication of all its tables, and of those that are made later."""
     as_admin(superuser(stack, postgres_dsn), "CREATE PUBLICATION everything FOR ALL TABLES")
     return postgres_dsn
-
-
-@pytest.fixture
-def bare(published: str) -> NewBench:
-    """A pipeline into an existing table ``t`` of a published database."""
-
-    def make(existing: str, **sink: Any) -> Bench:
-        query(published, existing, options="-c search_path=public")
-        return Bench(published, PostgresTable(table="t", **sink), KV)
-
-    return make
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -121,12 +110,13 @@ EXISTING = {
 
 
 @pytest.mark.parametrize("case", EXISTING)
+@pytest.mark.usefixtures("published")
 def test_an_existing_target_without_an_identity_is_refused_in_the_plan_with_the_statement(
-    bare: NewBench, case: str
+    bench: NewBench, case: str
 ) -> None:
     """INV-6: nothing is sealed that no run could commit."""
     ddl, options, tables = EXISTING[case]
-    it = bare(ddl, **options)
+    it = bench(existing=ddl, **options)
     statements = "; ".join(f"ALTER TABLE {one} REPLICA IDENTITY FULL" for one in tables)
 
     for attempt in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
@@ -139,8 +129,9 @@ def test_an_existing_target_without_an_identity_is_refused_in_the_plan_with_the_
     assert it.rows()[0][0] == "a"
 
 
-def test_an_append_target_without_an_identity_goes_on_and_its_restore_is_refused(bare: NewBench) -> None:
-    it = bare(f"CREATE TABLE t (k text, v int{LINEAGE})")
+@pytest.mark.usefixtures("published")
+def test_an_append_target_without_an_identity_goes_on_and_its_restore_is_refused(bench: NewBench) -> None:
+    it = bench(existing=f"CREATE TABLE t (k text, v int{LINEAGE})")
     it.epoch({"k": "a", "v": 1})
     act(it, "savepoint", name="before")
     it.epoch({"k": "b", "v": 2})

@@ -9,31 +9,20 @@ from typing import Any
 import pytest
 from psycopg2 import sql
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline import PostgresTable
 from epochline.errors import ActionRefusedError, SealRefusedError, TargetError
-from epochline.operations import Request
 from epochline.operations.replay import plan_replay, promote
-from epochline.postgres.targets import accounting, undo
 from tests.contract.worlds import run
 from tests.crash.reliability import Recovery
-from tests.databases import query
-from tests.integration.bench import IN_PUBLIC, LINEAGE, Bench, NewBench, Row
-from tests.integration.in_process import InProcess, over_records
+from tests.integration import bench as benches
+from tests.integration.bench import LINEAGE, Bench, NewBench, Row, kv
+from tests.integration.operating import ORDER, act
+from tests.integration.refusing import Target
 
-ORDER = Request(actor="ada", reason="a test says so")
-UPSERT: dict[str, Any] = {"mode": "upsert", "key": "k", "before_images": 9}
-ADD: dict[str, Any] = {"mode": "add", "key": "k", "measures": "v", "before_images": 9}
+UPSERT, ADD = ({**sink, "before_images": 9} for sink in (benches.UPSERT, benches.ADD))
 WITH_ID = f"CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, k text PRIMARY KEY, v int{LINEAGE});"
 CHILD = "CREATE TABLE child (k text REFERENCES t ON DELETE {0} ON UPDATE {0}, note text);"
 ACTIONS_OF_KEYS = ("CASCADE", "SET NULL", "SET DEFAULT")
-
-
-def kv(k: str, v: int | None, **more: Any) -> Row:
-    return {"k": k, "v": v, **more}
-
-
-def act(it: Bench, what: str, **asked: Any) -> None:
-    it.act(what, ORDER, **asked)
 
 
 def restore(it: Bench) -> None:
@@ -41,19 +30,22 @@ def restore(it: Bench) -> None:
 
 
 def saved(it: Bench, *rows: Row) -> Bench:
-    """One epoch of these rows, and a savepoint after it."""
     it.epoch(*rows)
     act(it, "savepoint", name="first")
     return it
 
 
-def refuses(it: Bench, said: str) -> None:
-    """A restore is refused, and nothing is changed."""
-    before = it.sql("SELECT * FROM t ORDER BY k"), it.sql("SELECT * FROM epochline.heads ORDER BY partition")
+def refuses(it: Bench, said: str, table: str = "t") -> None:
+    def stands() -> list[Any]:
+        return [
+            it.sql(f"SELECT * FROM {name} ORDER BY {key}")
+            for name, key in ((table, "k"), ("epochline.heads", "partition"))
+        ]
+
+    before = stands()
     with pytest.raises(TargetError, match=said):
         restore(it)
-    after = it.sql("SELECT * FROM t ORDER BY k"), it.sql("SELECT * FROM epochline.heads ORDER BY partition")
-    assert after == before
+    assert stands() == before
 
 
 @pytest.mark.fault("F42")
@@ -76,27 +68,6 @@ def test_rows_that_refer_to_a_key_that_stays_are_not_touched(
 
 
 @pytest.mark.fault("F42")
-@pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
-@pytest.mark.parametrize("sink", [UPSERT, ADD], ids=["upsert", "add"])
-def test_a_row_that_must_go_takes_no_rows_of_another_table_with_it(
-    bench: NewBench, sink: dict[str, Any], action: str, recovery: Recovery
-) -> None:
-    """C12, F42: refused with the reason, until nothing refers to the row."""
-    it = saved(bench(existing=WITH_ID + CHILD.format(action), **sink), kv("a", 1))
-    before = it.rows("id, k, v")
-    it.epoch(kv("a", 2), kv("new", 1))
-    it.sql("INSERT INTO child VALUES ('new', 'somebody''s')")
-
-    refuses(it, "public.child has rows that refer to them, and its foreign key child_k_fkey (deletes|sets) those")
-
-    it.sql("DELETE FROM child")
-    recovery.last_fault()
-    restore(it)
-    recovery.took()
-    assert it.rows("id, k, v") == before
-
-
-@pytest.mark.fault("F42")
 def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: NewBench) -> None:
     """C12, F42: a restore and a promoted replay delete rows."""
     table = f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE});" + CHILD.format("CASCADE")
@@ -113,21 +84,6 @@ def test_rows_of_append_targets_take_no_rows_of_another_table_with_them(bench: N
 
     assert it.sql("SELECT * FROM child") == [("b", "somebody's")]
     assert it.rows() == [("a", 1), ("b", 2)]
-
-
-@pytest.mark.fault("F42")
-def test_rows_that_are_replaced_take_no_rows_of_another_table_with_them(bench: NewBench) -> None:
-    """INV-9, F42: refused at the seal; without rows that refer to them, all are replaced."""
-    table = f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE});" + CHILD.format("CASCADE")
-    it = bench(existing=table, mode="replace")
-    it.epoch(kv("a", 1))
-    it.epoch(kv("a", 2))
-    it.sql("INSERT INTO child VALUES ('a', 'somebody''s')")
-
-    with pytest.raises(SealRefusedError, match="mode replace deletes all rows of t: public.child has rows that refer"):
-        it.sealed(kv("a", 3))
-
-    assert it.sql("SELECT * FROM child") == [("a", "somebody's")]
 
 
 TREE = "CREATE TABLE t (k text PRIMARY KEY, v int, up text DEFAULT 'z' REFERENCES t ON DELETE {0}" + LINEAGE + ");"
@@ -168,43 +124,45 @@ def test_an_epoch_that_took_rows_of_another_table_along_is_not_undone(bench: New
 
 
 PARTS = {
-    "a partition": (
-        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
-        "CREATE TABLE part PARTITION OF t DEFAULT;"
-    ),
+    "the table": "CREATE TABLE part (k text PRIMARY KEY, v int{0});",
+    "a partition": "CREATE TABLE t (k text PRIMARY KEY, v int{0}) PARTITION BY LIST (k); CREATE TABLE part PARTITION OF t DEFAULT;",
     "a partition of a partition": (
-        f"CREATE TABLE t (k text PRIMARY KEY, v int{LINEAGE}) PARTITION BY LIST (k);"
+        "CREATE TABLE t (k text PRIMARY KEY, v int{0}) PARTITION BY LIST (k);"
         "CREATE TABLE middle PARTITION OF t DEFAULT PARTITION BY LIST (k); CREATE TABLE part PARTITION OF middle DEFAULT;"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.fault("F42")
 @pytest.mark.parametrize("action", ACTIONS_OF_KEYS)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mode", ["append", "upsert", "add", "replace"])
-def test_a_key_that_refers_to_one_partition_takes_no_rows_along(
-    bench: NewBench, mode: str, part: str, action: str
+def test_rows_that_must_go_take_no_rows_of_another_table_with_them(
+    bench: NewBench, mode: str, part: str, action: str, recovery: Recovery
 ) -> None:
-    """C12, INV-9, F42: a foreign key may refer to a part of the target alone."""
+    """C12, INV-9, F42: refused with the reason until nothing refers to them; a key may refer to a part of the target."""
     sink = {"append": {}, "upsert": UPSERT, "add": ADD, "replace": {"mode": "replace"}}[mode]
-    it = saved(bench(existing=PARTS[part], **sink), kv("a", 1))
+    table = "part" if part == "the table" else "t"
+    it = saved(bench(existing=PARTS[part].format(LINEAGE), table=table, **sink), kv("a", 1))
     it.sql(f"CREATE TABLE child (k text DEFAULT 'a' REFERENCES part ON DELETE {action}, note text)")
     if mode != "replace":
-        it.epoch(kv("new", 1))
+        it.epoch(kv("a", 2), kv("new", 1)) if mode != "append" else it.epoch(kv("new", 1))
     it.sql(f"INSERT INTO child VALUES ('{'a' if mode == 'replace' else 'new'}', 'somebody''s')")
 
+    said = r"public\.child has rows that refer to them, and its foreign key child_k_fkey (deletes|sets) those"
     if mode == "replace":
-        with pytest.raises(SealRefusedError, match=r"public\.child has rows that refer to them"):
+        with pytest.raises(SealRefusedError, match=f"mode replace deletes all rows of {table}: {said}"):
             it.sealed(kv("b", 1))
     else:
-        refuses(it, r"public\.child has rows that refer to them")
+        refuses(it, said, table)
 
     assert len(it.sql("SELECT * FROM child WHERE k IS NOT NULL")) == 1
     it.sql("DROP TABLE child")
     if mode != "replace":
+        recovery.last_fault()
         restore(it)
-        assert it.rows() == [("a", 1)]
+        recovery.took()
+        assert it.sql(f"SELECT k, v FROM {table}") == [("a", 1)]
 
 
 HISTORIES: dict[str, tuple[str, list[list[Row]]]] = {
@@ -311,21 +269,6 @@ def test_a_trigger_that_notes_the_time_of_a_change_stops_no_restore(bench: NewBe
     assert it.rows() == [("a", 1)]
 
 
-def families(dsn: str, action: str, parent: dict[str, Any], child: dict[str, Any]) -> tuple[InProcess, list[Row]]:
-    """A pipeline into two tables, one of which refers to the other; and its records, to which a test adds."""
-    query(
-        dsn,
-        f"CREATE TABLE parent (k text PRIMARY KEY, v int{LINEAGE});"
-        f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})",
-        options=IN_PUBLIC,
-    )
-    values: list[Row] = []
-    sinks = [PostgresTable(table="parent", **parent), PostgresTable(table="t", **child)]
-    parse = Json(columns={"k": "text", "v": "integer"})
-    pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=sinks)
-    return over_records(dsn, pipeline, values), values
-
-
 @pytest.mark.fault("F42")
 @pytest.mark.parametrize("action", ["CASCADE", "NO ACTION"])
 @pytest.mark.parametrize("child", [UPSERT, {}], ids=["upsert", "append"])
@@ -333,61 +276,21 @@ def test_targets_that_refer_to_each_other_go_back_together(
     postgres_dsn: str, action: str, child: dict[str, Any]
 ) -> None:
     """C12, F42: what refers to a row goes before it."""
-    job, values = families(postgres_dsn, action, UPSERT, child)
-
-    def epoch(*rows: Row) -> None:
-        values.extend(rows)
-        job.source.produce("orders", 0, len(rows))
-        job.epoch()
-
-    epoch(kv("a", 1))
-    job.act("savepoint", ORDER, name="first")
-    epoch(kv("b", 2))
-
-    def tables() -> list[Any]:
-        return [job.sql(f"SELECT k, v FROM {name} ORDER BY k") for name in ("parent", "t")]
-
-    whole = tables()
-
-    job.act("restore", ORDER, name="first")
-
-    assert tables() == [[("a", 1)], [("a", 1)]]
-    job.epoch()
-    assert tables() == whole
-
-
-# The guards taken away.
-
-
-def test_without_the_look_at_references_a_restore_deletes_rows_of_another_table(
-    bench: NewBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    it = saved(bench(existing=WITH_ID + CHILD.format("CASCADE"), **UPSERT), kv("a", 1))
-    it.epoch(kv("new", 1))
-    it.sql("INSERT INTO child VALUES ('new', 'somebody''s')")
-    monkeypatch.setattr(undo, "harm_of_delete", lambda *_: None)
-
-    restore(it)
-
-    assert it.sql("SELECT * FROM child") == []
-
-
-def test_without_the_second_look_what_a_trigger_does_to_a_sum_is_silent(
-    bench: NewBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mutation of F41: every statement counts the right number of rows."""
-    it = bench(existing="CREATE TABLE t (k text PRIMARY KEY, v int)", **ADD)
-    it.sql(
-        "CREATE FUNCTION frozen() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.v = OLD.v; RETURN NEW; END$$;"
-        " CREATE TRIGGER frozen BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION frozen()"
+    ddl = (
+        f"CREATE TABLE parent (k text PRIMARY KEY, v int{LINEAGE});"
+        f"CREATE TABLE t (k text PRIMARY KEY REFERENCES parent ON DELETE {action}, v int{LINEAGE})"
     )
-    it.epoch(kv("a", 1))
-    with pytest.raises(SealRefusedError, match="1 keys have another sum than is due"):
-        it.sealed(kv("a", 2))
-    monkeypatch.setattr(accounting, "_difference", lambda *_: None)
-    act(it, "abort", epoch=2)
+    it = Target(
+        postgres_dsn, ddl, [kv("a", 1)], [PostgresTable(table="parent", **UPSERT), PostgresTable(table="t", **child)]
+    )
+    it.job.epoch()
+    it.job.act("savepoint", ORDER, name="first")
+    it.add(kv("b", 2))
+    it.job.epoch()
+    whole = it.rows("parent"), it.rows("t")
 
-    planned = it.plan(kv("a", 2))
-    it.commit_staged(planned, kv("a", 2), kv("a", 2))
+    it.job.act("restore", ORDER, name="first")
 
-    assert it.rows() == [("a", 1)]
+    assert (it.rows("parent"), it.rows("t")) == ([("a", 1)], [("a", 1)])
+    it.job.epoch()
+    assert (it.rows("parent"), it.rows("t")) == whole

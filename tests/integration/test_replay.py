@@ -7,15 +7,14 @@ import pytest
 from epochline import KafkaSource
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
-from epochline.operations import Request
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
 from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 from tests.integration.guarantee import broken
+from tests.integration.operating import ORDER, act
 
 EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
-ORDER = Request(actor="ada", reason="the parse was mended")
 FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
 MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
 
@@ -30,10 +29,6 @@ def replayed(it: Bench, *rows: Row, epoch_id: int = 1) -> Epoch:
     assert replay.epoch is not None
     it.seal_staged(replay, *rows)
     return replay.epoch
-
-
-def act(it: Bench, what: str, **asked: Any) -> None:
-    it.act(what, ORDER, **asked)
 
 
 @pytest.mark.parametrize("v", ["v", "__v"])
@@ -85,9 +80,8 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     ]  # fmt: skip
     chain = "SELECT start_offset, until_offset, epoch_id FROM epochline.committed_ranges WHERE partition = 0 ORDER BY 2"
     assert it.sql(chain) == [(None, 0, None), (0, 3, 1), (3, 4, 2)]
-    assert it.sql("SELECT action, actor, reason, epoch_id FROM epochline.actions") == [
-        ("replay --promote", "ada", "the parse was mended", 3)
-    ]
+    written = it.sql("SELECT action, actor, reason, epoch_id FROM epochline.actions")
+    assert written == [("replay --promote", ORDER.actor, ORDER.reason, 3)]
     it.epoch({"k": "y", "v": 6})
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(5,)]
     assert broken(it.sql, "orders", "t") == {}

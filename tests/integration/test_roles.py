@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -39,6 +40,11 @@ ROLES = ("epochline_owner", "epochline_writer", "epochline_reader", "epochline_i
 def at(dsn: str, database: str) -> str:
     """The same login at another database."""
     return make_url(dsn).set(database=database).render_as_string(hide_password=False)
+
+
+def denied(dsn: str, *statements: Any) -> None:
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(dsn, *statements)
 
 
 @pytest.fixture
@@ -152,8 +158,7 @@ def test_a_writer_fills_staging_and_can_touch_nothing_else_of_it_nor_target_nor_
     """SEC-6: a stolen job's password moves no offset and shows no row."""
     execute(writer, sql.SQL("INSERT INTO {} (value) VALUES ('x')").format(staging))
 
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(writer, sql.SQL(statement).format(staging=staging))
+    denied(writer, sql.SQL(statement).format(staging=staging))
 
 
 def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, owner: str) -> None:
@@ -165,8 +170,7 @@ def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, own
         "DROP TABLE epochline.part",
         "UPDATE epochline.alembic_version SET version_num = '9'",
     ):
-        with pytest.raises(errors.InsufficientPrivilege):
-            execute(owner, statement)
+        denied(owner, statement)
     with pytest.raises(errors.IntegrityError):
         execute(owner, "UPDATE epochline.committed_range SET until_offset = until_offset + 1")
 
@@ -186,8 +190,7 @@ def test_a_reader_sees_every_view_and_nothing_else(world: World, reader: str, as
         if kind == "v":
             execute(reader, query)
         else:
-            with pytest.raises(errors.InsufficientPrivilege):
-                execute(reader, query)
+            denied(reader, query)
         for change in (f"DELETE FROM {name}", f"TRUNCATE {name}"):
             with pytest.raises(REFUSED):
                 execute(reader, change)
@@ -195,14 +198,11 @@ def test_a_reader_sees_every_view_and_nothing_else(world: World, reader: str, as
         execute(reader, f"SELECT * FROM {view}")
     execute(reader, "SELECT pipeline, epoch_id, attempt, sink, refused_at FROM epochline.refused_rows")
     for column in ('"row"', "reason"):
-        with pytest.raises(errors.InsufficientPrivilege):
-            execute(reader, f"SELECT {column} FROM epochline.refused_rows")
+        denied(reader, f"SELECT {column} FROM epochline.refused_rows")
     execute(reader, 'SELECT pipeline, epoch_id, topic, partition, "offset", quarantined_at FROM epochline.quarantine')
     for column in ("key", "value", "headers", "reason"):
-        with pytest.raises(errors.InsufficientPrivilege):
-            execute(reader, f"SELECT {column} FROM epochline.quarantine")
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(reader, "CREATE TABLE public.mine (a int)")
+        denied(reader, f"SELECT {column} FROM epochline.quarantine")
+    denied(reader, "CREATE TABLE public.mine (a int)")
 
 
 def test_a_reader_that_may_inspect_sees_bytes_only_after_it_took_the_role(
@@ -210,17 +210,14 @@ def test_a_reader_that_may_inspect_sees_bytes_only_after_it_took_the_role(
 ) -> None:
     """SEC-6: the pages' login reads bytes in the transactions for operators, and in no other."""
     look = "SELECT key, value, headers, reason FROM epochline.quarantine"
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(reader, "SET ROLE epochline_inspector")
+    denied(reader, "SET ROLE epochline_inspector")
 
     as_superuser(f"GRANT epochline_inspector TO {user(reader)} WITH INHERIT FALSE")
 
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(reader, look)
+    denied(reader, look)
     assert execute(reader, "SET ROLE epochline_inspector", look) == []
     for change in ("DELETE FROM epochline.quarantined_record", "SELECT * FROM epochline.quarantined_record"):
-        with pytest.raises(errors.InsufficientPrivilege):
-            execute(reader, "SET ROLE epochline_inspector", change)
+        denied(reader, "SET ROLE epochline_inspector", change)
 
 
 def test_a_migration_lets_the_pages_login_inspect_or_names_the_statement_and_no_other_reader(
@@ -236,18 +233,15 @@ def test_a_migration_lets_the_pages_login_inspect_or_names_the_statement_and_no_
 
     assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=user(pages)) == []
     assert execute(pages, "SET ROLE epochline_inspector", "SELECT value FROM epochline.quarantine") == []
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(pages, "SELECT value FROM epochline.quarantine")
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(other, "SET ROLE epochline_inspector")
+    denied(pages, "SELECT value FROM epochline.quarantine")
+    denied(other, "SET ROLE epochline_inspector")
     for unknown in (user(stranger), "no such login"):
         assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=unknown) == []
 
 
 @pytest.mark.parametrize("name", ["epochline_job", "epochline_viewer"])
 def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stack: Stack, name: str) -> None:
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(stack.postgres.dsn(login=name), "CREATE TEMPORARY TABLE mine (a int)")
+    denied(stack.postgres.dsn(login=name), "CREATE TEMPORARY TABLE mine (a int)")
     with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
         execute(at(stack.postgres.dsn(login=name), "airflow"), "SELECT 1")
 
@@ -325,8 +319,7 @@ def test_a_repeat_grants_what_was_taken_and_what_is_new(
 ) -> None:
     execute(postgres_dsn, "CREATE VIEW epochline.later AS SELECT 1 AS one")
     as_superuser("REVOKE SELECT ON epochline.epochs FROM epochline_reader")
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(reader, "SELECT * FROM epochline.epochs")
+    denied(reader, "SELECT * FROM epochline.epochs")
 
     assert arrange_roles(sqlalchemy_url(postgres_dsn)) == []
 
@@ -405,5 +398,4 @@ def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postg
     assert arrange_roles(f"postgresql+psycopg2://epochline:a@{server}") == []
     assert execute(f"postgresql://epochline_viewer:c@{server}", "SELECT count(*) FROM epochline.epochs") == [(0,)]
     execute(f"postgresql://epochline_job:b@{server}", "SELECT 1 FROM epochline.attempt FOR KEY SHARE")
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(f"postgresql://epochline_job:b@{server}", "CREATE TEMPORARY TABLE mine (a int)")
+    denied(f"postgresql://epochline_job:b@{server}", "CREATE TEMPORARY TABLE mine (a int)")

@@ -4,6 +4,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -308,20 +309,6 @@ def test_a_new_pipeline_takes_no_table_of_another_one(bench: NewBench) -> None:
     assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
 
 
-def test_a_deleted_savepoint_is_gone(bench: NewBench) -> None:
-    it = with_savepoint(bench)
-    assert it.sql("SELECT name, epoch_id, made_by, reason FROM epochline.savepoints") == [
-        ("before", 1, "ada", "the transform was wrong")
-    ]
-
-    act(it, "delete-savepoint", name="before")
-
-    assert it.sql("SELECT count(*) FROM epochline.savepoints") == [(0,)]
-    assert it.sql("SELECT count(*) FROM epochline.savepoint_head") == [(0,)]
-    done = it.sql("SELECT action FROM epochline.actions ORDER BY action_id")
-    assert done == [("savepoint",), ("delete-savepoint",)]
-
-
 def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: NewBench) -> None:
     """INV-9: each record once, in the target or in the quarantine, before and after."""
     it = with_savepoint(bench)
@@ -444,3 +431,24 @@ def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: 
     act(late, "restore", name="adopted")
 
     assert late.sql(CHAIN)[-2:] == [(3, 0, None, 8, "savepoint adopted"), (3, 1, None, 0, "savepoint adopted")]
+
+
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(1.2); RETURN NULL; END$$;
+CREATE TRIGGER slow AFTER INSERT OR DELETE ON t FOR EACH STATEMENT EXECUTE FUNCTION slow();
+"""
+
+
+def test_a_trial_and_a_restore_may_take_as_long_as_a_commit(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S14: else the epoch could never be sealed, and the restore never be done."""
+    monkeypatch.setattr("epochline.postgres.ledger.transactions.STATEMENT_TIMEOUT_SECONDS", 1)
+    line = bench()
+    line.pipeline = line.pipeline.model_copy(update={"commit_statement_timeout": timedelta(minutes=1)})
+    line.sql(SLOW)
+    line.epoch({"k": "a", "v": 1})
+    act(line, "savepoint", name="one")
+    line.epoch({"k": "b", "v": 2})
+
+    act(line, "restore", name="one")
+
+    assert line.rows() == [("a", 1)]

@@ -7,7 +7,7 @@ from psycopg2 import sql
 
 from epochline import Bytes, KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.declare.names import split_table
-from epochline.postgres.ledger.outbox import rows_of
+from epochline.postgres.ledger.receipts import rows_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.integration.sinks_world import new_world
 

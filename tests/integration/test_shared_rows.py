@@ -9,9 +9,9 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import preview, seal
 from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.targets import tables, together
-from epochline.testing import FakeKafka
 from tests.databases import query
 from tests.driver import epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration.bench import IN_PUBLIC, KV, LINEAGE, NewBench
 from tests.integration.in_process import InProcess
 from tests.integration.logins import AsSuperuser

@@ -70,7 +70,6 @@ class OneSink:
         return self.kind.read(self.world)
 
     def sinks(self) -> list[Sink]:
-        """Its sinks that follow the commit."""
         return [self.it.ledger.sink(self.it.pipeline, one.name) for one in self.it.pipeline.post_commit_sinks]
 
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
@@ -113,9 +112,6 @@ def line(
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
     world.task, world.path = RUN, (tmp_path,)
     return OneSink(world, kind)
-
-
-# Success and failure.
 
 
 @every_kind
@@ -174,9 +170,6 @@ def test_what_is_sealed_is_shown_although_its_run_failed_and_a_late_abort_takes_
         sink.abort(ticket.sink_attempt)
         sink.recover_and_abort(ticket.sink_attempt)
     line.assert_settled()
-
-
-# Twice.
 
 
 @every_kind

@@ -46,7 +46,6 @@ class Four:
             (self.recording / name).touch() if on else (self.recording / name).unlink()
 
     def seen(self) -> dict[str, list[str | None]]:
-        """By sink, what a reader of it sees."""
         return {
             "table": TABLE.read(self.world),
             "topic": values(self.world.seen()),
@@ -117,9 +116,6 @@ def test_a_sink_that_would_refuse_is_asked_before_anything_is_planned(four: Four
     assert four.calls() == []
 
 
-# The order of the calls.
-
-
 def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:
     """C6, P4: begin, write, seal, commit; complete once every sink shows it."""
     four.epoch("a", "b")
@@ -174,9 +170,6 @@ def test_after_a_crash_the_next_run_calls_what_is_missing(four: Four, failpoint:
     four.world.it.publish()
 
     assert [call for call in four.calls() if call.endswith(" 1 1")] == CRASHES[failpoint]
-
-
-# When it is visible.
 
 
 def test_an_epoch_has_one_record_of_each_sink_and_source_and_state_have_none(four: Four) -> None:
@@ -251,9 +244,6 @@ def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_onc
     assert [it.sql(take), it.sql(take)] == [[(1,)], [(None,)]]
 
 
-# One that is down.
-
-
 def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing(four: Four) -> None:
     """E6: the others show each epoch at once, a killed run is recovered all the same, and then all come in order."""
     four.switch("down.commit", "down.recover_and_commit")
@@ -322,25 +312,6 @@ def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused
             it.seal(ticket, run)
 
     assert it.seal(ticket, run).read == 1
-
-
-def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:
-    it = four.world.it
-    four.switch("down.begin", "down.recover_and_abort")
-    four.world.produce("a", "b")
-    planned, run = it.planned()
-    for _ in range(2):
-        with pytest.raises(SinkUnavailableError, match="is down for begin"):
-            it.attempt(planned, run)
-    assert four.seen() == everywhere()
-
-    four.switch("down.begin", "down.recover_and_abort", on=False)
-    ticket = it.staged_and_sealed(planned, run)
-    commit(it.ledger, it.source, it.pipeline.name, 1)
-    it.publish()
-
-    assert ticket.attempt == 3
-    assert four.seen() == everywhere("a", "b")
 
 
 def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(four: Four) -> None:

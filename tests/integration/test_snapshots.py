@@ -1,8 +1,6 @@
 """INV-2 on real PostgreSQL: every snapshot sees all of an epoch or nothing; of two that race, exactly one wins."""
 
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,13 +9,12 @@ from typing import Any
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, plan
+from epochline.coordinator import Plan
 from epochline.coordinator.commit import commit_in
-from epochline.errors import EpochlineError, EpochStateError, PlanChangedError
-from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.errors import EpochStateError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
-from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
+from tests.contract.worlds import World, orders, postgres_world, rows_of, seen_in
 from tests.databases import holding, query
 
 BOTH = """
@@ -41,7 +38,6 @@ class TwoTables(World):
         assert self.writer.end(ticket)
 
     def answer(self, options: str = "") -> tuple[Any, ...]:
-        """What a new session sees."""
         (row,) = query(self.dsn, BOTH, options=options)
         return row
 
@@ -54,24 +50,6 @@ def world(postgres_dsn: str) -> TwoTables:
     with one.ledger.transaction() as tx:
         tx.targets.create(one.pipeline)
     return one
-
-
-def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Run calls in threads that start together; each result, or the error that it raised."""
-    barrier = threading.Barrier(len(calls))
-
-    def one(call: Callable[[], Any]) -> Any:
-        barrier.wait()
-        try:
-            return call()
-        except EpochlineError as error:
-            return error
-
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(one, calls, timeout=60))
-
-
-# INV-2
 
 
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
@@ -110,51 +88,22 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
     assert world.answer(impatient)[:2] == (20, 20)
 
 
-# Races
-
-
-@pytest.mark.fault("F10")
-def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: TwoTables) -> None:
-    """K14, U1."""
-
-    def planning(who: str) -> Callable[[], Plan]:
-        ledger = PostgresLedger(world.dsn, lock_timeout=10)
-        return lambda: plan(ledger, world.kafka, world.pipeline, run(who), PlanRequest(lease=timedelta(seconds=0.6)))
-
-    results = at_once(planning("run-1"), planning("run-2"))
-
-    planned = [one for one in results if isinstance(one, Plan)]
-    refused = [one for one in results if isinstance(one, EpochlineError)]
-    states = [state for (state,) in query(world.dsn, "SELECT state FROM epochline.epochs ORDER BY epoch_id")]
-    # The other one failed retryably, or waited until the first one's lease, which nobody renews here, was over.
-    if refused:
-        assert states == ["PLANNED"]
-        assert isinstance(refused[0], PlanChangedError)
-        assert refused[0].retryable
-        assert "another run planned or committed while this one asked the source" in str(refused[0])
-    else:
-        assert states == ["ABORTED", "PLANNED"]
-    assert len(planned) + len(refused) == 2
-    assert [one.outcome for one in planned] == [PlanOutcome.PLANNED] * len(planned)
-
-
 @pytest.mark.parametrize("round_", range(4), ids=lambda number: f"round {number}")
 def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, round_: int) -> None:
     """INV-7: one row lock; the loser gets a clear word."""
     world.to_sealed()
 
-    def operator() -> AbortOutcome:
+    with ThreadPoolExecutor(1) as committing:
+        committed = committing.submit(world.commit, 1)
         time.sleep(round_ * 0.01)
-        return abort(world.ledger, "orders", 1, run("cli"), reason="wrong data", by_operator=True)
-
-    committed, aborted = at_once(lambda: world.commit(1), operator)
+        aborted = world.abort(1, "cli", reason="wrong data", by_operator=True)
 
     rows = world.answer()[:2]
-    if isinstance(committed, CommitResult):
+    if committed.exception() is None:
         assert (aborted, rows) == (AbortOutcome.ALREADY_COMMITTED, (15, 15))
         assert world.epoch(1).state is EpochState.COMMITTED
     else:
         assert (aborted, rows) == (AbortOutcome.ABORTED, (0, 0))
-        assert isinstance(committed, EpochStateError)
-        assert "was aborted (wrong data)" in str(committed)
+        assert isinstance(committed.exception(), EpochStateError)
+        assert "was aborted (wrong data)" in str(committed.exception())
         assert world.epoch(1).state is EpochState.ABORTED

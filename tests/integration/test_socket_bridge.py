@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -81,6 +81,15 @@ class Bridge:
 Start = Callable[..., Bridge]
 
 
+@contextmanager
+def sending(bridge: Bridge, topic: BridgedTopic, data: bytes, *sent: bytes) -> Iterator[socket.socket]:
+    """A client that is there as long as the block, and has sent these bytes: they make these lines of the topic."""
+    with bridge.client() as client:
+        client.sendall(data)
+        wait_until(lambda: topic.sent == list(sent))
+        yield client
+
+
 @pytest.fixture
 def topic(kafka_bootstrap: str, topic_name: str) -> BridgedTopic:
     return BridgedTopic(kafka_bootstrap, topic_name).make()
@@ -103,9 +112,7 @@ def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: St
     """E4, G6: what is promised is its first word; before the commit read_committed 0 and read_uncommitted 3; then a, b, c."""
     bridge = start("--semantics", "exactly-once", "--from-kafka-on")
     assert bridge.said.startswith(f"{FROM_KAFKA_ON}: a crash loses uncommitted lines")
-    with bridge.client() as client:
-        client.sendall(b"a\nb\nc\n")
-        wait_until(lambda: topic.sent == ABC)
+    with sending(bridge, topic, b"a\nb\nc\n", *ABC):
         assert topic.committed == []
 
         assert bridge.stop() == 0
@@ -119,9 +126,7 @@ def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start,
     """E4, X10: kill -9 before the commit: read_committed 0 for good, the lines are lost, the next bridge's are not."""
     bridge = start()
     assert bridge.said.startswith("at-most-once from the socket on: a crash loses uncommitted lines")
-    with bridge.client() as client:
-        client.sendall(b"a\nb\nc\n")
-        wait_until(lambda: topic.sent == ABC)
+    with sending(bridge, topic, b"a\nb\nc\n", *ABC):
         bridge.kill()
     assert topic.committed == []
     assert topic.end("read_committed") == 0, "the transaction still hangs"
@@ -129,9 +134,8 @@ def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start,
     following = start()
     assert topic.committed == []
     assert topic.end("read_committed") == topic.end("read_uncommitted"), "the start has aborted what hung"
-    with following.client() as client:
-        client.sendall(b"d\n")
-        wait_until(lambda: topic.sent == [*ABC, b"d"])
+    with sending(following, topic, b"d\n", *ABC, b"d"):
+        pass
     assert following.stop() == 0
 
     assert topic.committed == [b"d"]
@@ -140,9 +144,7 @@ def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start,
 def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start, topic: BridgedTopic) -> None:
     """E4, K17: nobody starts another; after the transaction's time-out readers go on, and have seen nothing of it."""
     bridge = start("--transaction-timeout", "10", "--interval", "9")
-    with bridge.client() as client:
-        client.sendall(b"a\n")
-        wait_until(lambda: topic.sent == [b"a"])
+    with sending(bridge, topic, b"a\n", b"a"):
         bridge.kill()
 
     wait_until(lambda: topic.end("read_committed") == topic.end("read_uncommitted") > 0)
@@ -153,9 +155,7 @@ def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start
 def test_a_transaction_ends_with_its_last_line(start: Start, topic: BridgedTopic) -> None:
     """E4: three lines to a transaction; the fourth waits in the next one until the bridge is stopped."""
     bridge = start("--lines", "3")
-    with bridge.client() as client:
-        client.sendall(b"a\nb\nc\nd\n")
-        wait_until(lambda: topic.sent == [*ABC, b"d"])
+    with sending(bridge, topic, b"a\nb\nc\nd\n", *ABC, b"d"):
         assert topic.committed == ABC
 
         bridge.stop()
@@ -176,9 +176,7 @@ def test_a_transaction_ends_with_its_interval(start: Start, topic: BridgedTopic)
 def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(start: Start, topic: BridgedTopic) -> None:
     """X10: the rest of a client that is gone could be half a line; it is not taken, and that is said."""
     bridge = start()
-    with bridge.client() as client:
-        client.sendall(b"first\n\nsec")
-        wait_until(lambda: topic.sent == [b"first", b""])
+    with sending(bridge, topic, b"first\n\nsec", b"first", b"") as client:
         client.sendall(b"ond\r\n\xff third\nrest")
     wait_until(lambda: "its last 4 bytes have no end of line and are not accepted" in bridge.said)
 
@@ -198,10 +196,8 @@ def test_a_client_that_is_cut_off_leaves_its_lines_and_disturbs_nobody(start: St
     client.close()
     wait_until(lambda: "its connection broke" in bridge.said)
 
-    with bridge.client() as other:
-        other.sendall(b"b\n")
-        wait_until(lambda: topic.sent == [b"a", b"b"])
-    bridge.stop()
+    with sending(bridge, topic, b"b\n", b"a", b"b"):
+        bridge.stop()
 
     assert topic.committed == [b"a", b"b"]
 
@@ -237,9 +233,7 @@ def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start
 def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topic: BridgedTopic) -> None:
     """P9: one transactional id, one bridge; the older one's lines are aborted, and it ends."""
     older = start()
-    with older.client() as client:
-        client.sendall(b"a\n")
-        wait_until(lambda: topic.sent == [b"a"])
+    with sending(older, topic, b"a\n", b"a"):
         start()
         older.process.terminate()
         assert older.process.stderr is not None

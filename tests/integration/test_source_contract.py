@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -26,15 +26,6 @@ from tests.integration.in_process import InProcess, Read, from_kafka, from_sourc
 from tests.integration.kafka_topics import make_topic, produce
 
 Patch = pytest.MonkeyPatch
-
-
-class Kind(Protocol):
-    """A source that holds the numbers from 1 to any number, in order."""
-
-    declared: Any
-
-    def grow(self, numbers: int) -> None:
-        """Hold the numbers up to this one."""
 
 
 @dataclass
@@ -129,7 +120,6 @@ class Numbers:
 
     @property
     def numbers(self) -> list[int]:
-        """What the target has."""
         return sorted(int(one) for (one,) in self.world.sql("SELECT value FROM numbers"))
 
     def reached(self) -> list[int]:
@@ -223,14 +213,6 @@ def test_a_record_limit_cuts_epochs_and_loses_nothing(line: Numbers) -> None:
 
     assert 1 < epochs < 10
     line.assert_whole(10)
-
-
-def test_without_new_records_nothing_is_planned(line: Numbers) -> None:
-    line.kind.grow(3)
-    line.world.epoch()
-
-    assert line.world.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
-    line.assert_whole(3)
 
 
 def test_a_source_that_was_made_again_stops_the_pipeline_until_it_is_adopted(dense: Numbers) -> None:

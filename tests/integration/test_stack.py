@@ -9,8 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -95,7 +93,6 @@ def _feed(stack: Stack, topic: str, file: Path) -> dict[int, int]:
 
 
 def _records(stack: Stack, topic: str) -> dict[int, int]:
-    """By partition, how many records the topic holds."""
     return Counter(record.partition for record in read_topic(stack.kafka.bootstrap_servers, topic))
 
 
@@ -309,7 +306,7 @@ def test_the_stack_works_for_an_ordinary_user(folder: Path) -> None:
         stack.down(wipe=True)
 
 
-@pytest.mark.slow  # another Airflow; that of tests/airflow is looked at and killed, too
+@pytest.mark.slow  # another Airflow; tests/airflow looks for its secrets, asks it without a token and kills it, too
 def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder: Path) -> None:
     stack = Stack(folder / "airflow", dags_folder=folder / "dags")
     (folder / "dags").mkdir()
@@ -318,17 +315,7 @@ def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder: Path) -> N
         processes = _family(list(stack.airflow.pids.values()))
 
         assert stack.status().airflow.state is State.RUNNING
-        assert stat.S_IMODE(stack.airflow.password_file.stat().st_mode) == 0o600
         assert _listening(processes) == {"127.0.0.1"}
-        assert not [s for s in _secrets(stack) for p in processes for word in p.cmdline() if s in word]
-        dags = f"{stack.airflow.url}/api/v2/dags"
-        request = urllib.request.Request(dags, headers={"Authorization": f"Bearer {stack.airflow.token()}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            assert answer.status == 200
-        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(dags, timeout=30)
-        refused.value.close()
-
         scheduler, server = stack.airflow.pids["scheduler"], stack.airflow.pids["api-server"]
         assert scheduler is not None
         workers = psutil.Process(scheduler).children(recursive=True)

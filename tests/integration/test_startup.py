@@ -1,6 +1,5 @@
 """Startup modes against a real broker: a group that another job committed, timestamps of the log, given offsets."""
 
-import itertools
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -11,19 +10,16 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
 from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import Plan, PlanOutcome, abort, plan
+from epochline.coordinator import Plan
 from epochline.declare.source import Startup
 from epochline.errors import SourceError
-from epochline.kafka.source import KafkaOffsets
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
 from tests.databases import query
 from tests.integration.kafka_topics import Topic, delete_records
+from tests.integration.sinks_world import in_process
 
 Planning = Callable[[Startup], Plan]
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
-_runs = itertools.count(1)
 
 
 @pytest.fixture
@@ -48,20 +44,14 @@ def group(kafka_bootstrap: str, topic: str) -> str:
 
 @pytest.fixture
 def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Planning:
-    """Plans an epoch of the one pipeline under a startup mode, and ends it again."""
-    ledger, source = PostgresLedger(postgres_dsn), KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+    """Plans an epoch of the one pipeline under a startup mode."""
     sinks = [PostgresTable(table="started", columns={"value": "text"})]
 
     def run_plan(startup: Startup) -> Plan:
         read = KafkaSource(topics=topic, startup=startup)
-        pipeline = Pipeline(name="started", source=read, parse=Text(), sinks=sinks)
-        with ledger.transaction() as tx:
-            tx.targets.create(pipeline)
-        run = Run(dag_id="started", run_id=str(next(_runs)), host="here")
-        one = plan(ledger, source, pipeline, run)
-        if one.epoch is not None:
-            abort(ledger, "started", one.epoch.epoch_id, run, reason="a test needs the plan alone")
-        return one
+        it = in_process(postgres_dsn, kafka_bootstrap, Pipeline(name="started", source=read, parse=Text(), sinks=sinks))
+        it.create()
+        return it.asked_to_plan()[0]
 
     return run_plan
 
@@ -94,18 +84,6 @@ def test_each_mode_gives_its_origin_on_a_fresh_start_and_the_ledger_keeps_how(
         assert origins(postgres_dsn) == [(start, chosen_by)]
 
 
-def test_a_group_that_kafka_does_not_know_falls_back_to_its_reset_or_stops(
-    planned: Planning, postgres_dsn: str
-) -> None:
-    """S10: latest gives no row; without a reset nothing is written."""
-    with pytest.raises(SourceError, match="group nobody holds no offset"):
-        planned(FromGroup(group="nobody"))
-    assert origins(postgres_dsn) == []
-
-    assert planned(FromGroup(group="nobody", reset="latest")).outcome is PlanOutcome.NOTHING_TO_READ
-    assert origins(postgres_dsn) == [(10, "startup group nobody reset latest: no offset")]
-
-
 def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
     planned: Planning, kafka_bootstrap: str, topic: str, group: str, postgres_dsn: str
 ) -> None:
@@ -117,13 +95,3 @@ def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
 
     assert shown(planned(FromGroup(group=group, reset="earliest"))) == ["[8, 10)"]
     assert origins(postgres_dsn)[0][1].endswith("reset earliest: offset 6, outside the log")
-
-
-def test_what_is_produced_while_a_pipeline_is_stopped_is_read_when_it_starts_again_from_latest(
-    planned: Planning, kafka_bootstrap: str, topic: str
-) -> None:
-    """X32: stop, produce 5, start: 5 rows. The group plays no part either."""
-    assert planned("latest").outcome is PlanOutcome.NOTHING_TO_READ
-    Topic(kafka_bootstrap, topic).produce(0, 5)
-
-    assert shown(planned("latest")) == ["[10, 15)"]

@@ -1,26 +1,25 @@
-"""State that something writes past its triggers: found by the next plan, by the commit, and by `epochline audit`."""
+"""State that was changed outside of epochs, also past its triggers: found by the next plan, the commit and an audit."""
 
 from typing import Any
 
-import psycopg2
 import pytest
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import Plan, preview
-from epochline.errors import LedgerError, StateError
+from epochline.coordinator import Plan
+from epochline.errors import EpochlineError, LedgerError, StateError
 from epochline.local.stack import Stack
-from epochline.operations.accept import AcceptState
-from epochline.operations.action import Request, Subject
-from epochline.operations.savepoint import MakeSavepoint, Restore
+from epochline.operations import ACTIONS
+from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.connection import transaction
 from tests.contract.worlds import end_by_hand, seen_in
 from tests.crash.reliability import Recovery
+from tests.databases import query
 from tests.driver import epoch_of
 from tests.integration.auditing import NothingLeft, audited
 from tests.integration.bench import IN_PUBLIC, Bench, Row
 from tests.integration.logins import superuser
+from tests.integration.operating import act
 
 COLUMNS = {"word": "text", "count": "bigint"}
 
@@ -49,17 +48,13 @@ class Counting(Bench):
         return ticket
 
     def by_superuser(self, *statements: str) -> None:
-        with psycopg2.connect(self.superuser, options=IN_PUBLIC) as session, session.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-        session.close()
+        query(self.superuser, "; ".join(statements), options=IN_PUBLIC)
 
     def audited(self) -> list[str]:
-        """What an audit finds of the state."""
         return audited(self.dsn, "orders", NothingLeft())
 
-    def counts(self) -> list[tuple[Any, ...]]:
-        return self.sql("SELECT word, count FROM words ORDER BY 1")  # type: ignore[no-any-return]
+    def counts(self, table: str = "words") -> list[tuple[Any, ...]]:
+        return self.sql(f"SELECT word, count FROM {table} ORDER BY 1")  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -67,6 +62,45 @@ def counting(postgres_dsn: str, stack: Stack) -> Counting:
     line = Counting(postgres_dsn, superuser(stack, postgres_dsn))
     line.epoch({"word": "a", "count": 1}, {"word": "b", "count": 2})
     return line
+
+
+# An edit, what the refusal says of it, and what takes it back.
+EDITS = {
+    "another value": (
+        "UPDATE words SET count = 7 WHERE word = 'a'", "the same number of keys with other values",
+        "UPDATE words SET count = 1 WHERE word = 'a'",
+    ),
+    "a key less": ("DELETE FROM words WHERE word = 'a'", "it now holds [12] key", "INSERT INTO words VALUES ('a', 1, 1)"),
+    "a key more": ("INSERT INTO words VALUES ('new', 1, 1)", "it now holds [34] key", "DELETE FROM words WHERE word = 'new'"),
+    "emptied": ("TRUNCATE words", "it now holds 0 keys", "INSERT INTO words VALUES ('a', 1, 1), ('b', 2, 1)"),
+    "of a later epoch": ("DELETE FROM epochline.state_version", "holds 2 keys, though no epoch has written any", None),
+    "gone": ("DROP TABLE words", "words does not exist", None),
+}  # fmt: skip
+
+
+@pytest.mark.fault("F33")
+@pytest.mark.parametrize("edit", EDITS)
+def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: Counting, edit: str) -> None:
+    """S14: before anything is planned, and again before anything is committed; put back, the pipeline goes on."""
+    statement, said, undo = EDITS[edit]
+    sealed = counting.sealed({"word": "c", "count": 3})
+    before = counting.counts("t")
+    counting.sql(statement)
+
+    for step in (lambda: counting.commit(sealed), counting.preview):
+        with pytest.raises(EpochlineError, match=said):
+            step()
+
+    assert counting.counts("t") == before
+    if undo is None:
+        counting.abort(2, epoch_of(sealed).run, by_operator=True)
+    else:
+        counting.sql(undo)
+        counting.commit(sealed)
+        assert counting.counts() == counting.counts("t") == [("a", 1), ("b", 2), ("c", 3)]
+        counting.sql(statement)
+    with pytest.raises(EpochlineError, match=said):
+        counting.plan()
 
 
 EDIT = "UPDATE words SET count = count + 97 WHERE word = 'a'"
@@ -120,11 +154,11 @@ PAST = {
 """Statements that leave other rows in the state table than the last epoch did, in one transaction of a superuser."""
 
 
-def past(line: Counting, way: str) -> None:
-    line.by_superuser(*PAST[way])
-    if way == "another table in its place":
+def past(line: Counting, statements: list[str]) -> None:
+    line.by_superuser(*statements)
+    if "ALTER TABLE other RENAME TO words" in statements:
         with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
-            preview(line.ledger, line.kafka, line.pipeline)
+            line.preview()
         line.create()
 
 
@@ -137,13 +171,12 @@ def test_state_that_was_written_past_its_triggers_stops_the_next_plan_and_the_co
     planned = counting.sealed({"word": "c", "count": 3})
     before = counting.counts()
 
-    past(counting, way)
+    past(counting, PAST[way])
 
     assert counting.counts() != before
-    with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
-        counting.commit(planned)
-    with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
-        preview(counting.ledger, counting.kafka, counting.pipeline)
+    for step in (lambda: counting.commit(planned), counting.preview):
+        with pytest.raises(StateError, match="was changed outside of epochs: epoch 1 left 2 keys"):
+            step()
     (found,) = counting.audited()
     assert found.startswith("words: changed (epoch 1): epoch 1 left 2 keys, it now holds")
 
@@ -155,13 +188,14 @@ HARMLESS = {
     "another right and an index": ["GRANT SELECT ON words TO PUBLIC", "CREATE INDEX ON words (count)", "ANALYZE words"],
     "replicated, as it was": [REPLICATE, "DELETE FROM words", "INSERT INTO words VALUES ('a', 1, 1), ('b', 2, 1)"],
     "a parent that adds nothing": ["CREATE TABLE above (word text)", "ALTER TABLE words INHERIT above"],
+    "another table in its place": [one for one in PAST["another table in its place"] if "98" not in one],
 }
 
 
 @pytest.mark.parametrize("way", HARMLESS)
 def test_a_pipeline_goes_on_after_what_left_its_state_as_it_was(counting: Counting, way: str) -> None:
     """S14: what counts is what the table holds, not who touched it; before the triggers are mended and after."""
-    counting.by_superuser(*HARMLESS[way])
+    past(counting, HARMLESS[way])
 
     counting.epoch({"word": "a", "count": 10}, {"word": "c", "count": 3})
     counting.create()
@@ -183,14 +217,14 @@ def test_a_plan_does_not_read_the_state_that_its_triggers_have_counted(counting:
 
     counting.by_superuser(OFF, ON)
     with pytest.raises(LedgerError, match="the whole table is read"):
-        preview(counting.ledger, counting.kafka, counting.pipeline)
+        counting.preview()
 
 
 def test_triggers_that_are_off_are_refused_and_migrate_mends_them(counting: Counting) -> None:
     """S14, and the ledger of an earlier release, whose triggers a replicating session passed."""
     counting.by_superuser(OFF)
     with pytest.raises(StateError, match="triggers of state words are missing or disabled.*epochline migrate"):
-        preview(counting.ledger, counting.kafka, counting.pipeline)
+        counting.preview()
     counting.create()
     counting.epoch({"word": "c", "count": 3})
     # As a release before this one made them: they do not fire for a session that replicates.
@@ -198,18 +232,30 @@ def test_triggers_that_are_off_are_refused_and_migrate_mends_them(counting: Coun
     counting.epoch({"word": "c", "count": 4})
     counting.by_superuser(*PAST["replica"])
     with pytest.raises(StateError, match="it now holds the same number of keys with other values"):
-        preview(counting.ledger, counting.kafka, counting.pipeline)
+        counting.preview()
 
 
 @pytest.mark.fault("F48")
 def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting, recovery: Recovery) -> None:
-    """S14: somebody decides; the time is counted from there."""
-    past(counting, "disabled")
+    """S14: somebody decides, once no epoch is unfinished that was made from the state as it was."""
+
+    def refusal() -> str:
+        accept = ACTIONS["accept-state"]
+        return str(accept.preview(counting.subject, accept.parse({})).refusal)
+
+    assert "there is nothing to accept" in refusal()
+    sealed = counting.sealed({"word": "b", "count": 3})
+    past(counting, PAST["disabled"])
+    assert "abort it first" in refusal()
+    counting.abort(2, epoch_of(sealed).run, by_operator=True)
+    with pytest.raises(StateError, match="epochline accept-state orders"):
+        counting.preview()
     recovery.last_fault()
-    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
 
-    AcceptState().act(subject, AcceptState().parse({}), Request(actor="ada", reason="it is right as it is"))
+    done = act(counting, "accept-state")
 
+    assert done.row.before["words"]["keys"] == 2
+    assert done.row.before != done.row.after
     assert counting.audited() == []
     counting.epoch({"word": "b", "count": 3})
     assert counting.counts() == [("a", 98), ("b", 3)]
@@ -218,16 +264,13 @@ def test_accepted_state_is_what_the_next_epochs_go_on_from(counting: Counting, r
 
 
 def test_a_savepoint_brings_edited_state_back_and_an_edited_copy_is_refused(counting: Counting) -> None:
-    """C12: the rows that no trigger counted are gone with the others."""
-    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
-    make, restore = MakeSavepoint(), Restore()
-    order = Request(actor="ada", reason="to see")
-    make.act(subject, make.parse({"name": "one"}), order)
-    past(counting, "pg_restore --disable-triggers")
+    """C12, S14, INV-2: the rows that no trigger counted are gone with the others; a changed copy puts nothing back."""
+    act(counting, "savepoint", name="one")
+    past(counting, PAST["pg_restore --disable-triggers"])
     with pytest.raises(StateError, match="was changed outside of epochs"):
-        make.act(subject, make.parse({"name": "two"}), order)
+        act(counting, "savepoint", name="two")
 
-    restore.act(subject, restore.parse({"name": "one"}), order)
+    act(counting, "restore", name="one")
 
     assert counting.counts() == [("a", 1), ("b", 2)]
     assert counting.audited() == []
@@ -235,16 +278,15 @@ def test_a_savepoint_brings_edited_state_back_and_an_edited_copy_is_refused(coun
     ((copy,),) = counting.sql("SELECT table_name FROM epochline.savepoint_state")
     counting.sql(sql.SQL("UPDATE epochline.{} SET count = 5").format(sql.Identifier(copy)))
     with pytest.raises(StateError, match="the copy of words is not what was saved"):
-        restore.act(subject, restore.parse({"name": "one"}), order)
+        act(counting, "restore", name="one")
+    assert counting.counts() == counting.counts("t") == [("a", 1), ("b", 3)]
 
 
 @pytest.mark.parametrize("body", ["RETURN NULL;", "NEW.count = 7; RETURN NEW;"], ids=["dropped", "changed"])
 @pytest.mark.parametrize("own", [True, False], ids=["its own", "another's"])
 def test_state_that_a_trigger_drops_or_changes_does_not_come_back(counting: Counting, body: str, own: bool) -> None:
     """C12, C13, INV-9: each row of a savepoint's state is there with its values, or nothing is changed."""
-    subject = Subject(name="orders", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
-    order = Request(actor="ada", reason="to see")
-    MakeSavepoint().act(subject, MakeSavepoint().parse({"name": "one"}), order)
+    act(counting, "savepoint", name="one")
     asked, table = {"name": "one"}, "words"
     if not own:
         asked, table = {"name": "one", "of": "orders"}, "others"
@@ -255,17 +297,16 @@ def test_state_that_a_trigger_drops_or_changes_does_not_come_back(counting: Coun
         }  # fmt: skip
         counting.pipeline = counting.pipeline.model_copy(update=others)
         counting.create()
-        subject = Subject(name="second", ledger=counting.ledger, declared=counting.pipeline, source=counting.kafka)
-    before = counting.sql(f"SELECT * FROM {table} ORDER BY 1")
+    before = counting.counts(table)
     counting.sql(
         f"CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF NEW.word = 'b' THEN {body} END IF;"
         f" RETURN NEW; END$$; CREATE TRIGGER meddle BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION meddle()"
     )
 
     with pytest.raises(StateError, match=f"the copy of {table} is not what was saved"):
-        Restore().act(subject, Restore().parse(asked), order)
+        act(counting, "restore", **asked)
 
-    assert counting.sql(f"SELECT * FROM {table} ORDER BY 1") == before
+    assert counting.counts(table) == before
     counting.sql("DROP FUNCTION meddle CASCADE")
-    Restore().act(subject, Restore().parse(asked), order)
-    assert counting.sql(f"SELECT word, count FROM {table} ORDER BY 1") == [("a", 1), ("b", 2)]
+    act(counting, "restore", **asked)
+    assert counting.counts(table) == [("a", 1), ("b", 2)]

@@ -259,3 +259,22 @@ def test_an_upgraded_ledger_knows_its_tables(bench: NewBench) -> None:
     it.epoch(*MORE)
 
     assert it.sql("SELECT relation = 't'::regclass FROM epochline.target") == [(True,)]
+
+
+def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_they_are_older(bench: NewBench) -> None:
+    """INV-9: its records' positions are of another topic; the statement that the refusal names resets the order."""
+    it = bench(**UPSERT)
+    it.epoch(*ROWS, *MORE)
+    act(it, "drop")
+    new = Bench(it.dsn, it.sink, KV, create=False)
+    new.pipeline = it.pipeline.model_copy(update={"name": "second"})
+    new.create()
+    new.kafka.produce("orders", 0, 2, topic_id="another")
+
+    with pytest.raises(TargetError, match="t holds rows that another pipeline wrote") as refused:
+        new.plan()
+
+    assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
+    it.sql(refused.value.said.partition("every record: ")[2])
+    again(new, {"k": "a", "v": 100}, {"k": "b", "v": 100})
+    assert it.rows() == [("a", 100), ("b", 100), ("c", 2)]

@@ -6,79 +6,42 @@ that it would round, cut or read as another value.
 
 import json
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from epochline import CustomSource, Json, KafkaSource, Pipeline, PostgresTable
-from epochline.audit import audit
+from epochline import CustomSource, Json, Pipeline, PostgresTable
 from epochline.cli.connections import in_environment
 from epochline.declare.columns import BY_TEXT, SUPPORTED
 from epochline.errors import RowsRefusedError, TargetError
-from epochline.operations import Request
-from epochline.protocol.offsets import PlannedRange
 from epochline.sources.positions import SourcePositions
 from epochline.sources.reading import SourceReader
-from epochline.testing import FakeKafka
-from tests.databases import as_connection, query
-from tests.integration.auditing import Findings
-from tests.integration.bench import IN_PUBLIC, Row
+from tests.databases import as_connection
+from tests.integration.auditing import audited
+from tests.integration.bench import Row
 from tests.integration.in_process import InProcess, from_source
 from tests.integration.logins import AsSuperuser
+from tests.integration.refusing import ORDER, Target, gone
 from tests.integration.type_values import BAD, COLUMNS, GOOD, LINEAGE, RECORD, TYPES
-from tests.reading import source_batch
 
 EXTENSIONS = ("citext", "hstore", "ltree", "lquery", "ltxtquery")
 """Types of extensions that this server may lack."""
-ORDER = Request(actor="ada", reason="a test says so")
 
 
-@dataclass
-class Typed:
-    """A pipeline into tables that somebody else made, over records that are there already."""
-
-    dsn: str
-    columns: dict[str, str]
-    record: dict[str, str]
-    values: list[Row]
-    sink: PostgresTable = field(default_factory=lambda: PostgresTable(table="t"))
-    more: str = ""
-    parse: str | None = None
-
-    def __post_init__(self) -> None:
-        declared = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        query(self.dsn, f"{TYPES} CREATE TABLE t ({declared}, {LINEAGE}); {self.more}", options=IN_PUBLIC)
-        self.kafka = FakeKafka()
-        self.kafka.produce("orders", 0, len(self.values))
-        parse: Any = {"parse": self.parse, "record": self.record}
-        if self.parse is None:
-            parse = {"parse": Json(columns=self.record or {"id": "int"})}
-        pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), sinks=[self.sink], bad_records="quarantine", **parse
-        )  # fmt: skip
-        self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
-        self.job.create()
-
-    def _read(self, one: PlannedRange) -> list[pa.RecordBatch]:
-        """Records with their values as JSON; one with the member ``_key`` has a key and no value."""
-        offsets = range(one.range.start, one.range.until)
-        given = [self.values[at] for at in offsets]
-        keys = [json.dumps(row["_key"]).encode() if "_key" in row else None for row in given]
-        values = [None if "_key" in row else json.dumps(row).encode() for row in given]
-        return [source_batch(one.tp, offsets, values, key=keys)]
-
-    def add(self, *rows: Row) -> None:
-        self.values = [*self.values, *rows]
-        self.kafka.produce("orders", 0, len(rows))
-
-    def epoch(self) -> list[str]:
-        """What refused attempts said."""
-        return self.job.attempts(*self.job.planned())
-
-    def quarantined(self) -> dict[int, str]:
-        return dict(self.job.sql('SELECT "offset", reason FROM epochline.quarantine'))
+def typed(
+    dsn: str,
+    columns: dict[str, str],
+    record: dict[str, str],
+    values: list[Row],
+    sink: PostgresTable | None = None,
+    more: str = "",
+    parse: str | None = None,
+) -> Target:
+    """A pipeline into a table with these columns, over records that are there already."""
+    declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    ddl = f"{TYPES} CREATE TABLE t ({declared}, {LINEAGE}); {more}"
+    return Target(dsn, ddl, values, [sink or PostgresTable(table="t")], record=record or {"id": "int"}, parse=parse)
 
 
 @pytest.fixture
@@ -92,16 +55,15 @@ def with_vector(as_superuser: AsSuperuser) -> None:
 def test_each_value_of_any_type_is_stored_as_it_is_or_its_record_is_bad(postgres_dsn: str) -> None:
     """K4, INV-9: no value is rounded, cut or read as another one. One further attempt is enough for all bad records."""
     values = [{name: value} for name, value, _ in GOOD] + [{name: value} for name, value in BAD]
-    it = Typed(postgres_dsn, COLUMNS, RECORD, values)
+    it = typed(postgres_dsn, COLUMNS, RECORD, values)
 
-    said = it.epoch()
+    assert len(it.sealed_after_attempts()) == 1
 
-    assert len(said) == 1
     texts = ", ".join(f"'{name}', {name}::text" for name in COLUMNS)
     stored = it.job.sql(f"SELECT _offset, json_build_object({texts}) FROM t ORDER BY 1")
     empty = dict.fromkeys(COLUMNS)
     assert stored == [(at, {**empty, name: shown}) for at, (name, _, shown) in enumerate(GOOD)]
-    named = {at: re.search(r"\b(v\d+): ", reason) for at, reason in it.quarantined().items()}
+    named = {at: re.search(r"\b(v\d+): ", reason) for at, reason in it.quarantined()}
     assert {at: found and found[1] for at, found in named.items()} == {
         at: name for at, (name, _) in enumerate(BAD, len(GOOD))
     }
@@ -114,7 +76,7 @@ def test_what_a_table_of_any_type_holds_is_copied_to_another_and_the_audit_finds
     """C13: the audit compares values of types that only PostgreSQL knows, such as the padded ones."""
     # As JSON, PostgreSQL writes money with a currency and a composite as an object.
     columns = {name: kind for name, kind in COLUMNS.items() if kind not in ("money", "cash", "money[]", "pair")}
-    it = Typed(postgres_dsn, columns, {}, [], more="ALTER TABLE t ADD id int")
+    it = typed(postgres_dsn, columns, {}, [], more="ALTER TABLE t ADD id int")
     declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     it.job.sql(f"CREATE TABLE held (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {declared})")
     held = [(name, shown) for name, _, shown in GOOD if name in columns]
@@ -137,14 +99,12 @@ def test_what_a_table_of_any_type_holds_is_copied_to_another_and_the_audit_finds
     assert copy.sql(f"SELECT count(*) FROM (SELECT {texts} FROM t EXCEPT SELECT {texts} FROM held) d") == [(0,)]
     assert copy.sql("SELECT count(*) FROM t") == [(len(held),)]
     reader = SourceReader(source.spec, connection=shop)
-    assert audit(postgres_dsn, reader, "orders", Findings()).differences == 0
+    assert audited(postgres_dsn, "orders", reader) == []
     for name in columns:
         other = next(shown for one, _, shown in GOOD if one == name and shown)
         copy.sql(f"UPDATE t SET {name} = %s WHERE id = 1", other if name != "v0" else "sad")
-    found = Findings()
-    audit(postgres_dsn, reader, "orders", found)
-    assert len(found.said) == 1
-    assert [name for name in columns if not re.search(rf"\b{name}\b", found.said[0])] == []
+    [found] = audited(postgres_dsn, "orders", reader)
+    assert [name for name in columns if not re.search(rf"\b{name}\b", found)] == []
 
 
 def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -162,15 +122,15 @@ def test_a_parse_may_return_lists(postgres_dsn: str) -> None:
         {"n": None, "s": []},
         {"n": [[1], [2, 3]], "s": None},
     ]
-    it = Typed(
+    it = typed(
         postgres_dsn, {"n": "integer[]", "s": "text[]"}, {"n": "int[]", "s": "text[]"}, rows,
         parse=f"{__name__}:lists",
     )  # fmt: skip
 
-    assert it.epoch() == []
+    assert it.sealed_after_attempts() == []
 
     assert it.job.sql("SELECT n, s FROM t ORDER BY _offset") == [([[1, None], [3, 4]], ["a", None, ""]), (None, [])]
-    assert "differ in length" in it.quarantined()[2]
+    assert "differ in length" in dict(it.quarantined())[2]
 
 
 @pytest.mark.parametrize(("kind", "first", "second", "keys"), [
@@ -183,17 +143,17 @@ def test_a_key_of_any_type_is_compared_as_the_target_compares_it(
 ) -> None:
     """The later record of a key wins, its deletion removes it, and a restore brings back what was there."""
     record = {"k": "text[]" if isinstance(first, list) else "text", "v": "text"}
-    it = Typed(
+    it = typed(
         postgres_dsn, {"k": f"{kind} NOT NULL UNIQUE", "v": "known"}, record, [{"k": first, "v": "x"}, {"k": second, "v": "y"}],
         PostgresTable(table="t", mode="upsert", key=["k"], before_images=2),
     )  # fmt: skip
-    it.epoch()
+    it.sealed_after_attempts()
     rows = it.job.sql("SELECT k::text, v::text FROM t ORDER BY v")
     assert [v for _, v in rows] == ["x", "y"][2 - keys :]
     it.job.act("savepoint", ORDER, name="one")
-    it.add({"_key": {"k": first}}, {"_key": {"k": second}})
+    it.add(gone(k=first), gone(k=second))
 
-    it.epoch()
+    it.sealed_after_attempts()
 
     assert it.job.sql("SELECT * FROM t") == []
     it.job.act("restore", ORDER, name="one")
@@ -202,14 +162,14 @@ def test_a_key_of_any_type_is_compared_as_the_target_compares_it(
 
 def test_a_domain_that_sums_leave_is_found_by_the_trial(postgres_dsn: str) -> None:
     """A measure is judged once it is summed: the increments alone need not be values of the domain."""
-    it = Typed(
+    it = typed(
         postgres_dsn, {"k": "email NOT NULL UNIQUE", "n": "cheap"}, {"k": "text", "n": "numeric"},
         [{"k": "a@b", "n": 90}, {"k": "a@b", "n": -1.25}, {"k": "ab", "n": 1}],
         PostgresTable(table="t", mode="add", key=["k"], measures=["n"]),
     )  # fmt: skip
 
     with pytest.raises(RowsRefusedError, match="k: the value is no email"):
-        it.epoch()
+        it.sealed_after_attempts()
 
 
 @pytest.mark.parametrize(("kind", "said"), [
@@ -220,7 +180,7 @@ def test_a_type_whose_values_cannot_be_checked_is_refused_with_what_to_alter(
     postgres_dsn: str, kind: str, said: str
 ) -> None:
     more = "CREATE TYPE rounding AS (a numeric(4,2)); CREATE TYPE priced AS (a money); CREATE DOMAIN nested AS int[];"
-    it = Typed(
+    it = typed(
         postgres_dsn, {"id": "int"}, {"id": "int", "v": "text"}, [{"id": 1}], more=f"{more} ALTER TABLE t ADD v {kind}"
     )
 
@@ -237,9 +197,9 @@ def test_a_declared_table_may_have_each_type_that_is_listed(postgres_dsn: str) -
     kinds = [*SUPPORTED, *BY_TEXT, "timestamp(3)", "char(3)", "interval(0)", "timetz(1)"]
     columns = {f"c{at}": kind for at, kind in enumerate(kinds) if kind not in EXTENSIONS}
     columns |= {f"a{at}": f"{kind}[]" for at, kind in enumerate(columns.values())}
-    it = Typed(postgres_dsn, {"id": "int"}, columns, [{}], PostgresTable(table="made", columns=columns))
+    it = typed(postgres_dsn, {"id": "int"}, columns, [{}], PostgresTable(table="made", columns=columns))
 
-    assert it.epoch() == []
+    assert it.sealed_after_attempts() == []
 
     assert it.job.sql("SELECT count(*) FROM made") == [(1,)]
 
@@ -252,8 +212,8 @@ def test_money_has_the_decimals_of_the_database(postgres_dsn: str) -> None:
         " CREATE DOMAIN noted_money AS money CHECK (public.note(VALUE)); ALTER TABLE t ADD v noted_money;"
         " DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET lc_monetary TO ''C.utf8''', current_database()); END $$"
     )
-    it = Typed(postgres_dsn, {"id": "int"}, {"id": "int", "v": "money"}, [{"id": 1, "v": 2}], more=noted)
+    it = typed(postgres_dsn, {"id": "int"}, {"id": "int", "v": "money"}, [{"id": 1, "v": 2}], more=noted)
 
-    it.epoch()
+    it.sealed_after_attempts()
 
     assert it.job.sql("SELECT locale FROM noted ORDER BY at LIMIT 1") == [("C.utf8",)]

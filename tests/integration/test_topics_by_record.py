@@ -8,10 +8,8 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline
-from epochline.errors import BadRecordError, SinkAheadError, SinkError
+from epochline.errors import BadRecordError, SinkError
 from epochline.kafka.topic_comparison import Isolation, TopicReader
-from epochline.local.stack import Stack
-from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of
 from tests.integration.sinks_world import SinksPipeline, in_process, new_topics, seen
 
@@ -23,11 +21,9 @@ class Orders(SinksPipeline):
     """Orders that go to one of two topics."""
 
     def order(self, *pairs: tuple[int, str | None]) -> None:
-        """Produce orders by number and the topic that each names."""
         self.produce(*(json.dumps({"id": number, "to": to}) for number, to in pairs))
 
     def ids(self, isolation: str = "read_committed") -> list[list[int]]:
-        """Numbers of the orders in each topic."""
         return [
             sorted(json.loads(one.value or "")["id"] for one in seen(self.bootstrap, topic, isolation))
             for topic in self.topics
@@ -127,41 +123,11 @@ def test_each_topic_takes_partitions_and_sizes_of_its_own(orders: NewOrders) -> 
     with pytest.raises(SinkError, match=f"a record is for partition 7, but {us} has 2"):
         world.it.epoch()
 
-
-def test_a_record_too_large_for_its_own_topic_is_refused_by_the_seal(orders: NewOrders) -> None:
-    world = orders()
-    eu, us = world.topics
     with admin_of(world.bootstrap) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, us, {"max.message.bytes": "20"})])
-    world.order((1, eu))
-    world.it.epoch()
-
-    world.order((2, us))
+    world.order((2, eu), (1, us))
     with pytest.raises(SinkError, match=f"max.message.bytes of {us} is 20"):
         world.it.epoch()
-
-
-def test_a_ledger_set_back_stops_a_sink_of_several_topics(orders: NewOrders, stack: Stack) -> None:
-    """P13: one marker settles what every topic of the list shows."""
-    world = orders()
-    eu, us = world.topics
-    admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
-    world.order((1, eu))
-    world.it.epoch()
-    copy_database(admin, name, f"{name}_backup")
-    world.it.publish()
-    copy_database(admin, f"{name}_backup", name)
-    world.it.publish()
-    assert world.ids() == [[1], []], "the marker says that the epoch is there"
-
-    world.order((2, us))
-    world.it.epoch()
-    world.it.publish()
-    copy_database(admin, f"{name}_backup", name)
-
-    with pytest.raises(SinkAheadError, match="went back in time"):
-        world.it.publish()
-    assert world.ids() == [[1], [2]]
 
 
 def test_an_at_least_once_sink_sends_to_each_topic_too(orders: NewOrders) -> None:

@@ -234,17 +234,6 @@ def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, c
     assert places == at
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_without_the_way_the_history_is_refused(bench: NewBench, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard taken away: a legal epoch stops the pipeline."""
-    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)"), mode="upsert", key="id")
-    one.epoch(*FIRST)
-    monkeypatch.setattr(upsert, "make_way", lambda *_: (_ for _ in ()).throw(_[-1]))
-
-    with pytest.raises(RowsRefusedError, match="duplicate key"):
-        one.sealed(*CASES[case][0])
-
-
 def test_a_target_without_further_rules_is_asked_nothing_more(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The common path has no savepoint and no other query."""
     one = bench(RECORD, existing=existing(COLUMNS), mode="upsert", key="id")

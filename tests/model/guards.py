@@ -20,8 +20,6 @@ from epochline.postgres.queries.named import statement, statements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """What the statements in force refuse."""
-
     swap_compares: bool
     """``advance_head`` inserts a range only at the head (INV-1)."""
     part_asks_fence: bool
@@ -39,7 +37,6 @@ class Guards:
 
 
 def guards() -> Guards:
-    """The guards in force now."""
     live = statement("insert_part")
     versions = files("epochline.postgres.ledger.migrations").joinpath("versions").iterdir()
     schema = "\n".join(path.read_text() for path in versions if path.name.endswith(".sql"))
@@ -132,7 +129,7 @@ def _codes_in(outer: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(one)
 
 
-LIVE = "insert_part insert_parse_part insert_manifest end_job record_error"
+LIVE = "insert_part insert_manifest end_job record_error"
 """The statements of a job that ask whether its attempt is live."""
 
 MUTANTS = (
@@ -244,9 +241,9 @@ TOPIC_MUTANTS = (
         old="if not knows(accepted.shown)]", new="if False]",
         second=Mutant(
             name="also by its publisher",
-            where="epochline.sinks.topic:TopicSink._known_marker",
+            where="epochline.sinks.topic:TopicSink._is_there",
             world="one run that publishes, and a ledger set back", breaks="INV-5",
-            old="            if not known:\n", new="            if False:\n",
+            old="        if not known:\n", new="        if False:\n",
         ),
     ),
 )  # fmt: skip

@@ -15,17 +15,17 @@ from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import LedgerError, LockTimeoutError
-from epochline.ports import Applied, DueReceipt, Manifest, PartSum, PipelineRow
+from epochline.ports import Applied, DueReceipt, Manifest, PipelineRow
 from epochline.protocol.balances import PartitionCounts
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange
 from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.testing import FakeKafka
 from tests.in_memory.attempts import FakeAttempts
 from tests.in_memory.chain import FakeChain
 from tests.in_memory.epochs import FakeEpochs
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeTransaction
 from tests.in_memory.receipts import FakeReceipts
 from tests.in_memory.rows import Rows, Side
@@ -44,7 +44,7 @@ Read = tuple[int, int, int]
 Reads = tuple[Read, ...]
 
 _HOLDS_MORE = (SourceView, Manifest, Committable, WrittenPart, DueReceipt)
-_PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange, PartSum)
+_PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange)
 _UNCHANGING = frozenset({*_PLAIN, tuple, datetime, Pipeline, Manifest})
 
 
@@ -180,7 +180,7 @@ class GuardedTransaction(FakeTransaction):
             mine: Any = {QUARANTINE: [], STATE: [] if held is None else [(held,)]}.get(staged.sink, new)
             self.rows.staging[staged.table] = sorted(self.rows.staging[staged.table] + mine)
             message = {(topic, partition): seen} if staged.sink == QUARANTINE else {}
-            row.parts.append((PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(mine)), message))
+            row.parts.append((Manifest(sink=staged.sink, write_id="w", parts=1, rows=len(mine)), message))
         row.parts.sort(key=str)
         return True
 
@@ -198,8 +198,6 @@ class GuardedTransaction(FakeTransaction):
 
 
 class Guarded(Side):
-    """A side of a `GuardedTransaction`."""
-
     _tx: GuardedTransaction
 
 
@@ -282,7 +280,6 @@ class GuardedReceipts(Guarded, FakeReceipts):
 
 
 def heads_of(rows: Rows) -> Sequence[Head]:
-    """Every head of the pipeline."""
     return FakeTransaction(rows, lambda: NOW).chain.heads(NAME, 1)
 
 

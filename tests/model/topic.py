@@ -21,12 +21,11 @@ from epochline import KafkaTopic, Pipeline, Text
 from epochline.declare.topic import CONTROL_TOPIC, Outbox
 from epochline.kafka import sending
 from epochline.kafka.markers import Marker
-from epochline.postgres.ledger.outbox import Shown
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.sink import Sink
 from epochline.sinks import topic as outlet
 from epochline.sinks.topic import TopicSink
-from epochline.testing import FakeKafka
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.rows import Rows
 from tests.model.tables import Violation
 
@@ -80,7 +79,6 @@ class Broker:
         return True
 
     def abort(self, producer: int) -> bool:
-        """Forget the open transaction; False where the producer is fenced."""
         if self._fenced(producer):
             return False
         self.opened.pop(producer, None)
@@ -189,14 +187,12 @@ def _last_marker(settings: _Settings, pipeline: str, sink: str) -> Marker | None
     return marker
 
 
-def _last_shown(session: Session, _pipeline: str, sink: str) -> Shown | None:
-    def read(rows: Rows, _: FakeKafka) -> Shown | None:
+def _last_shown(session: Session, _pipeline: str, sink: str) -> int | None:
+    def read(rows: Rows, _: FakeKafka) -> int | None:
         shown = [
-            Shown(epoch_id=epoch_id, token=row.committable.attempt.token)
-            for (_, epoch_id, of), row in sorted(rows.receipts.items())
-            if of == sink and row.shown_at is not None
+            epoch_id for (_, epoch_id, of), row in rows.receipts.items() if of == sink and row.shown_at is not None
         ]
-        return shown[-1] if shown else None
+        return max(shown, default=None)
 
     return session.read(read)
 
@@ -283,7 +279,6 @@ def _committed_records(rows: Rows) -> dict[int, set[str]]:
 
 
 def check_published(rows: Rows, broker: Broker) -> None:
-    """Hold the end against what was committed: each epoch once, nothing due, no outbox row left."""
     check_topic(rows, broker)
     there = {
         str(value, "ascii") for sent in broker.committed for topic, _, value in sent if topic == OUT.topic and value

@@ -12,11 +12,11 @@ from itertools import chain
 from epochline.coordinator import PlanOutcome
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
+from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.attempt_plan import read_plan
 from epochline.spark.part_rows import one_pass_writer
 from tests.driver import Driver
 from tests.job import write_as_spark
@@ -36,8 +36,6 @@ class Servers:
 
 
 class Tasks(Driver):
-    """The tasks of one run of one pipeline."""
-
     lease = LEASE
 
     def __init__(self, pipeline: Pipeline, run_id: str, servers: Servers, enter: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.arrow.cast.source import source_batch
+from epochline.arrow.cast.batches import source_batch
 from epochline.arrow.stage.counts import digest, record_hashes
 
 Record = tuple[str, int, int, bytes | None, bytes | None]

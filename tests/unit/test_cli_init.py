@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.new_pipeline import columns_of
+from epochline.cli.init import columns_of
 from epochline.config import discovery
 from epochline.declare.columns import SUPPORTED
 from tests.commands import Call, caller
@@ -22,7 +22,6 @@ EVERY_TYPE = ", ".join(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a DAGs folder and nothing else."""
     (tmp_path / "dags").mkdir()
     monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "dags"))
@@ -37,7 +36,6 @@ def init(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def run_tests(project: Path) -> str:
-    """Run the tests of the project as its author does; the summary of each test."""
     command = [
         sys.executable,
         "-m",
@@ -127,7 +125,7 @@ def test_nothing_is_overwritten_and_no_name_is_taken_twice(init: Call, project: 
 
     assert again[0] == same_name[0] == 1
     assert "dags/orders.py, tests/test_orders.py, tests/orders_sample.jsonl exists already" in again[2]
-    assert "renamed.py:15 declares a pipeline 'orders' already; nothing was written" in same_name[2]
+    assert "renamed.py:20 declares a pipeline 'orders' already; nothing was written" in same_name[2]
     assert (project / "dags" / "renamed.py").read_text() == before[project / "dags" / "orders.py"]
     assert list((project / "tests").iterdir()) == []
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from epochline.adapters import Adapters
 from epochline.cli import trigger as module
 from epochline.local.airflow_api import DagState
-from epochline.sinks.adapters import Adapters
 from tests.commands import Call, caller
 
 EPOCH = {

@@ -15,8 +15,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from epochline.local import kafka, spark
+from epochline.local import spark
 from epochline.local.jars import KAFKA
+from epochline.local.process import shipped_settings
 
 PROJECT = Path(__file__).parents[2]
 INCLUDE = PROJECT / "include"
@@ -37,7 +38,6 @@ def exactly(required: str, **properties: Any) -> dict[str, Any]:
 
 
 def each(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object with members of any names, each of which has a schema."""
     return {"type": "object", "additionalProperties": schema}
 
 
@@ -84,7 +84,6 @@ def found(pattern: str, file: Path) -> str:
 
 
 def package(name: str) -> Path:
-    """The folder of a package, found without importing it."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -203,7 +202,7 @@ def test_tasks_reach_the_server_of_spark_on_one_loopback_address_with_a_token_th
 
 
 def test_the_server_of_spark_has_the_settings_of_the_embedded_one() -> None:
-    assert spark.SETTINGS.items() <= server_settings().items()
+    assert shipped_settings("spark").items() <= server_settings().items()
     assert spark.POOLS == INCLUDE / "docker" / "spark-pools.xml"
 
 
@@ -243,14 +242,12 @@ def test_the_servers_are_of_the_versions_that_the_embedded_stack_runs() -> None:
 
 
 def test_spark_and_its_client_in_the_image_are_of_one_version() -> None:
-    """They share files."""
     spark, client = (found(rf"^{name}==(\S+)", PROJECT / "requirements.txt") for name in ("pyspark", "pyspark-client"))
 
     assert spark == client
 
 
 def test_the_class_of_sparks_server_is_among_the_jars_of_pyspark() -> None:
-    """So the server needs no further jar."""
     command = " ".join(SERVICES["spark-connect"]["command"])
     (name,) = re.findall(r"--class (\S+)", command)
     (jar,) = package("pyspark").glob("jars/spark-connect_*.jar")
@@ -272,7 +269,7 @@ def test_kafka_takes_transactions_as_the_embedded_broker_does() -> None:
     given = SERVICES["kafka"]["environment"]
     wanted = {
         name: value
-        for name, value in kafka._SETTINGS.items()
+        for name, value in shipped_settings("kafka").items()
         if name.startswith(("transaction.", "offsets.topic.")) or name in ("log.retention.ms", "message.max.bytes")
     }
 

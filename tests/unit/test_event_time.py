@@ -44,6 +44,7 @@ def test_the_watermark_is_that_of_the_slowest_partition() -> None:
 
 
 def test_a_partition_without_a_record_holds_the_watermark_back_for_ever() -> None:
+    """X22: nobody knows what a silent partition will bring."""
     assert watermark(TWO_LATE, {0: read(9), 1: read(None)}, None, NOW) is None
     assert watermark(TWO_LATE, {0: read(9), 1: read(None)}, at(1), NOW) == at(1)
 

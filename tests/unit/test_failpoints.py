@@ -29,8 +29,8 @@ from epochline.failpoints import (
     watched,
     watched_source,
 )
-from epochline.testing import FakeKafka
 from tests.contract.worlds import orders, run
+from tests.in_memory.kafka import FakeKafka
 from tests.in_memory.ledger import FakeLedger
 
 PORTS = ("Ledger", "Transaction", "OffsetSource")

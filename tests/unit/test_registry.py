@@ -11,7 +11,8 @@ import pytest
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.avro_writer import derived_schema
+from epochline.arrow.formats.avro_values import derived_schema
+from epochline.config.connections import Connection
 from epochline.config.registry import (
     Registries,
     Registry,
@@ -32,15 +33,13 @@ from epochline.errors import (
     SourceUnavailableError,
 )
 
-NOTHING: dict[str, Any] = {"port": None, "scheme": "", "login": "", "password": "", "extra": {}}
-
 
 @pytest.mark.parametrize(
     ("given", "url"),
     [
         ({"host": "h"}, "http://h"),
         ({"host": "h", "port": 8081}, "http://h:8081"),
-        ({"host": "h", "port": 8081, "scheme": "https"}, "https://h:8081"),
+        ({"host": "h", "port": 8081, "schema": "https"}, "https://h:8081"),
         ({"host": "https://h/root/"}, "https://h/root"),
         ({"host": "https://h/root", "port": 8081}, "https://h:8081/root"),
         ({"host": "https://h:1", "port": 8081}, "https://h:1"),
@@ -48,7 +47,7 @@ NOTHING: dict[str, Any] = {"port": None, "scheme": "", "login": "", "password": 
     ],
 )
 def test_an_http_connection_names_a_registry(given: dict[str, Any], url: str) -> None:
-    assert registry_settings("it", **NOTHING | given) == {"url": url, "login": "", "password": ""}
+    assert registry_settings(Connection(where="it", **given)) == {"url": url, "login": "", "password": ""}
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_an_http_connection_names_a_registry(given: dict[str, Any], url: str) ->
 )
 def test_a_connection_that_would_not_do_what_it_says_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as raised:
-        registry_settings("it", **NOTHING | given)
+        registry_settings(Connection(where="it", **given))
 
     assert "canary" not in str(raised.value)
 
@@ -94,7 +93,6 @@ def test_a_registry_is_kept_until_its_settings_change() -> None:
 
 @pytest.fixture
 def answering(request: pytest.FixtureRequest) -> Iterator[Registry]:
-    """A registry that gives one answer, a status and a text, to every request."""
     status, text = request.param
 
     class Handler(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from epochline import (
     Tumbling,
     Windowed,
 )
-from epochline.config.importable import unimportable
+from epochline.config.discovery import unimportable
 from epochline.declare.inputs import require_kafka, require_one
 from epochline.errors import ConfigurationError, DeclarationError
 from epochline.protocol.changes import Effect, changes

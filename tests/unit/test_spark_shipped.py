@@ -44,7 +44,7 @@ READ = """
 import pickle, sys
 import pyarrow as pa
 from epochline.arrow.stage.batch_rows import BatchRows
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.sinks import external_sink
 from epochline.spark.part_rows import OnePassRows, ParseTask
 from epochline.spark.staging import StagingWriter

@@ -9,7 +9,7 @@ import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.arrow.formats.outbox import TopicEncoder
-from epochline.config.importable import references
+from epochline.config.discovery import references
 from epochline.errors import BatchContractError, ColumnMismatchError, DeclarationError
 from epochline.protocol.changes import Effect, changes
 
@@ -23,7 +23,6 @@ def topic(**declared: Any) -> KafkaTopic:
 
 
 def made(**declared: Any) -> KafkaTopic:
-    """A topic whose records a function makes."""
     return KafkaTopic(**{"topic": "eu", "value": PACKED, "columns": COLUMNS} | declared)
 
 

@@ -41,6 +41,8 @@ class Act:
     """Whether the action has an effect on a pipeline, by its row of the statement ``act_pipeline``."""
     danger: str = ""
     """What the action destroys; empty if it destroys nothing."""
+    needs_runs: bool = False
+    """Whether a paused or dropped pipeline refuses the action."""
     hidden: frozenset[str] = frozenset()
     implied: Mapping[str, str] = field(default_factory=dict)
     """Parameters that hold if a form chooses nothing. They have no input."""
@@ -90,6 +92,8 @@ class Act:
         rows = ledger.ask("act_pipeline", pipeline=pipeline).rows
         if not rows:
             return Foreseen(refusal=f"The ledger knows no pipeline {pipeline}.")
+        if self.needs_runs and (stands := previews.stands(pipeline, rows[0])):
+            return Foreseen(refusal=stands)
         return self.preview(ledger, pipeline, rows[0], given)
 
 
@@ -97,18 +101,14 @@ def _runs(row: Row) -> bool:
     return row["paused_at"] is None and row["dropped_at"] is None
 
 
-def _is_staged(row: Row) -> bool:
-    return row["unfinished_state"] == "PLANNED" and not row["lease_expired"]
-
-
 ACTS: Mapping[str, Act] = {
     one.name: one
     for one in (
         Act(
-            name="retry", title="Retry", preview=previews.retry,
-            applies=lambda row: _runs(row) and not _is_staged(row),
+            name="retry", title="Retry", preview=previews.retry, needs_runs=True,
+            applies=lambda row: _runs(row) and (row["unfinished_state"] != "PLANNED" or row["lease_expired"]),
         ),
-        Act(name="pause", title="Pause", preview=previews.pause, applies=_runs),
+        Act(name="pause", title="Pause", preview=previews.pause, applies=_runs, needs_runs=True),
         Act(
             name="resume", title="Resume", preview=previews.resume,
             applies=lambda row: row["paused_at"] is not None and row["dropped_at"] is None,
@@ -136,7 +136,7 @@ ACTS: Mapping[str, Act] = {
             applies=lambda row: row["has_savepoints"] and row["unfinished_epoch"] is None,
         ),
         Act(
-            name="extend-back", title="Extend back", preview=previews.extend_back,
+            name="extend-back", title="Extend back", preview=previews.extend_back, needs_runs=True,
             applies=lambda row: _runs(row) and bool(row["older_records"]),
         ),
         # Pages do not ask Kafka, and only Kafka's batches show a hole: the command line declares holes.

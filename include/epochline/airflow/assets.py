@@ -5,22 +5,17 @@ emits no event, and neither does a task that is marked as success by hand. So an
 event is found in Airflow (`epochline.coordinator.announce`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, Context
 
 from epochline.airflow.connections import run_of
 from epochline.declare.names import pipeline_uri, sink_uri
 from epochline.declare.pipeline import Pipeline
 from epochline.ports import AnnouncedReceipt, Ledger
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
 

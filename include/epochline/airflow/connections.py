@@ -21,12 +21,12 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
+from epochline.adapters import Adapters
 from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochlineError, one_line
 from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.failures import RecordedError
-from epochline.sinks.adapters import Adapters
 
 if TYPE_CHECKING:
     from epochline.coordinator import Plan

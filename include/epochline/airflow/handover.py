@@ -1,4 +1,4 @@
-"""Hand connection details to a Spark driver on this machine, in a file that only its owner can read (SEC-4).
+"""Hand connection details to a Spark driver on this machine, in a file that only its owner can read.
 
 The driver deletes the file as soon as it has read it. A killed task may leave a file that no driver read; the next task
 that hands one over deletes it. Each task locks its folder, and the kernel frees the lock however the task dies.

@@ -6,16 +6,14 @@ A run that a page started has the state of the ledger that the page showed in *e
 is another one now.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk import DAG, BaseOperator, Context, Param
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.acts import ACTS
@@ -46,10 +44,6 @@ from epochline.operations import (
     tidy,
 )
 from epochline.operations.runs import Retry
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
 
 _OF_EVERY_DAG: dict[str, Any] = {
     "start_date": datetime(2026, 1, 1, tzinfo=UTC), "catchup": False, "max_active_runs": 1,

@@ -1,13 +1,11 @@
 """The tasks that plan, commit, abort and publish. Each calls one use case, and imports heavy modules when it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.assets import announce_to_airflow, events_of
@@ -18,9 +16,6 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PipelinePausedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.standing import way_out_of_pause
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 
 class EpochOperator(BaseOperator):
@@ -62,7 +57,7 @@ class PlanEpochOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Plan the run's epoch."""
-        from epochline.coordinator import PlanOutcome, PlanRequest, plan
+        from epochline.coordinator import PlanRequest, plan
 
         settings, name = settings_of_run(self.pipeline, self.dag, context), self.pipeline.name
         self.log.info("%s: this task plans the epoch of %s", name, run_of(context))
@@ -85,18 +80,10 @@ class PlanEpochOperator(BaseOperator):
         for note in planned.notes:
             self.log.info(note)
         noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
-        if planned.outcome is PlanOutcome.COVERED:
-            covered = "the interval of this backfill run is committed already"
-            show_outcome(context, no_epoch(covered))
-            raise AirflowSkipException(f"{name}: {covered}; no epoch was written.{noted}")
-        if planned.outcome is PlanOutcome.SINKS_FULL:
-            show_outcome(context, no_epoch("a sink is full", "repair the sink; the backlog waits in Kafka"))
-            raise AirflowSkipException(f"{name}: nothing was planned; the backlog waits in Kafka.{noted}")
-        if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
-            show_outcome(context, no_epoch("nothing to read"))
-            raise AirflowSkipException(
-                f"{name}: nothing to read; no epoch was written and every origin is kept.{noted}"
-            )
+        if planned.epoch is None:
+            outcome, sentence = _WITHOUT_EPOCH[planned.outcome]
+            show_outcome(context, outcome)
+            raise AirflowSkipException(f"{name}: {sentence}.{noted}")
         how, ranges = planned.outcome.replace("_", " "), ", ".join(map(str, planned.ranges))
         then = _AFTER_PLAN.get(planned.epoch.state, "Nothing to do.")
         self.log.info("%s is %s (%s): %s. %s", planned.epoch, planned.epoch.state, how, ranges, then)
@@ -113,6 +100,17 @@ def patience_with_sealed(pipeline: Pipeline) -> timedelta:
             declared.append(tx.epochs.declaration(unfinished))
     return max(map(commit_patience, declared))
 
+
+_COVERED = "the interval of this backfill run is committed already"
+_WITHOUT_EPOCH = {
+    "covered": (no_epoch(_COVERED), f"{_COVERED}; no epoch was written"),
+    "sinks_full": (
+        no_epoch("a sink is full", "repair the sink; the backlog waits in Kafka"),
+        "nothing was planned; the backlog waits in Kafka",
+    ),
+    "nothing_to_read": (no_epoch("nothing to read"), "nothing to read; no epoch was written and every origin is kept"),
+}
+"""By the outcome of a plan without an epoch: the line at the task, and why the task is skipped."""
 
 _AFTER_PLAN = {
     EpochState.PLANNED: "pre_commit stages it next.",

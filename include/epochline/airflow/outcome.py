@@ -1,21 +1,20 @@
 """The epoch of a task's run: its id from `plan_epoch`, what it reads, and what came of it, in one line.
 
 The line goes into XCom, so it holds no text of an error: a message may repeat what a record or a user's code says. The
-ledger, the tasks' logs and the pages hold the whole reason (SEC-5).
+ledger, the tasks' logs and the pages hold the whole reason.
 """
-
-from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Self
 
 from epochline.errors import EpochlineError, EpochNotFoundError, rebuilt
 from epochline.ports import Decision, Ledger
 from epochline.protocol.epoch import Epoch, EpochState
-from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause
 
@@ -31,120 +30,104 @@ _WORD = re.compile(r"[A-Z][a-z]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What an epoch reads: how many partitions, how many offsets, and the range if all partitions have the same."""
-
-    partitions: int
-    offsets: int
-    shared: OffsetRange | None = None
-
-    @classmethod
-    def of(cls, ranges: Iterable[OffsetRange]) -> Reading:
-        """Sum up one range per partition."""
-        every = tuple(ranges)
-        shared = every[0] if len(set(every)) == 1 else None
-        return cls(partitions=len(every), offsets=sum(map(len, every)), shared=shared)
-
-    def __str__(self) -> str:
-        if not self.partitions:
-            return "no range"
-        what = f"{self.offsets:,} offsets" if self.shared is None else str(self.shared)
-        return f"{what} of {counted(self.partitions, 'partition')}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
-    """The values of the ledger from which the line is made."""
+    """The values of the ledger from which the line is made, named as in the statement ``page_epoch``."""
 
     pipeline: str
     epoch_id: int
-    state: EpochState
-    attempts: int
+    state: str
+    attempt: int
     """Number of the newest attempt; 0 before the first."""
-    reading: Reading
-    rows: int | None = None
-    """Rows written; None before the commit."""
-    quarantined: int = 0
-    read: int = 0
+    partitions: int
+    offsets: int
+    shared_start: int | None
+    """Where the range of every partition starts, if all have the same range."""
+    shared_until: int | None
+    rows_written: int | None
+    """None before the commit."""
+    records_quarantined: int | None
+    records_read: int | None
     """Records that the seal counted."""
-    error_class: str | None = None
+    error_class: str | None
     """Of the error for which it was aborted. Its message may repeat a record."""
-    way_on: str | None = None
-    """The command that lets a paused pipeline go on; None if it is not paused."""
-    awaits_approval: bool = False
+    paused_at: datetime | None
+    paused_command: str | None
+    """The command that goes on, where it is not ``resume``."""
+    approval: str | None
     undone_by: int | None = None
     committed_later: int | None = None
     """The next committed epoch after this one."""
 
     @classmethod
-    def of(cls, epoch: Epoch, ranges: Iterable[PlannedRange], paused: Decision | None = None) -> EpochOutcome:
+    def of(cls, epoch: Epoch, planned: Sequence[PlannedRange], paused: Decision | None = None) -> Self:
         """The outcome of an epoch as read from the ledger, with its ranges and the pause of its pipeline."""
+        ranges = {one.range for one in planned}
+        shared = ranges.pop() if len(ranges) == 1 else None
         return cls(
             pipeline=epoch.pipeline,
             epoch_id=epoch.epoch_id,
             state=epoch.state,
-            attempts=epoch.attempt,
-            reading=Reading.of(one.range for one in ranges),
-            rows=epoch.rows_written,
-            quarantined=epoch.counts.quarantined,
-            read=epoch.counts.read,
+            attempt=epoch.attempt,
+            partitions=len(planned),
+            offsets=sum(len(one.range) for one in planned),
+            shared_start=None if shared is None else shared.start,
+            shared_until=None if shared is None else shared.until,
+            rows_written=epoch.rows_written,
+            records_quarantined=epoch.counts.quarantined,
+            records_read=epoch.counts.read,
             error_class=epoch.error_class,
-            way_on=None if paused is None else way_out_of_pause(epoch.pipeline, paused.command),
-            awaits_approval=epoch.approval == "awaited",
+            paused_at=None if paused is None else paused.at,
+            paused_command=None if paused is None else paused.command,
+            approval=epoch.approval,
         )
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> EpochOutcome:
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
         """The outcome of an epoch from its row of the statement ``page_epoch``."""
-        start, until = row["shared_start"], row["shared_until"]
-        shared = None if start is None else OffsetRange(start=start, until=until)
-        return cls(
-            pipeline=row["pipeline"],
-            epoch_id=row["epoch_id"],
-            state=EpochState(row["state"]),
-            attempts=row["attempt"],
-            reading=Reading(partitions=row["partitions"], offsets=row["offsets"], shared=shared),
-            rows=row["rows_written"],
-            quarantined=row["records_quarantined"] or 0,
-            read=row["records_read"] or 0,
-            error_class=row["error_class"],
-            way_on=way_out_of_pause(row["pipeline"], row["paused_command"]) if row["paused_at"] else None,
-            awaits_approval=row["approval"] == "awaited",
-            undone_by=row["undone_by"],
-            committed_later=row["committed_later"],
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+    @property
+    def reading(self) -> str:
+        """What the epoch reads: the range that all its partitions have, or how many offsets."""
+        if not self.partitions:
+            return "no range"
+        what = (
+            f"{self.offsets:,} offsets" if self.shared_start is None else f"[{self.shared_start}, {self.shared_until})"
         )
+        return f"{what} of {counted(self.partitions, 'partition')}"
 
     def __str__(self) -> str:
-        counts = [counted(self.rows, "row")] if self.rows is not None else []
-        share = f" ({self.quarantined / self.read:.1%})" if self.read else ""
-        counts += [f"{self.quarantined:,} quarantined{share}"] if self.quarantined else []
-        return " · ".join([f"epoch {self.epoch_id}", str(self.reading), *counts, *self._came()])
+        counts = [counted(self.rows_written, "row")] if self.rows_written is not None else []
+        if bad := self.records_quarantined:
+            counts += [f"{bad:,} quarantined" + (f" ({bad / self.records_read:.1%})" if self.records_read else "")]
+        return " · ".join([f"epoch {self.epoch_id}", self.reading, *counts, *self._came()])
 
     def _came(self) -> list[str]:
         """What became of the epoch; unless it is done, also what happens next or what to do."""
-        if self.state is EpochState.COMMITTED:
+        if self.state == EpochState.COMMITTED:
             undone = f", then undone by epoch {self.undone_by}" if self.undone_by is not None else ""
             return [f"committed{self._tries}{undone}"]
-        if self.state is EpochState.ABORTED:
+        if self.state == EpochState.ABORTED:
             kind = kind_of(self.error_class)
             return [f"aborted{self._tries}{f': {kind}' if kind else ''}", f"no offset moved; {self._next()}"]
-        if self.state is EpochState.PRE_COMMITTED:
+        if self.state == EpochState.PRE_COMMITTED:
             return [f"pre-committed{self._tries}", self._next()]
-        return [f"planned{f', attempt {self.attempts}' if self.attempts > 1 else ''}"]
+        return [f"planned{f', attempt {self.attempt}' if self.attempt > 1 else ''}"]
 
     def _next(self) -> str:
         if self.committed_later is not None:
             return f"epoch {self.committed_later} read on from the same place"
-        if self.way_on is not None:
-            return f"the pipeline is paused; to go on, run `epochline {self.way_on}`"
-        if self.awaits_approval:
+        if self.paused_at is not None:
+            way_on = way_out_of_pause(self.pipeline, self.paused_command)
+            return f"the pipeline is paused; to go on, run `epochline {way_on}`"
+        if self.approval == "awaited":
             return "it waits for an approval in Airflow"
-        sealed = self.state is EpochState.PRE_COMMITTED
+        sealed = self.state == EpochState.PRE_COMMITTED
         return "the next run commits it" if sealed else "the next run reads the range again"
 
     @property
     def _tries(self) -> str:
-        return f" after {self.attempts} tries" if self.attempts > 1 else ""
+        return f" after {self.attempt} tries" if self.attempt > 1 else ""
 
 
 def no_epoch(why: str, then: str = "nothing to do") -> str:

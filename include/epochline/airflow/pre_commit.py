@@ -1,7 +1,5 @@
 """The task that stages an epoch with Spark and seals it, and when Airflow tries it again."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -11,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Context
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
@@ -23,13 +22,8 @@ from epochline.airflow.settings import settings_of_run
 from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from epochline.ports import Ledger
-    from epochline.protocol.staging import StagingTicket
-
+from epochline.ports import Ledger
+from epochline.protocol.staging import StagingTicket
 
 _SECONDS_TO_END = 5
 _SHELLS = 128
@@ -143,7 +137,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     @contextmanager
     def _credentials(self, ticket: StagingTicket, server: str | None) -> Iterator[None]:
-        """Hand the driver its connection details in a file that only its owner can read (SEC-4).
+        """Hand the driver its connection details in a file that only its owner can read.
 
         In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
         """

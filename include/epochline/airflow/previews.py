@@ -57,8 +57,6 @@ def abort(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
 
 def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
     """Start a run of the pipeline's own DAG."""
-    if stands := _stands(pipeline, row):
-        return Foreseen(refusal=stands)
     epoch = row["unfinished_epoch"]
     if row["unfinished_state"] == "PLANNED" and not row["lease_expired"]:
         return Foreseen(refusal=f"Run {row['run_id']} stages epoch {epoch}; let it finish, or abort the epoch.")
@@ -66,7 +64,7 @@ def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     lines = [f"A new run of the DAG {pipeline} starts. It reads on from the heads that the ledger has."]
     if epoch is not None:
         ends = "ends it and reads its range again" if row["unfinished_state"] == "PLANNED" else "commits it first"
-        lines.append(f"Epoch {epoch} is {_said(row['unfinished_state'])}: the run {ends}.")
+        lines.append(f"Epoch {epoch} is {row['unfinished_state'].lower().replace('_', '-')}: the run {ends}.")
     elif row["aborted_epoch"] is not None:
         lines.append(f"Epoch {row['aborted_epoch']} was aborted and moved no offset: its range is read again.")
     return Foreseen(lines=lines, state={**state, "aborted": row["aborted_epoch"]})
@@ -147,8 +145,6 @@ def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
 
 def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
     """Commit what lies before the origins."""
-    if stands := _stands(pipeline, row):
-        return Foreseen(refusal=stands)
     to, lines, origins = str(given["to"]), [], {}
     partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
     for one in partitions:
@@ -172,8 +168,6 @@ def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: 
 
 def pause(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
     """Plan no epoch."""
-    if stands := _stands(pipeline, row):
-        return Foreseen(refusal=stands)
     epoch = f"epoch {row['unfinished_epoch']} of {pipeline}"
     left = None if row["unfinished_epoch"] is None else (epoch, row["unfinished_state"], f"run {row['run_id']}")
     return Foreseen(lines=pausing(pipeline, left), state={"paused": False})
@@ -195,17 +189,13 @@ def publish(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     return Foreseen(lines=showing(due), state={"due": due})
 
 
-def _stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
+def stands(pipeline: str, row: Mapping[str, Any]) -> str | None:
     """Why no run of a pipeline plans; None if runs plan."""
     if row["dropped_at"] is not None:
         return f"{row['dropped_by']} dropped {pipeline}: {row['dropped_reason']}"
     if row["paused_at"] is not None:
         return f"{row['paused_by']} paused {pipeline}: {row['paused_reason']}"
     return None
-
-
-def _said(state: str) -> str:
-    return state.lower().replace("_", "-")
 
 
 def _name(partition: Mapping[str, Any]) -> str:

@@ -90,11 +90,6 @@ class Summary:
     """Number of epochs with a comparison that was impossible."""
     notes: tuple[str, ...] = ()
 
-    @property
-    def exact(self) -> bool:
-        """Whether no comparison found a difference."""
-        return not self.differences
-
 
 class Reporter(Protocol):
     """Receives the findings of an audit while it runs, so that none has to be kept until its end."""

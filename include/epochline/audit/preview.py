@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from epochline.arrow.cast.source import record_batch
+from epochline.arrow.cast.batches import record_batch
 from epochline.arrow.stage.preview import ParsedRecords, RecordParser
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
@@ -20,7 +20,7 @@ def preview_ranges(
 ) -> ParsedRecords:
     """Read ranges, in Kafka as a ``read_committed`` consumer without a group, and parse records as an epoch would.
 
-    ``source`` is as `epochline.sinks.adapters.Adapters.records` gives it.
+    ``source`` is as `epochline.adapters.Adapters.records` gives it.
 
     Raises:
         DeclarationError: a function that the declaration names cannot be imported.

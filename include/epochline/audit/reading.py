@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
+from epochline.arrow.cast.batches import SOURCE_SCHEMA, quarantine_batch, record_batch, stored_record
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.stage.counts import digest, record_hashes
 from epochline.audit.recorded import RecordedEpoch, RecordedRange, SetAside

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, CursorResult, Row
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
-from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.statements import run as execute
-from epochline.postgres.targets.state_triggers import state_content
+from epochline.postgres.targets.states import PostgresStates, state_content
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
 from epochline.protocol.offsets import OffsetRange
 
@@ -55,6 +54,9 @@ class Recorded:
         self._connection = connection
         self._pipeline = pipeline
 
+    def _ask(self, statement: str, epoch: RecordedEpoch, **values: Any) -> CursorResult[Any]:
+        return execute(self._connection, statement, pipeline=self._pipeline, epoch_id=epoch.epoch_id, **values)
+
     def epochs(self, first: int, last: int) -> list[RecordedEpoch]:
         """The committed epochs with ids in ``[first, last]``, in order."""
         rows = execute(self._connection, "audited_epochs", pipeline=self._pipeline, first=first, last=last)
@@ -67,14 +69,10 @@ class Recorded:
 
     def declaration(self, epoch: RecordedEpoch) -> Pipeline:
         """The pipeline's declaration in this epoch."""
-        row = execute(
-            self._connection, "declaration_of_epoch", pipeline=self._pipeline, epoch_id=epoch.epoch_id
-        ).scalar_one()
-        return Pipeline.from_stored(json.dumps(row))
+        return Pipeline.from_stored(json.dumps(self._ask("declaration_of_epoch", epoch).scalar_one()))
 
     def ranges(self, epoch: RecordedEpoch) -> list[RecordedRange]:
         """The epoch's ranges by topic and partition; a requeue has none."""
-        rows = execute(self._connection, "audited_ranges", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return [
             RecordedRange(
                 topic=row.topic,
@@ -91,28 +89,24 @@ class Recorded:
                 ),
                 replaced_from=row.replaced_from,
             )
-            for row in rows
+            for row in self._ask("audited_ranges", epoch)
         ]
 
     def set_aside(self, epoch: RecordedEpoch) -> SetAside:
         """The records that an epoch put into the quarantine, requeued ones included."""
-        rows = execute(self._connection, "audited_quarantine", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
-        return frozenset((row.topic, row.partition, row.offset) for row in rows)
+        return frozenset((row.topic, row.partition, row.offset) for row in self._ask("audited_quarantine", epoch))
 
     def claims(self, epoch: RecordedEpoch) -> int:
         """How many quarantined records a requeue epoch claimed."""
-        rows = execute(self._connection, "requeue_claims", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
-        return sum(row.records for row in rows)
+        return sum(row.records for row in self._ask("requeue_claims", epoch))
 
     def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row[Any]]]:
         """The records that a requeue epoch claimed, in pages, each read in its own transaction."""
         after: tuple[str, int, int] = ("", -1, -1)
         while True:
             with self._connection.begin():
-                page = execute(
-                    self._connection, "audited_claimed_records", pipeline=self._pipeline, epoch_id=epoch.epoch_id,
-                    topic_id=after[0], partition=after[1], offset=after[2], at_most=_FEW,
-                ).all()  # fmt: skip
+                place = {"topic_id": after[0], "partition": after[1], "offset": after[2]}
+                page = self._ask("audited_claimed_records", epoch, at_most=_FEW, **place).all()
             if not page:
                 return
             yield list(page)

@@ -4,12 +4,10 @@ The expected rows are copied as in staging into a temporary table with the targe
 converts both sides alike. Only differences leave the server.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 from psycopg2 import sql
@@ -18,7 +16,7 @@ from sqlalchemy import Connection
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import execute_sql
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.columns import TargetColumn, columns_of
 from epochline.postgres.targets.conversion import count_money_as_the_database
@@ -64,7 +62,7 @@ class ExpectedRows:
         """The targets whose rows are compared."""
         return frozenset(self._tables)
 
-    def __enter__(self) -> ExpectedRows:
+    def __enter__(self) -> Self:
         with self._connection.begin():
             self._run("CREATE TEMP TABLE audited_gap (topic text, partition integer, first bigint, until bigint)")
             self._run(

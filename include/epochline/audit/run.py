@@ -52,7 +52,7 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        source: the pipeline's source, as `epochline.sinks.adapters.Adapters.records` gives it.
+        source: the pipeline's source, as `epochline.adapters.Adapters.records` gives it.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch, inclusive; None: the oldest.
@@ -124,11 +124,13 @@ class _Audit:
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
+        with self._connection.begin():
+            newest = self._recorded.declaration(epochs[-1])
         if first is None and last is None:
-            self._find_lost(epochs[-1])
-            self._find_strays(epochs[-1])
+            self._find_lost(newest)
+            self._find_strays(newest)
         if last is None:
-            self._compare_states(epochs[-1])
+            self._compare_states(newest)
         return self._summary
 
     def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
@@ -140,7 +142,16 @@ class _Audit:
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
         logs = self._source.held(sorted({planned.topic for of_epoch in ranges.values() for planned in of_epoch}))
-        results = {epoch.epoch_id: _begun(epoch, sinks) for epoch in group}
+        results = {
+            epoch.epoch_id: EpochResult(
+                epoch_id=epoch.epoch_id,
+                kind=epoch.kind,
+                generation=epoch.generation,
+                superseded=epoch.superseded,
+                sinks=[*sinks],
+            )
+            for epoch in group
+        }
         flow, why_not = flow_of(declared, tables)
         compared = [sink.sink for sink in sinks if sink.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
@@ -270,18 +281,16 @@ class _Audit:
                 if was != now:
                     self._differs(results[epoch_id], sink.table, "count", f"{was} rows were sealed, {now} are there")
 
-    def _find_lost(self, newest: RecordedEpoch) -> None:
+    def _find_lost(self, declared: Pipeline) -> None:
         """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
         with self._connection.begin():
-            declared = self._recorded.declaration(newest)
             for sink in declared.targets:
                 why = missing_rows(self._connection, declared, sink)
                 if why is not None:
                     self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
 
-    def _find_strays(self, newest: RecordedEpoch) -> None:
+    def _find_strays(self, declared: Pipeline) -> None:
         with self._connection.begin():
-            declared = self._recorded.declaration(newest)
             sinks = [
                 sink.table
                 for sink in declared.targets
@@ -300,10 +309,9 @@ class _Audit:
                 note = f"{sink}: {without} rows name no epoch: another program wrote them, or they were there before"
                 self._summary.notes += (note,)
 
-    def _compare_states(self, newest: RecordedEpoch) -> None:
+    def _compare_states(self, declared: Pipeline) -> None:
         """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
         with self._connection.begin():
-            declared = self._recorded.declaration(newest)
             standings = {state.table: self._recorded.state(state.table) for state in declared.states}
         for table, standing in standings.items():
             what = "the table is gone" if standing.now is None else standing.difference
@@ -324,10 +332,3 @@ class _Audit:
         self._summary.epochs += 1
         self._summary.not_judged += not result.judged
         self._reporter.epoch(result)
-
-
-def _begun(epoch: RecordedEpoch, sinks: Sequence[SinkResult]) -> EpochResult:
-    return EpochResult(
-        epoch_id=epoch.epoch_id, kind=epoch.kind, generation=epoch.generation, superseded=epoch.superseded,
-        sinks=list(sinks),
-    )  # fmt: skip

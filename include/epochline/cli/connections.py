@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from epochline.adapters import Adapters
 from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
-from epochline.sinks.adapters import Adapters
 
 _LOGINS = {POSTGRES: "epochline", "epochline_writer": JOB, "epochline_reader": VIEWER}
 """Connections to the target database that the embedded stack makes, and their logins."""

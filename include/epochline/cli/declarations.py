@@ -12,8 +12,7 @@ from epochline.cli import connections, printing
 from epochline.cli.options import AsJson, Names
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
-from epochline.config.discovery import Declared
-from epochline.config.importable import unimportable
+from epochline.config.discovery import Declared, unimportable
 from epochline.config.shared_tables import find_alone, shared_tables, without_shared_tables
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError, EpochlineError, LedgerError, TargetError, one_line

@@ -60,6 +60,19 @@ class Execution(ExitStack):
         self._interrupted = True
         raise KeyboardInterrupt
 
+    def epochs(self, repeats: Callable[[], bool], *, as_json: bool) -> list[CommitResult]:
+        """Run epochs and print each, until there is nothing to read or ``repeats`` says no. Raises as `next_epoch`."""
+        committed = []
+        while (result := self.next_epoch()) is not None:
+            committed.append(result)
+            if not as_json:
+                printing.say(str(result))
+            if not repeats():
+                break
+        if as_json:
+            printing.say(printing.as_json([_as_dict(result.epoch) for result in committed]))
+        return committed
+
     def next_epoch(self) -> CommitResult | None:
         """Plan, stage, commit and publish one epoch; None if there is nothing to read.
 
@@ -179,6 +192,21 @@ class Execution(ExitStack):
                     printing.progress(f"{epoch} was aborted; no offset moved, the next run reads its range again")
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _as_dict(epoch: Epoch) -> dict[str, Any]:
+    counts = epoch.counts
+    return {
+        "pipeline": epoch.pipeline,
+        "epoch_id": epoch.epoch_id,
+        "state": str(epoch.state),
+        "records_read": counts.read,
+        "records_passed": counts.passed,
+        "records_skipped": counts.skipped,
+        "records_quarantined": counts.quarantined,
+        "rows_written": epoch.rows_written,
+        "committed_at": epoch.committed_at,
+    }
 
 
 def _reason(error: BaseException) -> str:

@@ -1,15 +1,193 @@
-"""`epochline init`: write the files of a new pipeline."""
+"""`epochline init`: write the files of a new pipeline.
 
+They are its declaration, its test, a sample record, and a parse function if it needs one. `NewPipeline` holds the
+answers, `declared` checks them as the declaration's own classes do, and `files` fills templates.
+"""
+
+import json
+import re
 import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import typer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from epochline.cli import printing
-from epochline.cli.new_pipeline import Mode, NewPipeline, Parser, columns_of, declared, files, sample_name, stem_of
 from epochline.config import discovery
-from epochline.errors import ActionRefusedError
+from epochline.declare.columns import parse_type
+from epochline.declare.parsers import Json, Regex, Text
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.table import PostgresTable
+from epochline.errors import ActionRefusedError, DeclarationError
+
+Parser = Literal["json", "csv", "text", "function"]
+Mode = Literal["append", "upsert", "add"]
+
+_FOLDER = Path(__file__).with_name("templates")
+_SUFFIX = {"json": "jsonl", "csv": "csv", "text": "txt", "function": "txt"}
+
+_VALUES = tomllib.loads((_FOLDER / "values.toml").read_text())
+"""A value of each type, as records and tests write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPipeline:
+    """The answers that describe a new pipeline."""
+
+    name: str
+    topic: str
+    parser: Parser
+    columns: Mapping[str, str]
+    table: str
+    mode: Mode
+    key: tuple[str, ...]
+    schedule: str | None
+
+    @property
+    def stem(self) -> str:
+        """The pipeline's name as a name of files and modules."""
+        return stem_of(self.name)
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The columns that mode ``add`` sums: all but the key."""
+        return tuple(name for name in self.columns if name not in self.key) if self.mode == "add" else ()
+
+
+class _Value(NamedTuple):
+    text: str
+    in_json: str
+    in_python: str
+
+
+def stem_of(name: str) -> str:
+    """A pipeline's name as a name of files, modules and tables."""
+    return re.sub(r"\W", "_", name)
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """Columns as SQL writes them: ``id bigint, amount numeric(12,2)``.
+
+    Raises:
+        ValueError: a column has no type, or two columns have one name.
+    """
+    columns: dict[str, str] = {}
+    for one in re.split(r",(?![^(]*\))", text):
+        name, _, kind = one.strip().partition(" ")
+        if not kind.strip():
+            raise ValueError(f"{one.strip()!r} has no type; write columns as in: id bigint, amount numeric(12,2)")
+        if name in columns:
+            raise ValueError(f"two columns are called {name!r}")
+        columns[name] = kind.strip()
+    return columns
+
+
+def declared(new: NewPipeline) -> Pipeline:
+    """The declaration, with a ready-made parser in the place of a function that does not exist yet.
+
+    Raises:
+        DeclarationError: an answer is invalid.
+    """
+    parse: Json | Regex | Text
+    if new.parser == "csv":
+        # One group per field; an empty field is NULL.
+        fields = ",".join(f'(?P<{name}>[^,"]+)?' for name in new.columns)
+        parse = Regex(pattern=fields, columns=dict(new.columns))
+    elif new.parser == "text":
+        if [str(parse_type(kind)) for kind in new.columns.values()] != ["text"]:
+            raise DeclarationError("the parser text gives one column of type text; write one, as in: line text")
+        parse = Text(column=next(iter(new.columns)))
+    else:
+        parse = Json(columns=dict(new.columns))
+    return Pipeline(
+        name=new.name,
+        source=KafkaSource(topics=new.topic, startup="earliest"),
+        parse=parse,
+        sinks=PostgresTable(
+            table=new.table, mode=new.mode, key=new.key, measures=new.measures, columns=dict(new.columns)
+        ),
+        bad_records="quarantine",
+        schedule=new.schedule,
+    )
+
+
+def files(new: NewPipeline, dags: str) -> dict[str, str]:
+    """The texts of the files by name: ``dag``, ``test``, ``sample``, and ``function`` if the parser is one.
+
+    Args:
+        new: checked answers.
+        dags: name of the DAGs folder, next to the folder of the tests.
+
+    Raises:
+        DeclarationError: an answer is invalid.
+    """
+    values = {name: _of_type(kind) for name, kind in new.columns.items()}
+    row = {name: value.in_python for name, value in values.items()}
+    times = [
+        name for name in ("UTC", "date", "datetime", "time") if re.search(rf"\b{name}[(,.)]", " ".join(row.values()))
+    ]
+
+    def filled(template: str) -> str:
+        return _TEMPLATES.get_template(f"{template}.py.jinja").render(
+            new=new,
+            dags=dags,
+            sample=sample_name(new),
+            row=row,
+            times=times,
+            schedule=_schedule(declared(new).schedule),
+        )
+
+    made = {"dag": filled("dag"), "test": filled("test"), "sample": _sample(new, values)}
+    return made | {"function": filled("function")} if new.parser == "function" else made
+
+
+def sample_name(new: NewPipeline) -> str:
+    """Name of the sample's file."""
+    return f"{new.stem}_sample.{_SUFFIX[new.parser]}"
+
+
+def _sample(new: NewPipeline, values: Mapping[str, _Value]) -> str:
+    if new.parser == "json":
+        return "{" + ", ".join(f"{json.dumps(name)}: {value.in_json}" for name, value in values.items()) + "}\n"
+    return (";" if new.parser == "function" else ",").join(value.text for value in values.values()) + "\n"
+
+
+def _of_type(text: str) -> _Value:
+    kind = parse_type(text)
+    if kind.name == "numeric" and kind.precision is not None:
+        value = "0" if kind.precision == kind.scale else "1"
+        return _Value(value, value, f'Decimal("{value}")')
+    shown = {"text": "ada"[: kind.length], **_VALUES.get(kind.name, {})}
+    return _Value(
+        shown["text"], shown.get("json", json.dumps(shown["text"])), shown.get("python", _quoted(shown["text"]))
+    )
+
+
+def _schedule(schedule: str | timedelta | None) -> str | None:
+    if not isinstance(schedule, timedelta):
+        return None if schedule is None else _quoted(schedule)
+    seconds = schedule.total_seconds()
+    return f"timedelta(minutes={seconds / 60:g})" if seconds % 60 == 0 else f"timedelta(seconds={seconds!r})"
+
+
+def _quoted(text: str) -> str:
+    """A text in Python, in double quotes unless it has some."""
+    shown = repr(text)
+    return shown if '"' in text or "\\" in text else f'"{shown[1:-1]}"'
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(_FOLDER),
+    undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True, autoescape=False,  # noqa: S701 - Python
+)  # fmt: skip
+_TEMPLATES.filters["quoted"] = _quoted
+
 
 _AS_IN = "as in: id bigint, amount numeric(12,2)"
 

@@ -54,14 +54,17 @@ def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, 
     if not epochs:
         raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
     (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
-    ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
-    attempts = database.ask(opened, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1]
-    kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
+    whole = {
+        **epochs[0],
+        **phases,
+        "ranges": database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch),
+        "attempts": database.ask(opened, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1],
+        "records_in_quarantine": database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0][
+            "records"
+        ],
+    }
     (standing,) = database.ask(opened, "page_epoch", pipeline=pipeline, epoch_id=epoch)
-    if as_json:
-        whole = {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
-        return partial(printing.say, printing.as_json(whole))
-    return partial(_show_one, epochs[0], phases, ranges, attempts, kept, next_step(standing))
+    return partial(printing.say, printing.as_json(whole)) if as_json else partial(_show_one, whole, next_step(standing))
 
 
 def check_known(pipeline: str, in_ledger: Set[str]) -> None:
@@ -140,23 +143,16 @@ def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
         yield one["error"]
 
 
-def _show_one(
-    epoch: dict[str, Any],
-    phases: dict[str, float | None],
-    ranges: list[dict[str, Any]],
-    attempts: list[dict[str, Any]],
-    quarantined: int,
-    then: str | None,
-) -> None:
+def _show_one(epoch: Row, then: str | None) -> None:
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
     if epoch["watermark"] is not None:
         printing.say(f"watermark: {printing.text(epoch['watermark'])}")
-    passed = [f"{name} {printing.duration(phases[f'{name}_seconds'])}" for name in _PHASES if phases[f"{name}_seconds"]]
+    passed = [f"{name} {printing.duration(epoch[f'{name}_seconds'])}" for name in _PHASES if epoch[f"{name}_seconds"]]
     if passed:
         printing.say(f"phases: {', '.join(passed)}")
-    if phases["longest_latency_seconds"] is not None:
-        oldest, newest = (printing.duration(phases[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
+    if epoch["longest_latency_seconds"] is not None:
+        oldest, newest = (printing.duration(epoch[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
         printing.say(f"age at the commit, by Kafka's timestamps: {oldest} of the oldest record, {newest} of the newest")
     if epoch["note"]:
         printing.say(f"note: {epoch['note']}")
@@ -170,12 +166,12 @@ def _show_one(
                 one["topic"], one["partition"], f"[{one['start_offset']}, {one['until_offset']})",
                 *map(printing.number, counts_of(one)),
             )
-            for one in ranges
+            for one in epoch["ranges"]
         ],
     )  # fmt: skip
     printing.say()
-    show_attempts(attempts)
-    printing.say(f"records kept in the quarantine: {printing.number(quarantined)}")
+    show_attempts(epoch["attempts"])
+    printing.say(f"records kept in the quarantine: {printing.number(epoch['records_in_quarantine'])}")
     if then is not None:
         printing.say(then)
 

@@ -212,18 +212,9 @@ def _run_epochs(
 ) -> None:
     """Plan, stage and commit in this process until the action is complete."""
     from epochline.cli.execution import Execution
-    from epochline.cli.run import as_dict
 
     declared, _ = subject.declaration()
-    committed = []
     with Execution(
         declared, lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
     ) as execution:
-        while (result := execution.next_epoch()) is not None:
-            committed.append(result)
-            if not as_json:
-                printing.say(str(result))
-            if not action.repeats or action.preview(subject, parsed).refusal is not None:
-                break
-    if as_json:
-        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
+        execution.epochs(lambda: action.repeats and action.preview(subject, parsed).refusal is None, as_json=as_json)

@@ -1,6 +1,7 @@
 """`epochline plan`: show what the next epoch would read, without planning it."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -120,10 +121,7 @@ def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: 
         "idle": seen.idle,
         "notes": list(seen.notes),
         "declared_since_epoch": since,
-        "changes": [
-            {"field": one.field, "before": one.before, "now": one.now, "effect": str(one.effect), "advice": one.advice}
-            for one in changed
-        ],
+        "changes": [asdict(change) for change in changed],
     }
 
 

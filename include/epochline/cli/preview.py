@@ -117,14 +117,8 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> di
         "records_read": parsed.read,
         "records_skipped": parsed.skipped,
         "rows": [
-            {
-                "topic": row["_topic"],
-                "partition": row["_partition"],
-                "offset": row["_offset"],
-                "row": row["_row"],
-                "deletes": row[DELETED],
-                "values": _values(row),
-            }
+            {name: row[f"_{name}"] for name in ("topic", "partition", "offset", "row")}
+            | {"deletes": row[DELETED], "values": _values(row)}
             for row in parsed.rows
         ],
         "refused": [asdict(one) for one in parsed.refused],

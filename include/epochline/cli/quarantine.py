@@ -58,15 +58,19 @@ def quarantine(
             f"the quarantine of {pipeline} has no record {show}; `epochline quarantine {pipeline}` lists its records."
         )
     if as_json:
-        unlisted = ("value_bytes", "is_current")
-        shown = [{name: value for name, value in row.items() if name not in unlisted} for row in rows]
-        printing.say(printing.as_json(shown))
+        for row in rows:
+            del row["value_bytes"], row["is_current"]
+        printing.say(printing.as_json(rows))
     elif show:
         for row in rows:
             _show_one(pipeline, row)
     else:
         _list(pipeline, rows, waiting["records"], epoch, reason)
-        _list_refused(refused)
+        if refused:
+            # They stop the pipeline, and no quarantine takes them, because they belong to no single record.
+            printing.say("rows that a target refused since the last commit; a transform or a sum made them:")
+            cells = [(row["epoch_id"], row["sink"], json.dumps(row["row"]), row["reason"]) for row in refused]
+            printing.table(("epoch", "sink", "row", "reason"), cells)
 
 
 def _place(show: str | None) -> dict[str, Any]:
@@ -100,17 +104,6 @@ def _list(pipeline: str, rows: list[dict[str, Any]], waiting: int, epoch: int | 
     chosen += [f"--like {shlex.quote(reason)}"] if reason else []
     printing.say(f"{counted(waiting, 'record')} not requeued yet. Correct the parse, and then run:")
     printing.say(_requeue(pipeline, *(chosen or ["--everything"])))
-
-
-def _list_refused(rows: list[dict[str, Any]]) -> None:
-    """The rows that stop the pipeline now, and that no quarantine takes, because they belong to no single record."""
-    if not rows:
-        return
-    printing.say("rows that a target refused since the last commit; a transform or a sum made them:")
-    printing.table(
-        ("epoch", "sink", "row", "reason"),
-        [(row["epoch_id"], row["sink"], json.dumps(row["row"]), row["reason"]) for row in rows],
-    )
 
 
 def _requeue(pipeline: str, *chosen: str) -> str:

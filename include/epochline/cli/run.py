@@ -20,7 +20,7 @@ from epochline.operations import Request
 from epochline.operations.replay import differences, plan_replay
 from epochline.operations.replay import promote as supersede
 from epochline.ports import TableDifference
-from epochline.protocol.epoch import Epoch, Interval, Run
+from epochline.protocol.epoch import Interval, Run
 from epochline.protocol.quantities import counted
 
 DIFFERENT = 1
@@ -57,7 +57,7 @@ def run(
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
         raise typer.BadParameter("a backfill is one epoch; remove --until-caught-up", param_hint="--from")
-    declared, committed = find_alone(pipeline), []
+    declared = find_alone(pipeline)
 
     def planned(run: Run, writers: int | None) -> Plan:
         settings = resolve_settings(declared, file=file_settings())
@@ -68,15 +68,10 @@ def run(
         return plan(adapters.ledger(declared), adapters.offsets(declared), declared, run, request)
 
     with Execution(declared, planned, master) as execution:
-        while (result := execution.next_epoch()) is not None:
-            committed.append(result)
-            if not as_json:
-                printing.say(str(result))
-            if not until_caught_up:
-                break
+        committed = execution.epochs(lambda: until_caught_up, as_json=as_json)
     if as_json:
-        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
-    elif execution.outcome is PlanOutcome.COVERED:
+        return
+    if execution.outcome is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
     elif execution.outcome is PlanOutcome.SINKS_FULL:
         printing.say(f"{pipeline}: a sink has too many epochs still to show; the backlog waits in Kafka")
@@ -103,22 +98,6 @@ def _interval(since: str | None, until: str | None) -> Interval | None:
 def _time(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def as_dict(epoch: Epoch) -> dict[str, Any]:
-    """A committed epoch, for programs."""
-    counts = epoch.counts
-    return {
-        "pipeline": epoch.pipeline,
-        "epoch_id": epoch.epoch_id,
-        "state": str(epoch.state),
-        "records_read": counts.read,
-        "records_passed": counts.passed,
-        "records_skipped": counts.skipped,
-        "records_quarantined": counts.quarantined,
-        "rows_written": epoch.rows_written,
-        "committed_at": epoch.committed_at,
-    }
 
 
 def publish(

@@ -1,7 +1,7 @@
 """`epochline savepoint-export`, `savepoint-import` and `epoch-files`: savepoints as files."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,7 +12,6 @@ from epochline.cli.options import AsJson, Name, OwnConnection
 from epochline.config import discovery
 from epochline.config.connections import POSTGRES
 from epochline.config.resolve import epoch_folder, file_settings, resolve_settings
-from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError
 from epochline.operations.savepoint import missing
 from epochline.postgres.ledger.savepoint_file import description, file_of, files_in
@@ -29,16 +28,18 @@ def savepoint_export(
     Exit code 0: written; 1: there is no such savepoint, or the file cannot be written; 2: wrong use.
     """
     with subject_of(pipeline, connection).ledger.transaction() as tx:
-        found = tx.savepoints.find(pipeline, name)
-        if found is None:
+        savepoint = tx.savepoints.find(pipeline, name)
+        if savepoint is None:
             raise ActionRefusedError(missing(tx, pipeline, name))
         try:
             with file.open("xb") as into:
                 file.chmod(0o600)  # state may hold personal data
-                tx.savepoints.export(found, into)
+                tx.savepoints.export(savepoint, into)
         except OSError as error:
             raise ActionRefusedError(f"{file} cannot be written: {error.strerror}.") from error
-    printing.say(f"{found} is in {file}: epoch {found.epoch_id}, {sum(s.keys for s in found.states.values())} keys")
+    printing.say(
+        f"{savepoint} is in {file}: epoch {savepoint.epoch_id}, {sum(s.keys for s in savepoint.states.values())} keys"
+    )
 
 
 def savepoint_import(
@@ -53,10 +54,10 @@ def savepoint_import(
     """
     ledger = connections.adapters().ledger(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
-        found = tx.savepoints.import_savepoint(source)
+        savepoint = tx.savepoints.import_savepoint(source)
     printing.say(
-        f"{found} is imported. `epochline restore NEW {found.name} --of {found.pipeline} --reason …` begins a new"
-        " pipeline from it."
+        f"{savepoint} is imported. `epochline restore NEW {savepoint.name} --of {savepoint.pipeline} --reason …`"
+        " begins a new pipeline from it."
     )
 
 
@@ -83,29 +84,24 @@ def epoch_files(
     if show is not None:
         printing.say(_described(pipeline, show, file_of(folder, show)))
         return
-    rows = _listed(declared, folder, settings.epoch_files_kept)
+    files = files_in(folder)
+    with session(connections.adapters().postgres_dsn(declared.postgres_connection)) as opened:
+        epochs = ask(opened, "newest_committed_epochs", pipeline=pipeline, limit=settings.epoch_files_kept)
+    rows = [
+        {
+            "epoch": epoch["epoch_id"],
+            "committed": epoch["committed_at"],
+            "file": str(file_of(folder, epoch["epoch_id"])) if epoch["epoch_id"] in files else "missing",
+            "bytes": files[epoch["epoch_id"]].stat().st_size if epoch["epoch_id"] in files else None,
+        }
+        for epoch in epochs
+    ]
     if as_json:
         printing.say(printing.as_json(rows))
     elif not rows:
         printing.say(f"no epoch of {pipeline} was committed yet; its files will be in {folder}")
     else:
-        printing.table(("epoch", "committed", "file", "bytes"), [tuple(one.values()) for one in rows])
-
-
-def _listed(declared: Pipeline, folder: Path, kept: int) -> list[dict[str, Any]]:
-    """The newest committed epochs, the oldest first, each with its file or the word missing."""
-    files = files_in(folder)
-    with session(connections.adapters().postgres_dsn(declared.postgres_connection)) as opened:
-        epochs = ask(opened, "newest_committed_epochs", pipeline=declared.name, limit=kept)
-    return [
-        {
-            "epoch": one["epoch_id"],
-            "committed": one["committed_at"],
-            "file": str(file_of(folder, one["epoch_id"])) if one["epoch_id"] in files else "missing",
-            "bytes": files[one["epoch_id"]].stat().st_size if one["epoch_id"] in files else None,
-        }
-        for one in epochs
-    ]
+        printing.table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _described(pipeline: str, epoch_id: int, file: Path) -> str:

@@ -78,13 +78,7 @@ class Connections:
         """How the schema registries of a pipeline are reached, by connection id. Raises as `registry_settings`."""
         from epochline.config.registry import registry_connections, registry_settings
 
-        def settings(at: Connection) -> dict[str, str]:
-            return registry_settings(
-                at.where, host=at.host, port=at.port, scheme=at.schema, login=at.login, password=at.password,
-                extra=at.extra,
-            )  # fmt: skip
-
-        return {connection: settings(self.look_up(connection)) for connection in registry_connections(pipeline)}
+        return {asked: registry_settings(self.look_up(asked)) for asked in registry_connections(pipeline)}
 
 
 def libpq_url(at: Connection) -> str:

@@ -1,7 +1,6 @@
 """Finds declarations in the files of the DAGs folder, with or without Airflow.
 
-A DAG file ends with ``dag = epoch_dag(pipeline)``. In Airflow this makes the DAG. In `find`, which the command line
-uses, it only notes the pipeline, without importing Airflow.
+A DAG file ends with ``dag = epoch_dag(pipeline)``. Airflow makes the DAG; `find` only notes the pipeline.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from epochline.declare.external import CustomSink
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import ConfigurationError, DeclarationError
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def pipeline_named(name: str, declared: Declared, folder: Path | None = None) ->
 def why_left_out(name: str, folder: Path | None = None) -> str | None:
     """Say which file that an ``.airflowignore`` leaves out declares the pipeline, and the command that goes on."""
     folder = folder or dags_folder()
-    for path in left_out_files(folder):
+    for path in (path for path, left_out in _files(folder) if left_out):
         text = path.read_bytes()
         if b"epoch_dag" not in text or name.encode() not in text:
             continue
@@ -156,11 +158,6 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
 def dag_files(folder: Path) -> list[Path]:
     """The Python files under the folder that Airflow reads, sorted."""
     return [path for path, left_out in _files(folder) if not left_out]
-
-
-def left_out_files(folder: Path) -> list[Path]:
-    """The Python files under the folder that an ``.airflowignore`` leaves out, sorted."""
-    return [path for path, left_out in _files(folder) if left_out]
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, bool]]:
@@ -253,3 +250,37 @@ def _write(path: Path, lines: list[str]) -> None:
 
 def _dags() -> Path:
     return project_folder() / "dags"
+
+
+def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Each field that names a function or a class, with what it names."""
+    for name, given in pipeline.inputs.items():
+        if isinstance(given.parse, str):
+            yield f"source.inputs.{name}.parse" if name else "parse", given.parse
+    if pipeline.transform is not None:
+        yield "transform", pipeline.transform
+    for sink in pipeline.sinks:
+        if sink.select is not None:
+            yield f"sinks.{sink}.select", sink.select
+        if isinstance(sink, KafkaTopic) and isinstance(sink.value, str):
+            yield f"sinks.{sink}.value", sink.value
+        if isinstance(sink, CustomSink):
+            yield f"sinks.{sink}.sink", sink.sink
+    for state in pipeline.state:
+        if state.keys is not None:
+            yield f"state.{state}.keys", state.keys
+
+
+def unimportable(pipeline: Pipeline) -> list[str]:
+    """A message for each function or class that cannot be imported here."""
+    messages = []
+    for where, reference in references(pipeline):
+        module, _, name = reference.partition(":")
+        try:
+            getattr(import_module(module), name)
+        except Exception as error:  # a module may raise anything
+            messages.append(
+                f"{where}: {reference} cannot be imported ({type(error).__name__}: {error}); correct {module}, or"
+                " install what it imports"
+            )
+    return messages

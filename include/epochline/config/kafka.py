@@ -1,8 +1,4 @@
-"""Properties of a Kafka connection, for kafka-python and for librdkafka.
-
-The names are librdkafka's, as in connections of Airflow's Kafka provider. Any other property is refused, because a
-property can change what is read or where data goes.
-"""
+"""Properties of a Kafka connection, by librdkafka's names. Others are refused: one can change what is read."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +13,12 @@ _CA, _CERTIFICATE = "ssl.ca.location", "ssl.certificate.location"
 _KEY, _KEY_PASSWORD = "ssl.key.location", "ssl.key.password"
 _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 
-_ALLOWED = (SERVERS, _PROTOCOL, _MECHANISM, _USERNAME, _PASSWORD, _CA, _CERTIFICATE, _KEY, _KEY_PASSWORD, _HOST_CHECK)
+_IN_PYTHON = {
+    SERVERS: "bootstrap_servers", _PROTOCOL: "security_protocol", _MECHANISM: "sasl_mechanism",
+    _USERNAME: "sasl_plain_username", _PASSWORD: "sasl_plain_password", _CA: "ssl_cafile",
+    _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
+}  # fmt: skip
+_ALLOWED = (*_IN_PYTHON, _HOST_CHECK)
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _INLINE = {_CA: "ssl.ca.pem", _CERTIFICATE: "ssl.certificate.pem", _KEY: "ssl.key.pem"}
@@ -32,9 +33,9 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """Check the Kafka properties of a connection; its other fields are the defaults. No message shows a given value.
+    """Check the Kafka properties of a connection; raises `ConfigurationError`, whose message shows no value.
 
-    Raises `ConfigurationError` if no brokers are named, or properties are not supported or contradict each other.
+    ``host``, ``port``, ``login`` and ``password`` are taken where the properties name none.
     """
     settings = {key: value for key, value in given.items() if value}
     strangers = sorted(set(settings) - set(_ALLOWED))
@@ -92,19 +93,11 @@ def _check_fits(where: str, settings: Mapping[str, str], protocol: str, login: s
 
 def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Convert properties for kafka-python's clients."""
-    names = {
-        SERVERS: "bootstrap_servers", _PROTOCOL: "security_protocol", _MECHANISM: "sasl_mechanism",
-        _USERNAME: "sasl_plain_username", _PASSWORD: "sasl_plain_password", _CA: "ssl_cafile",
-        _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
-    }  # fmt: skip
-    return {names[name]: value for name, value in settings.items()}
+    return {_IN_PYTHON[name]: value for name, value in settings.items()}
 
 
 def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Properties for another machine, with certificates and keys in place of the names of their files.
-
-    Raises `ConfigurationError` if such a file cannot be read.
-    """
+    """Properties with certificates and keys in place of their files; raises `ConfigurationError`."""
     read = {_INLINE[name]: _pem(settings[name], name) for name in _INLINE if name in settings}
     return {name: value for name, value in settings.items() if name not in _INLINE} | read
 

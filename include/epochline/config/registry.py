@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from epochline.declare.specs import AvroSpec, OutboxSpec
-from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
+from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError, one_line
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+    from epochline.config.connections import Connection
     from epochline.declare.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
@@ -29,24 +30,19 @@ class UndecodableError(ValueError):
     """A record's bytes do not match a schema of the registry; the message gives the reason without any value."""
 
 
-def registry_settings(
-    where: str, *, host: str, port: int | None, scheme: str, login: str, password: str, extra: Mapping[str, str]
-) -> dict[str, str]:
-    """``url``, ``login`` and ``password`` of a registry, from an http connection with the host's name or a whole URL.
-
-    The extra may hold ``path``, that of the API. Raises `ConfigurationError` if there is no host, or another key.
-    """
-    strangers = sorted(set(extra) - {"path"})
+def registry_settings(at: Connection) -> dict[str, str]:
+    """``url``, ``login`` and ``password`` of a registry, whose host may be a URL; raises `ConfigurationError`."""
+    strangers = sorted(set(at.extra) - {"path"})
     if strangers:
-        raise ConfigurationError(f"{where}: {', '.join(strangers)} is not supported; supported: path.")
-    url = host if "://" in host else f"{scheme or 'http'}://{host}"
+        raise ConfigurationError(f"{at.where}: {', '.join(strangers)} is not supported; supported: path.")
+    url = at.host if "://" in at.host else f"{at.schema or 'http'}://{at.host}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise ConfigurationError(f"{where} names no registry: give the host, or http://host as the host.")
-    if port is not None and parts.port is None:
-        url = parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
-    path = extra.get("path", "").strip("/")
-    return {"url": url.rstrip("/") + (f"/{path}" if path else ""), "login": login, "password": password}
+        raise ConfigurationError(f"{at.where} names no registry: give the host, or http://host as the host.")
+    if at.port is not None and parts.port is None:
+        url = parts._replace(netloc=f"{parts.netloc}:{at.port}").geturl()
+    path = at.extra.get("path", "").strip("/")
+    return {"url": url.rstrip("/") + (f"/{path}" if path else ""), "login": at.login, "password": at.password}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,6 @@ class Registry:
         self._name = f"schema registry {connection!r}"
         self._client: SchemaRegistryClient | None = None
         self._schemas: dict[int, Any] = {}
-        self._registered: dict[tuple[str, str], int] = {}
 
     def schema(self, schema_id: int) -> Any:
         """The parsed Avro schema of an id, in the form of `exact_schema`.
@@ -111,26 +106,20 @@ class Registry:
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """Register a schema and return its id, the same for the same schema.
+        """Register a schema and return its id. Raises `SinkError` if the registry refuses it, else as `schema`."""
+        from confluent_kafka.schema_registry import Schema, SchemaRegistryError
 
-        Raises `SinkError` if the registry refuses the schema; otherwise as `schema`.
-        """
-        text = json.dumps(schema)
-        if (subject, text) not in self._registered:
-            from confluent_kafka.schema_registry import Schema, SchemaRegistryError
-
-            with self._asking():
-                try:
-                    schema_id = self._connected().register_schema(subject, Schema(text, "AVRO"))
-                except SchemaRegistryError as error:
-                    if error.http_status_code not in (409, 422):
-                        raise
-                    raise SinkError(
-                        f"{self._name} refuses the schema of subject {subject!r} ({' '.join(str(error).split())})."
-                        " Nothing was sent; declare columns that are compatible, or another subject"
-                    ) from None
-            self._registered[subject, text] = schema_id
-        return self._registered[subject, text]
+        with self._asking():
+            try:
+                # The client keeps the ids of schemas that it has registered.
+                return self._connected().register_schema(subject, Schema(json.dumps(schema), "AVRO"))
+            except SchemaRegistryError as error:
+                if error.http_status_code not in (409, 422):
+                    raise
+                raise SinkError(
+                    f"{self._name} refuses the schema of subject {subject!r} ({one_line(error)}). Nothing was sent;"
+                    " declare columns that are compatible, or another subject"
+                ) from None
 
     def _parsed(self, schema_id: int, held: Schema) -> Any:
         from fastavro.schema import SchemaParseException, parse_schema

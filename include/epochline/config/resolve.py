@@ -175,7 +175,7 @@ def settings_file() -> Path:
 
 
 def file_settings() -> Settings:
-    """Read ``[settings]`` of the settings file; raises `ConfigurationError` if it is missing or unfit."""
+    """The ``[settings]`` of the settings file, if there is one; raises `ConfigurationError` if it is unfit."""
     path = settings_file()
     try:
         text = path.read_text()

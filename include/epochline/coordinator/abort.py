@@ -41,8 +41,7 @@ def abort(
     if epoch.state is EpochState.ABORTED:
         sweep(ledger, pipeline)
         return AbortOutcome.ALREADY_ABORTED
-    if attempt is not None:
-        discard(ledger, attempt)
+    discard(ledger, attempt)
     pause_after_failures(ledger, pipeline, recorded_value(settings, "tolerable_failures"))
     log.info("epoch.aborted pipeline=%s epoch=%d reason=%s", pipeline, epoch_id, reason)
     return AbortOutcome.ABORTED

@@ -46,8 +46,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         declared = tx.epochs.declaration(epoch)
         ticket = tx.attempts.begin(epoch, run, declared, tx.epochs.planned_targets(epoch))
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)
-    if previous is not None:
-        discard(ledger, previous)
+    discard(ledger, previous)
     for declared_sink in declared.post_commit_sinks:
         sink = ledger.sink(declared, declared_sink.name)
         sink.begin(ticket.sink_attempt)

@@ -14,12 +14,11 @@ from epochline.errors import (
     PipelinePausedError,
 )
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.backfill import PartOfInterval
 from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.data_loss import committed_offsets, held
 from epochline.protocol.epoch import Interval
 from epochline.protocol.offsets import Head, PlannedRange, belongs_to, moved_clusters, with_clusters
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import PartitionView, PartOfInterval, SourceView
 from epochline.protocol.quantities import duration
 from epochline.protocol.standing import way_out_of_pause
 

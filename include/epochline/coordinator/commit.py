@@ -228,26 +228,18 @@ def _keep_quarantine(tx: Transaction, epoch: Epoch, staged: StagedTable) -> None
 def _refuse_changed_targets(
     tx: Transaction, epoch: Epoch, pipeline: Pipeline, planned: Mapping[str, Mapping[str, str]]
 ) -> None:
+    def refusal(what: str) -> TargetError:
+        way_out = "Put the table back, or abort the epoch and clear its run from plan_epoch."
+        return TargetError(f"{epoch}: {what} Nothing was changed. {way_out}", f"run {epoch.pipeline}")
+
     try:
         now = tx.targets.inspect(pipeline)
     except TargetError as error:
-        raise TargetError(
-            f"{epoch}: a target changed since the epoch was planned: {error.said} Nothing was changed. Put the table"
-            " back, or abort the epoch and clear its run from plan_epoch.",
-            f"run {epoch.pipeline}",
-        ) from error
+        raise refusal(f"a target changed since the epoch was planned: {error.said}") from error
     for sink, columns in planned.items():
         if dict(now[sink]) != dict(columns):
-            raise TargetError(
-                f"{epoch}: the columns of {sink} changed since the epoch was planned: then {_listed(columns)}, now"
-                f" {_listed(now[sink])}. Nothing was changed. Put the table back, or abort the epoch and clear its run"
-                " from plan_epoch.",
-                f"run {epoch.pipeline}",
-            )
-
-
-def _listed(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            then, since = (", ".join(map(" ".join, each.items())) for each in (columns, now[sink]))
+            raise refusal(f"the columns of {sink} changed since the epoch was planned: then {then}, now {since}.")
 
 
 def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> None:
@@ -260,8 +252,7 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
         if attempt is not None:
             tx.attempts.fence(attempt, reason)
         tx.epochs.mark_aborted(epoch, reason)
-    if attempt is not None:
-        discard(ledger, attempt)
+    discard(ledger, attempt)
 
 
 def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:

@@ -9,55 +9,45 @@ from epochline.protocol.epoch import Attempt
 log = logging.getLogger(__name__)
 
 
-def discard(ledger: Ledger, attempt: Attempt) -> bool:
-    """Drop the staging of an attempt that is fenced, or whose epoch is committed or aborted. Repeatable.
+def discard(ledger: Ledger, attempt: Attempt | None) -> bool:
+    """Drop the staging of an attempt, if there is one, that is fenced or whose epoch has ended. Repeatable.
 
     If a writer holds its tables beyond the lock time-out, or an external sink is down, the staging stays until the next
     sweep, and False is returned. Nothing in it can become visible.
     """
+    if attempt is None:
+        return True
+    names = attempt.pipeline, attempt.epoch_id, attempt.number
     with ledger.transaction() as tx:
         ended = tx.attempts.end_sessions(attempt)
-    if not _abort_external(ledger, attempt):
+    try:
+        _abort_external(ledger, attempt)
+    except SinkError as error:
+        log.warning("staging.kept pipeline=%s epoch=%d attempt=%d reason=%s", *names, error)
         return False
     try:
         with ledger.transaction() as tx:
             tx.attempts.drop_staging(tx.attempts.lock_attempt(attempt))
     except LockTimeoutError:
-        log.warning(
-            "staging.kept pipeline=%s epoch=%d attempt=%d reason=a_writer_still_holds_it",
-            attempt.pipeline, attempt.epoch_id, attempt.number,
-        )  # fmt: skip
+        log.warning("staging.kept pipeline=%s epoch=%d attempt=%d reason=a_writer_still_holds_it", *names)
         return False
-    log.info(
-        "staging.dropped pipeline=%s epoch=%d attempt=%d sessions_ended=%d",
-        attempt.pipeline, attempt.epoch_id, attempt.number, ended,
-    )  # fmt: skip
+    log.info("staging.dropped pipeline=%s epoch=%d attempt=%d sessions_ended=%d", *names, ended)
     return True
 
 
-def _abort_external(ledger: Ledger, attempt: Attempt) -> bool:
-    """Discard what an attempt left in external sinks. Returns False if a sink is down."""
+def _abort_external(ledger: Ledger, attempt: Attempt) -> None:
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(attempt.pipeline, attempt.epoch_id)
         pipeline = tx.epochs.declaration(epoch)
         if not pipeline.external:
-            return True
+            return
         # A sink with a receipt shows a committed attempt's rows, or is due to.
         received = tx.receipts.received(attempt.pipeline, attempt.epoch_id)
         kept = frozenset() if tx.attempts.lock_attempt(attempt).fenced else received
-    try:
-        for declared_sink in pipeline.post_commit_sinks:
-            if declared_sink.name in kept:
-                continue
+    for declared_sink in pipeline.post_commit_sinks:
+        if declared_sink.name not in kept:
             sink = ledger.sink(pipeline, declared_sink.name)
             sink.recover_and_abort(attempt.sink_attempt)
-    except SinkError as error:
-        log.warning(
-            "staging.kept pipeline=%s epoch=%d attempt=%d reason=%s",
-            attempt.pipeline, attempt.epoch_id, attempt.number, error,
-        )  # fmt: skip
-        return False
-    return True
 
 
 def sweep(ledger: Ledger, pipeline: str) -> int:

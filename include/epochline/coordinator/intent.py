@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 from epochline.config.resolve import ResolvedSettings
 from epochline.coordinator.checks import check_admitted, check_against_ledger
 from epochline.declare.pipeline import Pipeline
-from epochline.ports import Ledger, PipelineRow, Transaction
-from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
+from epochline.ports import Ledger, NewEpoch, PipelineRow, Transaction
+from epochline.protocol.epoch import Epoch, EpochState, Interval, Run
 from epochline.protocol.offsets import PlannedRange, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -73,23 +73,16 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochDraft:
+class EpochDraft(NewEpoch):
     """An epoch about to be written.
 
     ``limit_from`` is the place that decided ``record_limit``; None if the kind of the epoch decides what it reads.
-    ``notes`` and ``covered_by`` go into the `Plan`. ``plan_seconds`` is how long the ledger and Kafka were asked.
-    ``write_more`` is called in the transaction that writes the epoch.
+    ``notes`` and ``covered_by`` go into the `Plan`. ``write_more`` is called in the transaction that writes the epoch.
     """
 
-    kind: EpochKind
-    ranges: Sequence[PlannedRange] = ()
-    record_limit: int | None = None
     limit_from: str | None = None
-    interval: Interval | None = None
-    replays: int | None = None
     notes: tuple[str, ...] = ()
     covered_by: tuple[int, ...] = ()
-    plan_seconds: float | None = None
     write_more: Callable[[Transaction, Epoch], object] = lambda tx, epoch: None
 
 
@@ -156,11 +149,7 @@ def write_epoch(
         notes = (*notes, *draft.notes)
         if isinstance(draft, Plan):
             return replace(draft, notes=notes)
-        epoch = tx.epochs.insert(
-            pipeline, row, run, draft.ranges, targets,
-            kind=draft.kind, lease=request.lease, record_limit=draft.record_limit, note=request.note,
-            interval=draft.interval, replays=draft.replays, plan_seconds=draft.plan_seconds,
-        )  # fmt: skip
+        epoch = tx.epochs.insert(pipeline, row, run, draft, targets, lease=request.lease, note=request.note)
         limit = {"value": draft.record_limit, "from": draft.limit_from or f"kind {draft.kind}"}
         _keep_settings(tx, epoch, request, limit)
         _keep_unread(tx, pipeline, epoch, intent.left_unread(draft.ranges))

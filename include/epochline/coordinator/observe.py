@@ -10,13 +10,12 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import FromGroup, FromTimestamp
 from epochline.errors import KafkaBehindError, TopicMissingError
 from epochline.ports import Accepted, OffsetSource, PipelineRow
-from epochline.protocol.backfill import IntervalOffsets
 from epochline.protocol.data_loss import CutOff, LeaderEpochEnds, check_same_log
 from epochline.protocol.epoch import Interval
 from epochline.protocol.mirror import LastMirror, Mirrored, MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange, TopicPartition, belongs_to
 from epochline.protocol.origins import begun_by_startup
-from epochline.protocol.planning import SourceView
+from epochline.protocol.planning import IntervalOffsets, SourceView
 from epochline.protocol.quantities import duration
 from epochline.protocol.sink import ShownEpoch
 

@@ -34,7 +34,6 @@ from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
-from epochline.protocol.backfill import parts_of
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.mirror import LastMirror
@@ -48,6 +47,7 @@ from epochline.protocol.planning import (
     missed_interval,
     next_boundary,
     next_ranges,
+    parts_of,
 )
 
 _TRIES = 5
@@ -109,21 +109,20 @@ class _Planning:
 
     def plan(self, ledger: Ledger, source: OffsetSource, sleep: Callable[[float], None]) -> Plan:
         name, settings = self.pipeline.name, self.settings
-        recovered = recover(ledger, source, self.pipeline, self.run, self.request.lease)
-        if recovered.resumed is not None:
-            return recovered.resumed
+        resumed, aborted, notes = recover(ledger, source, self.pipeline, self.run, self.request.lease)
+        if resumed is not None:
+            return resumed
         unwritten = leave_file(ledger, name, settings.recorded())
         full = full_sinks(ledger, self.pipeline)
         if full:
-            return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
+            return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*notes, *full))
         looked = look_at_sinks(ledger, self.pipeline, settings.restart)
         pause_after_failures(ledger, name, settings.tolerable_failures)
         soon = wait_for_turn(ledger, name, settings, scheduled=self.request.scheduled, sleep=sleep)
         began = time.monotonic()
         for _ in range(_TRIES):
             try:
-                notes = [*recovered.notes, *unwritten, *soon, *looked]
-                return self.write(ledger, source, recovered.aborted, notes, began)
+                return self.write(ledger, source, aborted, [*notes, *unwritten, *soon, *looked], began)
             except PlanChangedError as error:
                 last = error
         raise last
@@ -205,7 +204,9 @@ class _NextRanges(Intent):
     def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
         """Say which range no longer starts at its head, or which sink shows a part of the epoch."""
         ranges = tuple(tx.epochs.ranges(own))
-        return no_longer_fits(ranges, self.watched, self.observed.view) or crossed(own, tx, ranges)
+        return no_longer_fits(ranges, self.watched, self.observed.view) or crossed(
+            own, tx.receipts.accepted(own.pipeline), ranges
+        )
 
     def left_unread(self, ranges: Sequence[PlannedRange]) -> Collection[TopicPartition]:
         """The partitions that have records beyond the ranges, as the source just said."""

@@ -59,14 +59,11 @@ def publish(
     for receipts in by_sink.values():
         try:
             for receipt in receipts:
-                one = _show(ledger, receipt, pipeline)
-                done.append(one)
-                report(one)
+                done.append(_show(ledger, receipt, pipeline))
+                report(done[-1])
         except Exception as error:  # an unforeseen error, too, must not stop other sinks
-            log.warning(
-                "publish.failed pipeline=%s sink=%s reason=%s: %s",
-                pipeline.name, receipt.sink, type(error).__name__, error,
-            )  # fmt: skip
+            reason = f"{type(error).__name__}: {error}"
+            log.warning("publish.failed pipeline=%s sink=%s reason=%s", pipeline.name, receipt.sink, reason)
             failures.append(error)
     _raise_first(failures)
     return done
@@ -99,9 +96,7 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         if declared_sink.name in completed:
             sink = ledger.sink(declared, declared_sink.name)
             sink.notify_complete(completed[declared_sink.name])
-    return Published(
-        epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
-    )  # fmt: skip
+    return Published(epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds)
 
 
 def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:

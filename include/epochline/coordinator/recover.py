@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 from epochline.coordinator.abort import abort_in
@@ -32,19 +31,6 @@ _RESUMED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What the run goes on with, and notes on what was settled for other runs.
-
-    ``resumed`` is the plan with the run's own epoch; None if the run has no epoch, or if its epoch was aborted. Then
-    ``aborted`` is that epoch, which the run may try again.
-    """
-
-    resumed: Plan | None
-    aborted: Epoch | None
-    notes: tuple[str, ...]
-
-
 # Two facts in the ledger decide: the newest epoch of the run (own), and the pipeline's unfinished epoch (other).
 #
 #   ask group and sinks which epoch they show; the ledger does not know it: pause the pipeline, fail
@@ -67,8 +53,12 @@ def recover(
     *,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> Recovered:
+) -> tuple[Plan | None, Epoch | None, tuple[str, ...]]:
     """Finish or end another run's unfinished epoch (INV-6), and find the run's own epoch. A repeat changes nothing.
+
+    Returns:
+        The plan with the run's own epoch, if it has one; else its own aborted epoch, which it may try again, if there
+        is one; and notes on what was settled for other runs.
 
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
@@ -102,7 +92,12 @@ def recover(
             sleep(min(5.0, lease.total_seconds() / 4))
     if notes:
         mirror(ledger, source, pipeline)
-    return _recovered(ledger, own, (*notes, *guarded_by_sinks_alone(pipeline)))
+    noted = (*notes, *guarded_by_sinks_alone(pipeline))
+    if own is None or own.state not in _RESUMED:
+        return None, own, noted
+    with ledger.transaction() as tx:
+        ranges = tuple(tx.epochs.ranges(own))
+    return Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=noted), None, noted
 
 
 def refuse_awaiting(epoch: Epoch) -> None:
@@ -141,16 +136,6 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
         log.info("epoch.recovered pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
         verb = "committed" if result.outcome is CommitOutcome.COMMITTED else "found committed"
         return f"{verb} {epoch}, which {epoch.run} left pre-committed"
-    if attempt is not None:
-        discard(ledger, attempt)
+    discard(ledger, attempt)
     log.info("epoch.fenced pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
     return f"aborted {epoch}, which {epoch.run} left {epoch.state.lower()} with an expired lease"
-
-
-def _recovered(ledger: Ledger, own: Epoch | None, notes: tuple[str, ...]) -> Recovered:
-    if own is None or own.state not in _RESUMED:
-        return Recovered(resumed=None, aborted=own, notes=notes)
-    with ledger.transaction() as tx:
-        ranges = tuple(tx.epochs.ranges(own))
-    resumed = Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=notes)
-    return Recovered(resumed=resumed, aborted=None, notes=notes)

@@ -19,7 +19,7 @@ from epochline.errors import (
     TargetCodeError,
     TopicMissingError,
 )
-from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
+from epochline.ports import Ledger, Manifest, OffsetSource, Transaction
 from epochline.protocol.balances import LogGaps, unbalanced, unclaimed, undeclared
 from epochline.protocol.data_loss import check_read
 from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
@@ -217,7 +217,7 @@ def _check_log(
     return view.invisible_allowed
 
 
-def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
+def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[Manifest]) -> list[str]:
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
     expected = [*(sink.table for sink in pipeline.written), QUARANTINE]

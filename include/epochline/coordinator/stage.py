@@ -80,9 +80,7 @@ def stage(
             return _sealed(ledger, source, ticket, run)
     except Exception as error:
         # The job has ended: `submit` raises an `Exception` only then, and a fence stops the job.
-        keep_error(
-            ledger, pipeline, epoch_id, error, unsealed=ticket.attempt, patience=REASON_PATIENCE_SECONDS
-        )  # fmt: skip
+        keep_error(ledger, pipeline, epoch_id, error, unsealed=ticket.attempt, patience=REASON_PATIENCE_SECONDS)
         _give_up(ledger, ticket, error)
         raise
     except BaseException as error:
@@ -117,10 +115,8 @@ def _sealed(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Ru
                 raise
             if not waits:
                 waits = True
-                log.warning(
-                    "seal.waits pipeline=%s epoch=%d attempt=%d seconds=%.0f reason=%s",
-                    ticket.pipeline, ticket.epoch_id, ticket.attempt, PATIENCE_SECONDS, error,
-                )  # fmt: skip
+                event = "seal.waits pipeline=%s epoch=%d attempt=%d seconds=%.0f reason=%s"
+                log.warning(event, *_names(ticket), PATIENCE_SECONDS, error)
         time.sleep(_PAUSE_SECONDS)
 
 

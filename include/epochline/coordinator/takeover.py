@@ -47,7 +47,7 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
     if epoch.kind not in _READING or not ranges:
         return frozenset()
     accepted = tx.receipts.accepted(epoch.pipeline)
-    part = _crossed(epoch, accepted, ranges)
+    part = crossed(epoch, accepted, ranges)
     if part is not None:
         raise HeadMovedError(
             f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch.",
@@ -56,15 +56,9 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
     return frozenset(one.shown_by for one in accepted if all(_parts_shown(epoch, one, ranges)))
 
 
-def crossed(epoch: Epoch, tx: Transaction, ranges: Sequence[PlannedRange]) -> str | None:
+def crossed(epoch: Epoch, accepted: Sequence[Accepted], ranges: Sequence[PlannedRange]) -> str | None:
     """Which sink showed a part of an epoch's offsets before the ledger went back in time; None if none did."""
-    if epoch.kind not in _READING:
-        return None
-    return _crossed(epoch, tx.receipts.accepted(epoch.pipeline), ranges)
-
-
-def _crossed(epoch: Epoch, accepted: Sequence[Accepted], ranges: Sequence[PlannedRange]) -> str | None:
-    for one in accepted:
+    for one in accepted if epoch.kind in _READING else ():
         shown = _parts_shown(epoch, one, ranges)
         if not all(shown) and any(part is not False for part in shown):
             first = next(planned for planned, part in zip(ranges, shown, strict=True) if part is not False)

@@ -11,10 +11,10 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.base import (
+    ColumnName,
     DeclarationModel,
+    Names,
     Pause,
-    alone,
-    check_columns,
     check_identifier,
     refuse_names,
     repeated,
@@ -88,14 +88,12 @@ class Windowed(DeclarationModel):
 
     time: EventTime
     window: Windows
-    key: tuple[str, ...] = ()
+    key: Names = ()
     aggregates: dict[str, str] = Field(min_length=1)
     into: str
     lateness: Pause = timedelta(0)
     too_late: str | None = None
-    retractions: str | None = Field(default=None, exclude_if=not_)
-
-    _key_alone = field_validator("key", mode="before")(alone)
+    retractions: ColumnName | None = Field(default=None, exclude_if=not_)
 
     @field_validator("aggregates")
     @classmethod
@@ -104,11 +102,6 @@ class Windowed(DeclarationModel):
             check_identifier(name)
             Aggregate.read(text)
         return aggregates
-
-    @field_validator("retractions")
-    @classmethod
-    def _flag_is_a_name(cls, name: str | None) -> str | None:
-        return None if name is None else next(iter(check_columns({name: _FLAG})))
 
     @model_validator(mode="after")
     def _columns_have_one_meaning(self) -> Self:

@@ -54,7 +54,8 @@ class Avro(DeclarationModel):
         return known_types(columns)
 
     @model_validator(mode="after")
-    def _schema_is_of_the_columns(self) -> Avro:
+    def _schema_and_units_are_of_the_columns(self) -> Avro:
+        _ = self.units  # checks them
         if self.schema_ is None:
             return self
         from fastavro.schema import SchemaParseException, UnknownType, parse_schema
@@ -84,11 +85,6 @@ class Avro(DeclarationModel):
                     f"schema_: field {name} has the Avro type {avro}, which does not hold every {kind} unchanged;"
                     f" declare the field as {proposed(kind)}, or give the column a type that {avro} holds"
                 )
-
-    @model_validator(mode="after")
-    def _numbers_stand_for_columns(self) -> Avro:
-        _ = self.units  # checks them
-        return self
 
     @property
     def units(self) -> dict[str, str]:
@@ -161,7 +157,10 @@ def proposed(kind: ColumnType) -> str:
 def _holds(avro: Any, kind: ColumnType) -> bool:
     spelled = _name(avro)
     if _is_decimal(kind):
-        return spelled.endswith(" decimal") and _digits_fit(avro, kind.precision or 0, kind.scale or 0)
+        if not spelled.endswith(" decimal"):
+            return False
+        spare = avro.get("scale", 0) - (kind.scale or 0)
+        return bool(0 <= spare <= avro["precision"] - (kind.precision or 0))
     if kind.name in INTEGERS:
         # Avro writes an integer as it is; a logical type only changes its meaning.
         spelled = spelled.partition(" ")[0]
@@ -170,11 +169,6 @@ def _holds(avro: Any, kind: ColumnType) -> bool:
 
 def _is_decimal(kind: ColumnType) -> bool:
     return kind.name == "numeric" and kind.precision is not None
-
-
-def _digits_fit(avro: Mapping[str, Any], precision: int, scale: int) -> bool:
-    there = avro.get("scale", 0)
-    return bool(there >= scale and avro["precision"] - there >= precision - scale)
 
 
 def _name(avro: Any) -> str:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from epochline.declare.columns import is_reserved, parse_type
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
@@ -44,19 +44,17 @@ class DeclarationModel(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise DeclarationError(_readable(type(self), fields, error)) from error
+            kind, name = type(self), fields.get("name") or fields.get("table") or ""
+            listed = problems(error, known=kind.model_fields)
+            raise DeclarationError(
+                f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {listed}. Reference:"
+                f" docs/reference.md#{kind.__name__.lower()}"
+            ) from error
 
     def _as(self, spec: type[Spec], **others: Any) -> Spec:
         """The values that a Spark worker needs: each as given here, or else the attribute of the same name."""
         names = [field.name for field in dataclasses.fields(spec)]
         return spec(**{name: others[name] if name in others else getattr(self, name) for name in names})
-
-
-def _readable(kind: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
-    name = fields.get("name") or fields.get("table") or ""
-    where = f"docs/reference.md#{kind.__name__.lower()}"
-    listed = problems(error, known=kind.model_fields)
-    return f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {listed}. Reference: {where}"
 
 
 def problems(error: ValidationError, known: Iterable[str] = ()) -> str:
@@ -177,8 +175,21 @@ def _defines(module: str, kind: type[ast.FunctionDef | ast.ClassDef], name: str)
     return True
 
 
+Names = Annotated[tuple[str, ...], BeforeValidator(alone)]
+"""Names, of which one may stand alone."""
+
+ColumnName = Annotated[str, AfterValidator(check_unreserved)]
+Columns = Annotated[dict[str, str], AfterValidator(check_columns)]
+"""Names of columns with their types, in canonical spelling."""
+
+OrderedColumns = Annotated[Columns, BeforeValidator(in_order)]
+"""Columns whose order the ledger keeps too."""
+
 Reference = Annotated[str, AfterValidator(check_function)]
 """``module:function`` that exists."""
+
+ClassReference = Annotated[str, AfterValidator(check_class)]
+"""``module:Class`` that exists."""
 
 
 def _not_negative(value: timedelta) -> timedelta:

@@ -139,11 +139,6 @@ def check_spark_holds(field: str, columns: Mapping[str, str]) -> None:
             )
 
 
-def enum_type(name: str) -> ColumnType:
-    """An enum of the target. The binary form of a label is its text."""
-    return ColumnType(name=name, carrier=Carrier.BINARY)
-
-
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 """Types that sum exactly as integers. A measure of mode ``add`` has one of them or ``numeric``."""
 

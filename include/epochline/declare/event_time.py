@@ -1,12 +1,10 @@
 """Event time: watermarks, computed from the times of records, and the windows that they close. Pure.
 
-A watermark is a time below which no further record is expected. Two watermarks matter in each epoch. The watermark of
-the *previous* epoch decides which records are late; the epoch's own watermark decides which windows close. So no
-result depends on the order in which an epoch's records are read.
+A watermark is a time below which no further record is expected. The watermark of the *previous* epoch decides which
+records are late, the epoch's own which windows close. So no result depends on the order in which records are read.
 
-A window ``[start, end)`` is *closed* once the watermark reaches ``end``: its result is written. Until the watermark has
-passed ``end`` by the allowed lateness, a late record corrects the result. A later record is *too late*: it is counted
-and, if a sink is declared for it, kept.
+A window ``[start, end)`` is *closed*, and its result written, once the watermark reaches ``end``. Until the watermark
+has passed ``end`` by the allowed lateness, a late record corrects the result; a later one is *too late*.
 """
 
 from __future__ import annotations
@@ -96,10 +94,7 @@ class TimeStanding:
 def watermark(
     declared: EventTime, partitions: Mapping[K, PartitionTime], before: datetime | None, now: datetime
 ) -> datetime | None:
-    """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's, ``before``.
-
-    It stays ``before`` while a partition that is not idle has had no record. ``now`` is database time.
-    """
+    """Compute an epoch's watermark: the lowest of its partitions', but at least ``before``, the previous epoch's."""
     awake = [time for time in partitions.values() if not _idle(declared, time, now)]
     if awake:
         newest = [time.newest for time in awake]

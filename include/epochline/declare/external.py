@@ -7,7 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from epochline.declare.base import DeclarationModel, Reference, check_class, check_columns, in_order, reading_back
+from epochline.declare.base import (
+    ClassReference,
+    DeclarationModel,
+    OrderedColumns,
+    Reference,
+    reading_back,
+)
 from epochline.declare.columns import LINEAGE
 from epochline.declare.specs import CustomSinkSpec, ExternalSpec, FilesSpec
 from epochline.declare.table import PostgresTable
@@ -27,13 +33,10 @@ class ExternalSink(DeclarationModel):
         max_unpublished_epochs: no epoch is planned while this many epochs wait to be shown.
     """
 
-    columns: dict[str, str] = Field(min_length=1)
+    columns: OrderedColumns = Field(min_length=1)
     select: Reference | None = None
     aggregated: bool = False
     max_unpublished_epochs: int = Field(default=100, ge=1)
-
-    _ordered = field_validator("columns", mode="before")(in_order)
-    _columns_are_known = field_validator("columns")(check_columns)
 
     @property
     def name(self) -> str:
@@ -135,11 +138,9 @@ class CustomSink(ExternalSink):
         label: name of the sink in the ledger and in messages; by default ``sink``.
     """
 
-    sink: str
+    sink: ClassReference
     options: dict[str, Any] = Field(default_factory=dict)
     label: str | None = None
-
-    _class_exists = field_validator("sink")(check_class)
 
     @property
     def name(self) -> str:

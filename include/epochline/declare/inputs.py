@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_function, check_plain_name
+from epochline.declare.base import Columns, DeclarationModel, check_columns, check_function, check_plain_name
 from epochline.declare.names import ledger_prefix
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.source import CustomSource, KafkaSource, OneSource, kind_of_source
@@ -34,10 +34,9 @@ class Input(DeclarationModel):
         Discriminator(kind_of_source, custom_error_type="source", custom_error_message=f"{_UNKNOWN} (docs/sources.md)"),
     ]
     parse: str | ReadyMadeParser
-    record: dict[str, str] = Field(default_factory=dict)
+    record: Columns = Field(default_factory=dict)
     explode: str | None = None
 
-    _record_is_known = field_validator("record")(check_columns)
     _function_exists = field_validator("parse")(check_function)
 
     @model_validator(mode="after")

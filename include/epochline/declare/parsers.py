@@ -10,8 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from epochline.declare.avro import Avro
 from epochline.declare.base import DeclarationModel, in_order, known_types, reading_back, refuse_names
 from epochline.declare.columns import parse_type, units_by_column
-from epochline.declare.json_paths import check_paths, is_json_of, read_path
-from epochline.declare.patterns import check_pattern, named_groups
+from epochline.declare.patterns import check_paths, check_pattern, is_json_of, named_groups, read_path
 from epochline.declare.specs import BytesSpec, JsonSpec, RegexSpec, TextSpec
 
 

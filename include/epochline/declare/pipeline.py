@@ -17,9 +17,9 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, mo
 
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import (
+    Columns,
     DeclarationModel,
     Duration,
-    check_columns,
     check_function,
     check_plain_name,
     reading_back,
@@ -103,7 +103,7 @@ class Pipeline(DeclarationModel):
     source: AnySource
     parse: str | ReadyMadeParser | None = None
     sinks: tuple[DeclaredSink, ...] = Field(min_length=1)
-    record: dict[str, str] = Field(default_factory=dict)
+    record: Columns = Field(default_factory=dict)
     explode: str | None = None
     transform: str | None = None
     state: tuple[StateTable, ...] = ()
@@ -122,7 +122,6 @@ class Pipeline(DeclarationModel):
     tags: tuple[str, ...] = ("epochline",)
 
     _dag_id = field_validator("name")(check_plain_name)
-    _record_is_known = field_validator("record")(check_columns)
     _functions_exist = field_validator("parse", "transform")(check_function)
 
     @field_validator("schedule", mode="before")

@@ -1,10 +1,6 @@
 """Settings of a pipeline's epochs and restarts, as a declaration, the settings file or a profile writes them. Pure.
 
-Each is optional: the next weaker place decides an unset one (`epochline.config.resolve`). The profiles are in
-``profiles.toml``.
-
-A restart strategy says how often and how soon a task that failed with a retryable error is tried again. An error that
-no retry can cure ends the run at once under every strategy; the class of the error decides (`epochline.errors`).
+Each is optional: the next weaker place decides an unset one (`epochline.config.resolve`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, alone, check_class, check_topic, refuse_names, repeated
+from epochline.declare.base import ClassReference, DeclarationModel, Names, check_topic, refuse_names, repeated
 from epochline.declare.specs import CustomSourceSpec
 
 
@@ -110,15 +110,13 @@ class KafkaSource(DeclarationModel):
         connection: id of the Airflow connection of the brokers.
     """
 
-    topics: tuple[str, ...] = ()
+    topics: Names = ()
     pattern: str | None = None
     startup: Startup = "earliest"
     records_per_epoch: int = Field(default=1_000_000, gt=0)
     mirror: bool = Field(default=True, exclude_if=bool)
     gaps_expected: bool = False
     connection: str = "epochline_kafka"
-
-    _topic_alone = field_validator("topics", mode="before")(alone)
 
     @model_validator(mode="after")
     def _topics_or_pattern(self) -> Self:
@@ -183,15 +181,13 @@ class CustomSource(DeclarationModel):
         records_per_epoch: most positions in one epoch, shared between partitions in proportion to their backlog.
     """
 
-    source: str
+    source: ClassReference
     options: dict[str, Any] = Field(default_factory=dict)
     label: str | None = Field(default=None, min_length=1)
     connection: str | None = Field(default=None, min_length=1, exclude_if=not_)
     positions: Literal["dense", "sparse"] = "dense"
     startup: Literal["earliest", "latest"] = "earliest"
     records_per_epoch: int = Field(default=1_000_000, gt=0)
-
-    _class_exists = field_validator("source")(check_class)
 
     @property
     def name(self) -> str:

@@ -1,8 +1,4 @@
-"""The part of a declaration that a Spark worker needs, as plain values (``spec`` of each declaration class).
-
-The driver checks a declaration. A worker reads only these values, so that it does not import pydantic. It imports the
-functions that a declaration names as ``module:function``.
-"""
+"""The part of a declaration that a Spark worker needs, as plain values, so that it does not import pydantic."""
 
 from __future__ import annotations
 
@@ -168,10 +164,7 @@ class EventTimeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """See `epochline.declare.pipeline.Pipeline`.
-
-    ``required`` are the columns that place a record in a window, ``sinks`` all destinations of an epoch's rows.
-    """
+    """See `epochline.declare.pipeline.Pipeline`; ``required`` columns place a record in a window."""
 
     name: str
     parse: str | ParserSpec

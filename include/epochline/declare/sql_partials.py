@@ -146,10 +146,7 @@ class Split:
 
 
 def split(query: GroupedQuery, record: Mapping[str, str], reserved: frozenset[str]) -> Split:
-    """Split a query over records with these columns; no partial aggregate gets a reserved name.
-
-    Raises ``ValueError`` for an unknown column, or an aggregate without exact partial results.
-    """
+    """Split a query over records with these columns; no partial aggregate gets a reserved name."""
     parts = Split(query=query, record=record, reserved=reserved | {*record, *query.key})
     where, having = query.tree.args.get("where"), query.tree.args.get("having")
     if where is not None:

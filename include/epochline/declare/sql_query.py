@@ -1,7 +1,6 @@
-"""Reads a SQL query that is grouped by a window of event time, without Spark. Pure.
+"""Reads a SQL query that is grouped by a window of event time, and refuses what epochs cannot compute. Pure.
 
-sqlglot parses the text. What an epoch may not compute is refused here, with the reason. Spark parses the same text
-again before each epoch and compares (`epochline.spark.windowing`).
+sqlglot parses the text. Spark parses it again before each epoch and compares (`epochline.spark.windowing`).
 """
 
 from __future__ import annotations

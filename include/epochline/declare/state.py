@@ -48,9 +48,6 @@ class StateTable(PostgresTable):
                 raise ValueError(f"columns: {name} is {kind}, which is not supported for state; use text")
         return self
 
-    def __str__(self) -> str:
-        return self.table
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDigest:

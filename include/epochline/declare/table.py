@@ -7,7 +7,15 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, Reference, alone, check_columns, check_identifier, refuse_names
+from epochline.declare.base import (
+    ColumnName,
+    Columns,
+    DeclarationModel,
+    Names,
+    Reference,
+    check_identifier,
+    refuse_names,
+)
 from epochline.declare.columns import INTEGERS, LINEAGE, STAGED_LINEAGE, ColumnType, parse_type
 from epochline.declare.names import order_column, split_table
 from epochline.declare.specs import SinkSpec, TableSpec
@@ -50,20 +58,18 @@ class PostgresTable(DeclarationModel):
 
     table: str
     mode: Mode = "append"
-    columns: dict[str, str] | None = None
-    key: tuple[str, ...] = ()
+    columns: Columns | None = None
+    key: Names = ()
     repeats: Repeats | None = Field(default=None, exclude_if=not_)
-    order_by: tuple[str, ...] = ()
-    measures: tuple[str, ...] = ()
+    order_by: Names = ()
+    measures: Names = ()
     tombstone: Literal["delete", "ignore", "quarantine"] | None = None
     lineage: bool = True
     aggregated: bool = False
-    insert_time: str | None = Field(default=None, exclude_if=not_)
+    insert_time: ColumnName | None = Field(default=None, exclude_if=not_)
     before_images: int = Field(default=0, ge=0)
     keep_unavailable: bool = Field(default=False, exclude_if=not_)
     select: Reference | None = None
-
-    _name_alone = field_validator("key", "order_by", "measures", mode="before")(alone)
 
     @field_validator("table")
     @classmethod
@@ -78,15 +84,10 @@ class PostgresTable(DeclarationModel):
 
     @field_validator("columns")
     @classmethod
-    def _columns_are_known(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+    def _columns_are_named(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
         if columns is not None and not columns:
             raise ValueError("name at least one column, or leave columns out for a table that exists")
-        return None if columns is None else check_columns(columns)
-
-    @field_validator("insert_time")
-    @classmethod
-    def _insert_time_is_a_name(cls, name: str | None) -> str | None:
-        return None if name is None else next(iter(check_columns({name: INSERT_TIME})))
+        return columns
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:

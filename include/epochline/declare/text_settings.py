@@ -1,8 +1,4 @@
-"""The settings of PostgreSQL that change how it reads or writes a value. Pure.
-
-A database or a role may have other values of them (``ALTER DATABASE … SET``, ``ALTER ROLE … SET``). Every session that
-writes, reads or compares values makes them in each transaction, so that a text means the same value everywhere.
-"""
+"""The settings of PostgreSQL that change how it reads or writes a value; every session makes them. Pure."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from epochline.declare.avro import Avro
 from epochline.declare.base import (
     DeclarationModel,
     Duration,
+    Names,
+    OrderedColumns,
     Reference,
-    alone,
-    check_columns,
     check_function,
     check_topic,
-    in_order,
     refuse_names,
     repeated,
 )
@@ -76,25 +75,20 @@ class KafkaTopic(DeclarationModel):
     """
 
     topic: str
-    other_topics: tuple[str, ...] = Field(default=(), exclude_if=not_)
+    other_topics: Names = Field(default=(), exclude_if=not_)
     topic_column: str | None = Field(default=None, exclude_if=not_)
     value: str | ValueFormat
-    key: tuple[str, ...] = ()
+    key: Names = ()
     headers: dict[str, str] = Field(default_factory=dict)
     partition: str | None = None
-    columns: dict[str, str] = Field(default_factory=dict)
-    order_by: tuple[str, ...] = ()
+    columns: OrderedColumns = Field(default_factory=dict)
+    order_by: Names = ()
     select: Reference | None = None
     aggregated: bool = False
     semantics: Literal["exactly_once", "at_least_once"] = "exactly_once"
     transaction_timeout: Duration = timedelta(minutes=15)
     max_unpublished_epochs: int = Field(default=100, ge=1)
     connection: str = "epochline_kafka"
-
-    _topic_alone = field_validator("other_topics", mode="before")(alone)
-    _name_alone = field_validator("key", "order_by", mode="before")(alone)
-    _ordered = field_validator("columns", mode="before")(in_order)
-    _columns_are_known = field_validator("columns")(check_columns)
 
     @field_validator("topic", "other_topics")
     @classmethod

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,10 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.class_archive import class_options
-from epochline.local.home import Home, project_root, write_private
+from epochline.local.home import LOOPBACK, Home, Ports, project_root, write_private
 from epochline.local.kafka import Kafka
-from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.postgres import Postgres, client_environment
-from epochline.local.process import Daemon, Part, shipped_settings
+from epochline.local.process import Part, shipped_settings
 from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 
@@ -52,11 +50,7 @@ class Airflow(Part):
         dags_folder: Path | None,
         extra_pythonpath: Sequence[Path],
     ) -> None:
-        signals = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
-        names = [f"airflow-{name}" for name in _PROCESSES]
-        super().__init__(
-            home, ports, *(Daemon(home, name, stop_signals=signals, idle=_is_idle_worker) for name in names)
-        )
+        super().__init__(home, ports, *(f"airflow-{name}" for name in _PROCESSES))
         self._postgres, self._kafka, self._spark = postgres, kafka, spark
         self._config = config
         self._dags_folder = dags_folder or project_root() / "dags"
@@ -122,7 +116,7 @@ class Airflow(Part):
                     raise StackError(f"{daemon.name} ended while starting. {daemon.log_tail()}")
             missing = self.health()
             scheduler = self.daemons["scheduler"]
-            if missing == SILENT_SCHEDULER and (pid := scheduler.pid) is not None and _runs_no_task(pid):
+            if missing == SILENT_SCHEDULER and (pid := scheduler.pid) is not None and self._runs_no_task(pid):
                 scheduler.stop()
                 self.start()
             return missing
@@ -156,6 +150,17 @@ class Airflow(Part):
                 f" {' | '.join(answer.stderr.splitlines()[-2:])}. Run `epochline up` to try again."
             )
         write_private(done, self.version())
+
+    def _runs_no_task(self, scheduler: int) -> bool:
+        """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
+        with suppress(psutil.NoSuchProcess):
+            workers = psutil.Process(scheduler).children()
+            return all(worker.status() == psutil.STATUS_ZOMBIE or self._is_idle(worker) for worker in workers)
+        return False
+
+    def _is_idle(self, process: psutil.Process) -> bool:
+        """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
+        return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]
 
     def write_password_file(self) -> None:
         """Write the administrator's password, which Airflow would else make up and print; other users keep theirs."""
@@ -192,24 +197,21 @@ class Airflow(Part):
     def _connections(self) -> dict[str, str]:
         secret = credentials.require(self._home)
         postgres = {"conn_type": "postgres", "host": LOOPBACK, "port": self._postgres.port, "schema": "epochline"}
-        owner = {**postgres, "login": "epochline", "password": secret.epochline}
-        writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
-        reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
-        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self._kafka.bootstrap_servers}}
-        spark = {
-            "conn_type": "spark_connect", "host": "localhost", "port": self._spark.port, "password": secret.spark_token,
-            "extra": {"cores": self._spark.cores},
+        connections = {
+            "EPOCHLINE_POSTGRES": {**postgres, "login": "epochline", "password": secret.epochline},
+            "EPOCHLINE_WRITER": {**postgres, "login": credentials.JOB, "password": secret.epochline_job},
+            "EPOCHLINE_READER": {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer},
+            "EPOCHLINE_KAFKA": {
+                "conn_type": "kafka", "extra": {"bootstrap.servers": self._kafka.bootstrap_servers},
+            },
+            "SPARK_DEFAULT": {
+                "conn_type": "spark_connect", "host": "localhost", "port": self._spark.port,
+                "password": secret.spark_token, "extra": {"cores": self._spark.cores},
+            },
+            "SPARK_SUBMIT": {"conn_type": "spark", "host": self._spark.driver_master},
         }  # fmt: skip
         # As JSON, because `local[2]` is not a valid host in a URI.
-        submit = {"conn_type": "spark", "host": self._spark.driver_master}
-        return {
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
-            "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
-            "AIRFLOW_CONN_EPOCHLINE_READER": json.dumps(reader),
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
-            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
-            "AIRFLOW_CONN_SPARK_SUBMIT": json.dumps(submit),
-        }
+        return {f"AIRFLOW_CONN_{name}": json.dumps(connection) for name, connection in connections.items()}
 
     def _of_tasks(self) -> dict[str, str]:
         binaries = Path(sys.executable).parent
@@ -227,16 +229,3 @@ class Airflow(Part):
             "no_proxy": direct,
             **client_environment(self._postgres),
         }
-
-
-def _runs_no_task(scheduler: int) -> bool:
-    """Whether the workers of the scheduler with this pid are idle or dead, so that its end stops no task."""
-    with suppress(psutil.NoSuchProcess):
-        workers = psutil.Process(scheduler).children()
-        return all(worker.status() == psutil.STATUS_ZOMBIE or _is_idle_worker(worker) for worker in workers)
-    return False
-
-
-def _is_idle_worker(process: psutil.Process) -> bool:
-    """Whether it is a worker of the LocalExecutor that has no task. Such a worker ignores SIGTERM."""
-    return process.cmdline()[:1] == ["airflow worker -- LocalExecutor: <idle>"]

@@ -52,14 +52,6 @@ class TaskTry:
     started_at: str
 
 
-class _RefusedError(OSError):
-    """The server answered with an error; ``code`` is its HTTP status."""
-
-    def __init__(self, code: int, detail: str) -> None:
-        super().__init__(f"HTTP {code}{f': {detail}' if detail else ''}")
-        self.code = code
-
-
 class AirflowApi:
     """One API server, which may take ``timeout`` seconds to answer. The method `token` gets a token."""
 
@@ -69,15 +61,14 @@ class AirflowApi:
         self._token = token
 
     def token(self, user: str, password: str) -> str:
-        """Log in and return a token. As every request, raises `AirflowUnavailableError` if the server does not answer.
+        """Log in and return a token.
 
-        Raises `StackError` if it refuses.
+        As every request, raises `AirflowUnavailableError` if the server does not answer, `StackError` if it refuses.
         """
-        try:
-            answer = self._call("/auth/token", {"username": user, "password": password})
-            return str(answer["access_token"])
-        except (OSError, ValueError, KeyError) as error:
-            raise self._failed(error, "gave no token") from error
+        answer = self._request("/auth/token", {"username": user, "password": password}, how="gave no token")
+        if "access_token" not in answer:
+            raise self._failed("gave no token", "its answer has none", passes=False)
+        return str(answer["access_token"])
 
     def health(self, since: Mapping[str, float]) -> str | None:
         """None if the database and each part in `since` are healthy; else what is wrong.
@@ -86,9 +77,9 @@ class AirflowApi:
         its start in `since`, in seconds since 1970.
         """
         try:
-            answer = self._call("/api/v2/monitor/health")
-        except (OSError, ValueError) as error:
-            return f"the API server does not answer ({error})"
+            answer = self._request("/api/v2/monitor/health")
+        except StackError as error:
+            return f"the API server does not answer ({error.__cause__})"
         for key, value in answer.items():
             part = key.replace("_", "-")
             if part not in since and part != "metadatabase":
@@ -109,11 +100,11 @@ class AirflowApi:
     def dag(self, dag_id: str) -> DagState | None:
         """The state of a DAG; None if Airflow does not have the DAG (yet)."""
         try:
-            dag = self._call(f"/api/v2/dags/{quote(dag_id)}")
-        except (OSError, ValueError) as error:
+            dag = self._request(f"/api/v2/dags/{quote(dag_id)}")
+        except StackError as error:
             if _refused_with(404, error):
                 return None
-            raise self._failed(error) from error
+            raise
         begins = dag["next_dagrun_run_after"]
         next_run = None if begins is None else datetime.fromisoformat(begins)
         return DagState(paused=bool(dag["is_paused"]), next_run=next_run, max_active_runs=dag["max_active_runs"])
@@ -126,11 +117,11 @@ class AirflowApi:
         """Start a manual run without a logical date. Returns its id. A repeat with the same id starts no second run."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note}
         try:
-            return str(self._call(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
-        except (OSError, ValueError) as error:
+            return str(self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+        except StackError as error:
             if run_id is not None and _refused_with(409, error):
                 return run_id
-            raise self._failed(error) from error
+            raise
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """``queued``, ``running``, ``success`` or ``failed``."""
@@ -172,21 +163,13 @@ class AirflowApi:
         content = self._request(path)["content"]
         return [{"event": message} if isinstance(message, str) else message for message in content]
 
-    def _request(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
-        try:
-            return self._call(path, body, method)
-        except (OSError, ValueError) as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception, how: str = "did not answer a request") -> StackError:
-        """A server that fails or does not answer may recover; one that refuses goes on refusing."""
-        said = f"Airflow at {self._url} {how} ({type(error).__name__.removeprefix('_')}: {error});"
-        passes = error.code >= 500 if isinstance(error, _RefusedError) else isinstance(error, OSError)
-        if passes:
-            return AirflowUnavailableError(f"{said} `epochline up` starts again what crashed")
-        return StackError(f"{said} see `epochline status`")
-
-    def _call(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
+    def _request(
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        method: str | None = None,
+        how: str = "did not answer a request",
+    ) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -196,18 +179,27 @@ class AirflowApi:
         try:
             with _OPENER.open(request, timeout=self._timeout) as response:
                 answer = json.load(response)
+            if not isinstance(answer, dict):
+                raise ValueError(f"{path} did not answer with a JSON object")
         except urllib.error.HTTPError as error:
             with error:
-                raise _RefusedError(error.code, _detail(error)) from None
-        except http.client.HTTPException as error:
-            raise OSError(f"no HTTP answer: {type(error).__name__}") from error
-        if not isinstance(answer, dict):
-            raise ValueError(f"{path} did not answer with a JSON object")
+                reason = ": ".join(filter(None, (f"HTTP {error.code}", _detail(error))))
+            raise self._failed(how, reason, passes=error.code >= 500) from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise self._failed(how, reason, passes=not isinstance(error, ValueError)) from error
         return answer
 
+    def _failed(self, how: str, reason: str, *, passes: bool) -> StackError:
+        """A server that fails or does not answer may recover; one that refuses goes on refusing."""
+        message = f"Airflow at {self._url} {how} ({reason});"
+        if passes:
+            return AirflowUnavailableError(f"{message} `epochline up` starts again what crashed")
+        return StackError(f"{message} see `epochline status`")
 
-def _refused_with(code: int, error: Exception) -> bool:
-    return isinstance(error, _RefusedError) and error.code == code
+
+def _refused_with(code: int, error: StackError) -> bool:
+    return isinstance(error.__cause__, urllib.error.HTTPError) and error.__cause__.code == code
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

@@ -1,24 +1,17 @@
 """Kafka 4.2 as one KRaft node, with broker and controller in one process, on loopback."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import Home, write_private
+from epochline.local.home import LOOPBACK, write_private
 from epochline.local.jars import KAFKA, JarSet, find_java
-from epochline.local.ports import LOOPBACK, Ports
 from epochline.local.process import Server, java_environment
-
-if TYPE_CHECKING:
-    from kafka import KafkaAdminClient
 
 _LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
 _PROBE_TOPIC = "epochline-readiness-probe"  # never created
@@ -28,12 +21,7 @@ class Kafka(Server):
     """The Kafka broker of one home."""
 
     name = "kafka"
-
-    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            home, ports, settings,
-            stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)),
-        )  # fmt: skip
+    stop_signals = ((signal.SIGTERM, 30), (signal.SIGKILL, 5))
 
     @property
     def bootstrap_servers(self) -> str:
@@ -71,11 +59,17 @@ class Kafka(Server):
         """None if the broker is unfenced, its controller answers and each partition has a leader; else the problem."""
         if (closed := super().health()) is not None:
             return closed
-        # Imported here and below, because stopping a stack needs no client.
+        # Imported here, because stopping a stack needs no client.
+        from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
+        # While the broker starts, connections are refused; the caller's log does not need to show it.
+        logger = logging.getLogger("kafka")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
+        timeouts = {"request_timeout_ms": 5000, "bootstrap_timeout_ms": 2000}
         try:
-            with _admin(self.bootstrap_servers) as admin:
+            with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **timeouts)) as admin:
                 cluster = admin.describe_cluster()["cluster_id"]
                 if cluster != self._cluster_id():
                     return f"another Kafka cluster ({cluster}) answers on port {self.port}"
@@ -89,6 +83,8 @@ class Kafka(Server):
                 ]
         except (KafkaError, OSError) as error:
             return f"{type(error).__name__}: {error}"
+        finally:
+            logger.setLevel(level)
         return f"{len(waiting)} partitions have no leader, for example {waiting[0]}" if waiting else None
 
     def _cluster_id(self) -> str:
@@ -123,25 +119,3 @@ class Kafka(Server):
             raise StackError(
                 f"Kafka's storage could not be formatted: {' '.join((answer.stderr + answer.stdout).split())}"
             )
-
-
-@contextmanager
-def _admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
-    from kafka import KafkaAdminClient
-
-    # While the broker starts, connections are refused; the caller's log does not need to show it.
-    logger = logging.getLogger("kafka")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with closing(
-            KafkaAdminClient(
-                bootstrap_servers=bootstrap_servers,
-                client_id="epochline-stack",
-                request_timeout_ms=5000,
-                bootstrap_timeout_ms=2000,
-            )
-        ) as admin:
-            yield admin
-    finally:
-        logger.setLevel(level)

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import psycopg2
 from psycopg2 import extensions, sql
 
@@ -21,8 +22,7 @@ from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
-from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.home import LOOPBACK, write_private
 from epochline.local.process import Server
 
 SUPERUSER = "postgres"
@@ -102,18 +102,17 @@ class Postgres(Server):
     """The PostgreSQL server of one home."""
 
     name = "postgres"
+    # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
+    stop_signals = ((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5))
 
-    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            home,
-            ports,
-            settings,
-            # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
-            stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
-            # Every backend starts its own session and overwrites its environment.
-            owns=lambda process: process.name() == "postgres" and Path(process.cwd()) == self.data,
-        )
-        self.data = self.folder / "data"
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.folder / "data"
+
+    def _owns(self, process: psutil.Process) -> bool:
+        # Every backend starts its own session and overwrites its environment.
+        return process.name() == "postgres" and Path(process.cwd()) == self.data
 
     @property
     def superuser_dsn(self) -> str:
@@ -172,7 +171,7 @@ class Postgres(Server):
         if (closed := super().health()) is not None:
             return closed
         try:
-            with self._superuser() as connection, connection.cursor() as cursor:
+            with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT pg_is_in_recovery()")
         except psycopg2.Error as error:
             return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
@@ -180,9 +179,6 @@ class Postgres(Server):
 
     def _password(self, role: str) -> str:
         return str(getattr(credentials.require(self._home), role))
-
-    def _superuser(self) -> AbstractContextManager[extensions.connection]:
-        return _connected(self.superuser_dsn)
 
     def _init(self, account: Account) -> None:
         draft = self.folder / "data.new"
@@ -214,7 +210,7 @@ class Postgres(Server):
             account.own(self.data / name)
 
     def _provision(self) -> None:
-        with self._superuser() as connection, connection.cursor() as cursor:
+        with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
             for name in DATABASES:
                 self._make_login(cursor, name)
                 cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
@@ -226,7 +222,7 @@ class Postgres(Server):
 
     def make_database(self, name: str) -> None:
         """Create an empty database that belongs to the ledger's login. An existing one is dropped first."""
-        with self._superuser() as connection, connection.cursor() as cursor:
+        with _connected(self.superuser_dsn) as connection, connection.cursor() as cursor:
             database = sql.Identifier(name)
             cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
             cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(database))

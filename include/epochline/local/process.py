@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import psutil
 
 from epochline.errors import StackError
-from epochline.local.home import Home, wait_until, write_private
-from epochline.local.ports import Ports, is_listening
+from epochline.local.home import Home, Ports, is_listening, wait_until, write_private
 
 PART_VARIABLE = "EPOCHLINE_STACK_PART"
 
@@ -242,12 +241,24 @@ class Part:
     """One part of a home's stack: its folder, its processes by name, and its port."""
 
     name: ClassVar[str]
+    stop_signals: ClassVar[Sequence[tuple[signal.Signals, float]]] = ((signal.SIGTERM, 15), (signal.SIGKILL, 5))
 
-    def __init__(self, home: Home, ports: Ports, *daemons: Daemon) -> None:
+    def __init__(self, home: Home, ports: Ports, *processes: str) -> None:
         self._home = home
         self._ports = ports
-        self._daemons = {daemon.name.removeprefix(f"{self.name}-"): daemon for daemon in daemons}
+        self._daemons = {
+            name.removeprefix(f"{self.name}-"): Daemon(
+                home, name, stop_signals=self.stop_signals, owns=self._owns, idle=self._is_idle
+            )
+            for name in processes
+        }
         self.folder = home.path(self.name)
+
+    def _owns(self, _process: psutil.Process) -> bool:
+        return False
+
+    def _is_idle(self, _process: psutil.Process) -> bool:
+        return False
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:
@@ -277,19 +288,11 @@ class Part:
 
 
 class Server(Part):
-    """A part of one process (`Daemon` has the signals and ``owns``)."""
+    """A part of one process."""
 
-    def __init__(
-        self,
-        home: Home,
-        ports: Ports,
-        settings: Mapping[str, str] | None,
-        *,
-        stop_signals: Sequence[tuple[signal.Signals, float]],
-        owns: Callable[[psutil.Process], bool] = lambda _process: False,
-    ) -> None:
-        self.daemon = Daemon(home, self.name, stop_signals=stop_signals, owns=owns)
-        super().__init__(home, ports, self.daemon)
+    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(home, ports, self.name)
+        self.daemon = self._daemons[self.name]
         self._settings = {**shipped_settings(self.name), **(settings or {})}
 
     @property

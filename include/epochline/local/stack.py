@@ -13,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import Home
+from epochline.local.home import Home, Ports
 from epochline.local.kafka import Kafka
-from epochline.local.ports import Ports
 from epochline.local.postgres import Postgres
 from epochline.local.spark import Spark
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from epochline.arrow.cast.contract import ERROR, marks, require_columns
+from epochline.arrow.cast.batches import ERROR, marks, require_columns
 from epochline.errors import DeclarationError, EpochlineError, LookupUnavailableError
 
 K = TypeVar("K")

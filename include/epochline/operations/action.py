@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from epochline.coordinator.evidence import pausing_where_behind
+from epochline.coordinator.evidence import mirror, pausing_where_behind
 from epochline.coordinator.observe import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline
@@ -212,6 +212,17 @@ def record(tx: Transaction, pipeline: str, action: str, done: ActionPreview, req
         after=done.after,
     )
     return tx.operators.record(row)
+
+
+def mirrored(case: Case[Any, Any], line: str, *, known: bool = False) -> Afterwards:
+    """Mirror the heads after the change, as `mirror` with ``known``, and say a line."""
+    declared, source = case.subject.declaration()
+
+    def show() -> Sequence[str]:
+        mirror(case.subject.ledger, source, declared, known=known)
+        return [line]
+
+    return show
 
 
 def refused(reason: str) -> ActionPreview:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.coordinator.evidence import mirror
 from epochline.coordinator.observe import ConsumerGroup, cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
 from epochline.operations.action import (
@@ -17,6 +16,7 @@ from epochline.operations.action import (
     Parameters,
     Request,
     Subject,
+    mirrored,
     refused,
 )
 from epochline.protocol.data_loss import CutOff, lost_unread
@@ -146,7 +146,6 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
 
     def change(self, case: Case[AdoptTopicParameters, Logs], request: Request) -> Afterwards:
         tx, subject, parameters, seen = case.tx, case.subject, case.parameters, case.seen
-        declared, source = subject.declaration()
         heads = case.heads
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
         for head in _adopted(parameters, seen, heads):
@@ -156,7 +155,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             cut = None if head in heads else head.next_offset
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over", cut)
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
-        tx.targets.restart_order(declared)
+        tx.targets.restart_order(case.declared)
         # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
         # their place, so end these offsets at the cut.
         for one in tx.receipts.accepted(subject.name):
@@ -174,12 +173,9 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             if paused is not None and paused.by == "epochline":
                 tx.operators.resume(subject.name)
 
-        def mirror_heads() -> Sequence[str]:
-            # One topic decides nothing for the others: what the group shows of them stays evidence.
-            mirror(subject.ledger, source, declared, known=parameters.cluster and bool(seen.back))
-            return [f"{subject.name} goes on in generation {begun.generation}"]
-
-        return mirror_heads
+        # One topic decides nothing for the others: what the group shows of them stays evidence.
+        known = parameters.cluster and bool(seen.back)
+        return mirrored(case, f"{subject.name} goes on in generation {begun.generation}", known=known)
 
 
 def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
@@ -290,7 +286,8 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
     read = {one.tp.topic for one in seen.partitions}
     for head in heads:
-        if head not in carried and head.tp.topic not in read and not _is_moved(seen, head.tp.topic):
+        moved = any(belongs_to(name, head.tp.topic) for name in seen.moved)
+        if head not in carried and head.tp.topic not in read and not moved:
             stood = seen.group.get((head.tp.topic, head.tp.partition), head.next_offset)
             same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
             carried.append(replace(head, next_offset=max(head.origin, same)))
@@ -301,10 +298,6 @@ def _is_made_again(seen: Logs, heads: Sequence[Head], topic: str) -> bool:
     """Whether a topic has another id than its heads: it was deleted. A Kafka that went back in time keeps the ids."""
     there = {one.tp for one in seen.partitions}
     return all(head.tp not in there for head in heads if head.tp.topic == topic)
-
-
-def _is_moved(seen: Logs, topic: str) -> bool:
-    return any(belongs_to(name, topic) for name in seen.moved)
 
 
 def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:

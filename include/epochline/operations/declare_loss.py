@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from epochline.coordinator.evidence import mirror
 from epochline.errors import ActionRefusedError
 from epochline.operations.action import (
     ActionPreview,
@@ -15,6 +14,7 @@ from epochline.operations.action import (
     Parameters,
     Request,
     Subject,
+    mirrored,
     refused,
 )
 from epochline.protocol.offsets import OffsetRange, PlannedRange, left_out, moved_clusters
@@ -90,22 +90,17 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
         )
 
     def change(self, case: Case[DeclareLossParameters, Found], request: Request) -> Afterwards:
-        subject, chain = case.subject, case.tx.chain
-        declared, source = subject.declaration()
+        pipeline, chain = case.pipeline, case.tx.chain
         if case.parameters.holes:
             for hole in case.seen.holes:
-                chain.declare_gap(subject.name, hole.tp, hole.range)
-            return lambda: [f"{subject.name} reads past {', '.join(map(str, case.seen.holes))}"]
-        row, gaps = case.tx.epochs.lock_pipeline(subject.name), _lost(case)
+                chain.declare_gap(pipeline, hole.tp, hole.range)
+            return lambda: [f"{pipeline} reads past {', '.join(map(str, case.seen.holes))}"]
+        row, gaps = case.tx.epochs.lock_pipeline(pipeline), _lost(case)
         for gap in gaps:
-            if not chain.declare_lost(subject.name, row.generation, gap):
+            if not chain.declare_lost(pipeline, row.generation, gap):
                 raise ActionRefusedError(f"{gap} does not start at its head any more. Nothing was changed.")
 
-        def show() -> Sequence[str]:
-            mirror(subject.ledger, source, declared)
-            return [f"{subject.name} goes on at {', '.join(f'{one.tp}: {one.range.until}' for one in gaps)}"]
-
-        return show
+        return mirrored(case, f"{pipeline} goes on at {', '.join(f'{gap.tp}: {gap.range.until}' for gap in gaps)}")
 
 
 def declaring_loss(pipeline: str, lost: Mapping[str, OffsetRange]) -> Sequence[str]:

@@ -35,13 +35,13 @@ class EpochAction(Action[P, Seen]):
             EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
         """
         declared, source = subject.declaration()
-        recovered = recover(subject.ledger, source, declared, run, LEASE)
-        if recovered.resumed is not None:
-            return recovered.resumed
+        resumed, aborted, notes = recover(subject.ledger, source, declared, run, LEASE)
+        if resumed is not None:
+            return resumed
         refuse_older_kafka(subject.ledger, source, declared)
         intent = _ActionIntent(self, subject, parameters, self.look(subject, parameters), request)
         asked = PlanRequest(writers=writers, note=str(request))
-        return write_epoch(subject.ledger, declared, run, asked, intent, recovered.aborted, recovered.notes)
+        return write_epoch(subject.ledger, declared, run, asked, intent, aborted, notes)
 
 
 def refuse_unfinished(tx: Transaction, pipeline: str) -> None:

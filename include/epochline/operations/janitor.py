@@ -57,8 +57,7 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
             if epoch.state is not EpochState.PLANNED or not epoch.lease_expired:
                 continue
             attempt = abort_in(tx, epoch, f"its lease ended more than {stale_after} ago; ended by {run}")
-        if attempt is not None:
-            discard(ledger, attempt)
+        discard(ledger, attempt)
         log.info("epoch.ended pipeline=%s epoch=%d by=janitor", epoch.pipeline, epoch.epoch_id)
         ended.append(str(epoch))
     swept = sum(sweep(ledger, pipeline) for pipeline in pipelines)

@@ -55,20 +55,6 @@ def cut_off_since(tx: Transaction, epoch: Epoch) -> str | None:
     return None
 
 
-def obstacle(
-    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
-) -> str | None:
-    """The first reason against going back; None if going back is allowed.
-
-    ``tx`` holds the pipeline's row. ``undone`` are the epochs that would be undone; None for a new pipeline.
-
-    Raises:
-        DeclarationError: the declaration changed a field that must not change.
-        TargetError: a target is not as declared.
-    """
-    return next(_obstacles(tx, declared, found, row, undone, seen), None)
-
-
 def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int]:
     """The epochs that wrote to targets. A restore only removes rows."""
     return [one for one in epochs if tx.epochs.lock(pipeline, one).kind is not EpochKind.RESTORE]
@@ -108,9 +94,16 @@ def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> 
     )
 
 
-def _obstacles(
+def obstacles(
     tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
 ) -> Iterator[str]:
+    """The reasons against going back. ``undone`` are the epochs that would be undone; None for a new pipeline.
+
+    ``tx`` holds the pipeline's row.
+
+    Raises:
+        ChangeRefusedError, TargetError: the declaration changed what must not change, or a target is not as declared.
+    """
     dropped = tx.operators.standing(declared.name).dropped
     if dropped is not None:
         yield f"{declared.name} was dropped {dropped}; another pipeline may own its targets now."

@@ -65,8 +65,7 @@ class Abort(DirectAction[AbortParameters, None]):
         attempt = abort_in(case.tx, epoch, str(request))
 
         def discard_staging() -> tuple[str, ...]:
-            if attempt is not None:
-                discard(case.subject.ledger, attempt)
+            discard(case.subject.ledger, attempt)
             if epoch.state is EpochState.ABORTED:
                 sweep(case.subject.ledger, case.pipeline)
                 return (f"{epoch} was aborted before; what was left of its staging is gone",)

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.commit import undo
-from epochline.coordinator.evidence import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import (
     ActionPreview,
@@ -18,10 +17,11 @@ from epochline.operations.action import (
     Parameters,
     Request,
     Subject,
+    mirrored,
     refuse_older_kafka,
     refused,
 )
-from epochline.operations.restorable import Logs, logs_of, obstacle, origins, ranges_read, with_rows
+from epochline.operations.restorable import Logs, logs_of, obstacles, origins, ranges_read, with_rows
 from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import with_clusters
@@ -133,7 +133,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             return refused(missing(tx, other or pipeline, case.parameters.name))
         row = case.row or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         undone = tx.savepoints.later(pipeline, found.epoch_id) if other is None else []
-        reason = obstacle(tx, case.declared, found, row, None if other else undone, case.seen)
+        reason = next(obstacles(tx, case.declared, found, row, None if other else undone, case.seen), None)
         if reason is not None:
             return refused(reason)
         generation = row.generation + 1 if other is None else row.generation
@@ -151,8 +151,7 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         )
 
     def change(self, case: Case[RestoreParameters, Logs], request: Request) -> Afterwards:
-        tx, subject, parameters = case.tx, case.subject, case.parameters
-        declared, source = subject.declaration()
+        tx, subject, parameters, declared = case.tx, case.subject, case.parameters, case.declared
         found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
             raise AssertionError("previewed under the same lock")
@@ -176,11 +175,8 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         tx.states.leave(declared, epoch_id)
         tx.targets.account()
 
-        def show() -> Sequence[str]:
-            mirror(subject.ledger, source, declared, known=parameters.of is not None)
-            return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
-
-        return show
+        line = f"{subject.name} goes on from {found}, in generation {row.generation}"
+        return mirrored(case, line, known=parameters.of is not None)
 
 
 def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:

@@ -4,8 +4,11 @@ A `Transaction` is one transaction of the database that holds ledger, staging an
 commits (INV-2). Every method that locks says so. Locks are taken in one order everywhere: pipeline, epoch, attempt.
 """
 
-from epochline.ports.epochs import Attempts, Chain, EpochRows, Manifest, PartSum, PipelineRow
-from epochline.ports.ledger import SINK, Ledger, Transaction
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from epochline.declare.pipeline import Pipeline
+from epochline.ports.epochs import Attempts, Chain, EpochRows, Manifest, NewEpoch, PipelineRow
 from epochline.ports.operators import (
     PAUSE_AFTER_FAILURES,
     PAUSE_BEHIND,
@@ -33,6 +36,8 @@ from epochline.ports.targets import (
     Targets,
     Upserted,
 )
+from epochline.protocol.sink import Committing, Inspectable, Measured, Preflighted, Sink
+from epochline.protocol.sink import Prepared as Preparable
 
 __all__ = [
     "PAUSE_AFTER_FAILURES",
@@ -54,9 +59,9 @@ __all__ = [
     "History",
     "Ledger",
     "Manifest",
+    "NewEpoch",
     "OffsetSource",
     "Operators",
-    "PartSum",
     "PipelineRow",
     "PipelineStatus",
     "Prepared",
@@ -71,3 +76,69 @@ __all__ = [
     "Transaction",
     "Upserted",
 ]
+
+SINK = (Committing, Preflighted, Preparable, Measured, Inspectable)
+"""What use cases ask of a sink. All but the first are optional."""
+
+
+class Transaction(Protocol):
+    """One database transaction, seen from its sides."""
+
+    @property
+    def epochs(self) -> EpochRows:
+        """Epochs and pipelines."""
+
+    @property
+    def chain(self) -> Chain:
+        """Committed ranges."""
+
+    @property
+    def attempts(self) -> Attempts:
+        """Attempts and staging tables."""
+
+    @property
+    def targets(self) -> Targets:
+        """Target tables."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Quarantined records."""
+
+    @property
+    def operators(self) -> Operators:
+        """What operators did."""
+
+    @property
+    def history(self) -> History:
+        """Settings and failures."""
+
+    @property
+    def states(self) -> States:
+        """Keyed state and event times."""
+
+    @property
+    def savepoints(self) -> Savepoints:
+        """Savepoints."""
+
+    @property
+    def receipts(self) -> Receipts:
+        """Which sinks show which epochs."""
+
+
+class Ledger(Protocol):
+    """Where transactions come from."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction, which is committed at the end of the block, or rolled back if the block raises.
+
+        Raises:
+            LedgerUnavailableError: the connection was lost. A commit in flight may have happened (INV-5).
+        """
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        """A declared sink that shows an epoch after its commit. Call it outside transactions.
+
+        Raises:
+            ConfigurationError: this ledger was made without such sinks.
+            SinkError: the sink cannot be made here; other sinks are unaffected.
+        """

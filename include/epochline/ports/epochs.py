@@ -25,6 +25,19 @@ class PipelineRow:
     cluster_id: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEpoch:
+    """What a plan decided about an epoch that is about to be written."""
+
+    kind: EpochKind
+    ranges: Sequence[PlannedRange] = ()
+    record_limit: int | None = None
+    interval: Interval | None = None
+    replays: int | None = None
+    plan_seconds: float | None = None
+    """How long the ledger and Kafka were asked."""
+
+
 class EpochRows(Protocol):
     """Epochs and the pipelines they belong to."""
 
@@ -50,11 +63,7 @@ class EpochRows(Protocol):
         """The committed epoch of kind ``regular`` with the highest id."""
 
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
-        """Lock an epoch's row and read it.
-
-        Raises:
-            EpochNotFoundError: the pipeline has no such epoch.
-        """
+        """Lock an epoch's row and read it. Raises `EpochNotFoundError` if the pipeline has no such epoch."""
 
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
         """An epoch by its id, without a lock; None if the ledger does not have it."""
@@ -67,16 +76,11 @@ class EpochRows(Protocol):
         pipeline: Pipeline,
         row: PipelineRow,
         run: Run,
-        ranges: Sequence[PlannedRange],
+        draft: NewEpoch,
         targets: Mapping[str, Mapping[str, str]],
         *,
-        kind: EpochKind,
         lease: timedelta,
-        record_limit: int | None,
         note: str | None,
-        interval: Interval | None = None,
-        replays: int | None = None,
-        plan_seconds: float | None = None,
     ) -> Epoch:
         """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
 
@@ -121,7 +125,7 @@ class EpochRows(Protocol):
     def supersede(self, epoch: Epoch) -> bool:
         """Mark the epoch that a replay read as undone, and delete its quarantined records.
 
-        Returns False if it is undone already, or one of its quarantined records was requeued.
+        Returns False if it is undone already or one of its quarantined records was requeued.
         """
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
@@ -130,7 +134,7 @@ class EpochRows(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a Spark driver recorded for one sink: how many parts and rows, under which write id."""
+    """How many parts and rows an attempt staged for one sink under one write id."""
 
     sink: str
     write_id: str
@@ -138,16 +142,6 @@ class Manifest:
     rows: int
     body: Mapping[str, Any] | None = None
     """What the sink's seal left for its commit; None for a table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartSum:
-    """Totals of the parts that an attempt staged for one sink under one write id."""
-
-    sink: str
-    write_id: str
-    parts: int
-    rows: int
 
 
 class Attempts(Protocol):
@@ -186,10 +180,10 @@ class Attempts(Protocol):
         """Record that the attempt's rows were committed and its staging tables dropped."""
 
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
-        """What the driver recorded, one per sink."""
+        """What the Spark driver recorded, one per sink."""
 
-    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
-        """Totals of the parts, per sink and write id."""
+    def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
+        """The same counted by the parts, per sink and write id."""
 
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         """Counts of the records that the parts received, per topic and partition."""
@@ -223,18 +217,14 @@ class Chain(Protocol):
         """Write where a partition begins. Does nothing if the partition has an origin."""
 
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
-        """Store where logs begin and end, for people, and how long Kafka keeps them where that is known.
-
-        Rows of partitions that Kafka no longer has stay. Nothing is stored for a pipeline that has never planned.
-        """
+        """Store begin, end and retention of logs, for people; nothing for a pipeline that has never planned."""
 
     def carry_over(
         self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
     ) -> None:
         """Begin a new generation's partition with what earlier ones committed: its origin and one link to its head.
 
-        If origin and head are equal, nothing was committed, and only the origin is written. ``same_log_until`` is as in
-        `epochline.protocol.offsets.Origin`.
+        Without the link if nothing was committed. ``same_log_until`` is as in `epochline.protocol.offsets.Origin`.
         """
 
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
@@ -249,21 +239,15 @@ class Chain(Protocol):
     def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
         """What earlier generations committed of today's log before its origin in this one; sorted, and joined.
 
-        Ranges that a restore undid do not count, nor do offsets that the log lost since. None if it is unknown where
-        the log was cut off, because an older version adopted it.
+        Without ranges that a restore undid and offsets that the log lost since. None if it is unknown where the log was
+        cut off, because an older version adopted it.
         """
 
     def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:
-        """Where the log was cut off, as the adoptions of later generations recorded it; None if nowhere.
-
-        What the generation knows of offsets beyond is of another log, whatever Kafka's leader epochs show.
-        """
+        """Where the log was cut off, as later generations recorded it: what lies beyond is of another log. Or None."""
 
     def step_over(self, pipeline: str, generation: int, committed: PlannedRange) -> bool:
-        """Compare-and-swap: move the origin back over a range of `superseded` that ends there, as a carried link.
-
-        Returns whether it did.
-        """
+        """`extend_back` over a range of `superseded`, as a carried link."""
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         """Move the head over a range that no epoch will read (INV-9), if it starts there. Returns whether it did."""

@@ -144,27 +144,20 @@ class Savepoints(Protocol):
         """Write a savepoint with its copies to a file."""
 
     def leave_file(self, pipeline: Pipeline, folder: Path, *, keep: int) -> Path | None:
-        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts.
+        """Write a savepoint file of the newest committed epoch, with its ranges, sinks and counts. Needs no lock.
 
-        The file appears complete, by a rename, and only its owner can read it. Then the pipeline's files in the folder
-        are deleted, except those of its ``keep`` newest epochs up to this one. Needs no lock: if another epoch was
-        committed while the state was read, nothing is written.
-
-        The folder is created if missing. ``keep`` is at least 1.
+        The file appears complete, and only its owner can read it. Then the pipeline's files in the folder are deleted,
+        except those of the ``keep`` (at least 1) newest epochs up to this one.
 
         Returns:
             The file's path; None if the epoch has its file already or another epoch was committed meanwhile.
 
         Raises:
-            SavepointFileError: the folder cannot be written.
+            SavepointFileError: the folder, which is created if missing, cannot be written.
         """
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:
-        """Keep the savepoint of a file, under its pipeline's name. New pipelines can begin from it.
-
-        Raises:
-            SavepointFileError: the file is damaged or no savepoint, or the name is taken.
-        """
+        """Keep a file's savepoint. Raises `SavepointFileError` if it is none, is damaged, or its name is taken."""
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         """Ids of the epochs committed after this one and not undone, in order."""
@@ -174,11 +167,8 @@ class Savepoints(Protocol):
     ) -> None:
         """Put the savepoint's copies in place of what the state tables hold.
 
-        ``states`` names, by state table, the savepoint's state that goes there. ``epoch_id`` is the restore's. Rows
-        from another pipeline's savepoint count as written by it.
-
-        Raises:
-            StateError: a table does not hold what was saved.
+        ``states`` names, by state table, the savepoint's state that goes there. Rows from another pipeline's savepoint
+        get ``epoch_id``, the restore's. Raises `StateError` if a table does not hold what was saved.
         """
 
     def declaration(self, savepoint: Savepoint) -> str:
@@ -198,7 +188,7 @@ class Savepoints(Protocol):
     ) -> int:
         """Write the restore's epoch, the savepoint's heads and the undone epochs. Returns the epoch's id.
 
-        ``origins`` has the origin of every partition. A partition in the savepoint goes back to its head there, with
-        the commits up to it carried over; a partition that appeared later goes back to its origin.
-        Records that an undone epoch quarantined are deleted; records that it requeued can be requeued again.
+        A partition in the savepoint goes back to its head there, with the commits up to it carried over; a later one
+        goes back to its origin, of which ``origins`` has one per partition. Records that an undone epoch quarantined
+        are deleted; records that it requeued can be requeued again.
         """

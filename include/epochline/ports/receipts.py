@@ -14,11 +14,7 @@ from epochline.protocol.sink import Committable, ShownEpoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueReceipt:
-    """A committed epoch that one sink has yet to show.
-
-    ``committable`` is what the sink's seal left. ``tried`` says whether an earlier publish began with it and may have
-    got anywhere.
-    """
+    """A committed epoch that one sink has yet to show, with what its seal left and whether a publish was ``tried``."""
 
     pipeline: str
     epoch_id: int
@@ -69,10 +65,7 @@ class Receipts(Protocol):
         """The sinks that have a receipt of the epoch."""
 
     def knows(self, pipeline: str, token: str) -> bool:
-        """Whether an attempt was committed or still may be, because it is sealed and not fenced.
-
-        An attempt that an operator accepted is known too.
-        """
+        """Whether an attempt was committed, may still be (it is sealed and not fenced), or was accepted."""
 
     def accept(self, pipeline: str, shown_by: str, shown: ShownEpoch) -> None:
         """Make an epoch known that the ledger lost when it went back in time."""
@@ -102,12 +95,9 @@ class Receipts(Protocol):
         """Record that a publish begins with the receipt. Returns False if the sink shows it already."""
 
     def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
-        """Record that the sink shows the epoch, and delete the epoch's rows from the outbox.
+        """Record that the sink shows the epoch, after ``seconds`` if known, and delete its rows from a topic's outbox.
 
-        ``seconds`` is how long the sink took, if known. ``outbox`` is the table that held the rows, for a topic.
-
-        Returns:
-            False if that was recorded already.
+        Returns False if that was recorded already.
         """
 
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:

@@ -15,14 +15,15 @@ from epochline.protocol.planning import LogEnd, SourceView
 class OffsetSource(Protocol):
     """Kafka, or a source of the user's own, as far as planning and the seal need it.
 
-    A source without batches, leaders and consumer groups inherits the answers to questions about them.
+    A source without batches, leaders and consumer groups inherits the answers to questions about them. Every method
+    raises `SourceUnavailableError` if the source does not answer, and `SourceError` if it refuses.
     """
 
     def look(self, source: DeclaredSource) -> SourceView:
         """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
 
         Raises:
-            SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+            SourceUnavailableError: a partition has no leader.
             SourceError: a topic that the declaration names does not exist.
         """
 
@@ -30,21 +31,12 @@ class OffsetSource(Protocol):
         """The number of records in each range, by topic and partition, if the source proves a read by counting.
 
         Empty if the offsets alone prove it, as Kafka's do.
-
-        Raises:
-            SourceUnavailableError: the source does not answer.
-            SourceError: the source cannot count.
         """
 
     def gaps(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], LogGaps]:
         """Which offsets of the ranges can give no record, by topic and partition, as the batches of the log say.
 
-        Reads the batches, so it costs as much as a read; nothing is returned for a source without batches. The ranges
-        end at the last stable offset or before it.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses, or a batch cannot be decompressed.
+        Reads the batches, so it costs as much as a read. The ranges end at the last stable offset or before it.
         """
         return {}
 
@@ -53,21 +45,10 @@ class OffsetSource(Protocol):
 
         A topic that does not exist is left out. Cheaper than `look`: the number of requests does not depend on the
         number of sources.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses.
         """
 
     def log_ends(self, sources: Sequence[KafkaSource]) -> Sequence[LogEnd]:
-        """Begin, end and retention of every log that one of the sources matches now, and that has a leader.
-
-        A topic that does not exist is left out. The number of requests does not depend on the number of sources.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses.
-        """
+        """Begin, end and retention of the logs of the same partitions, as cheaply."""
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         """Per partition the first offset with a timestamp at or after the moment.
@@ -92,25 +73,13 @@ class OffsetSource(Protocol):
         self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
         number: int | None = None,
     ) -> None:  # fmt: skip
-        """Write the heads to the consumer group, for monitors, with the newest epoch and its token.
-
-        ``number`` is what `epochline.ports.Receipts.begin_mirror` gave.
-        """
+        """Write the heads to the group, for monitors, with newest epoch, token and the number of `begin_mirror`."""
         return
 
     def group_retention(self) -> timedelta | None:
-        """How long Kafka keeps the offsets of a group without members; None if it does not say.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-        """
+        """How long Kafka keeps the offsets of a group without members; None if it does not say."""
         return None
 
     def forget(self, group: str) -> None:
-        """Delete the consumer group of a dropped pipeline. Does nothing if there is none.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses, because a consumer uses the group.
-        """
+        """Delete the consumer group of a dropped pipeline, which no consumer may use. Does nothing without a group."""
         return

@@ -1,9 +1,7 @@
 """Targets and the staging tables that feed them, the quarantine, and keyed state with its event times."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -19,43 +17,36 @@ from epochline.protocol.staging import StagedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What was found in a staging table before its seal.
-
-    ``refused`` has rows that the target would refuse. ``untried`` says that only a trial checks some of its rules, and
-    ``reads_others`` that its code runs in the trial and may need the epoch's rows of every other target.
-    """
+    """What was found in a staging table before its seal."""
 
     refused: Sequence[RefusedRow] = ()
     untried: bool = False
+    """Only a trial checks some rules of the target."""
     reads_others: bool = False
+    """Code of the target runs in the trial and may need the epoch's rows of every other target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """How the targets that exist fit a declaration.
-
-    ``problems`` say why a plan would refuse a target. ``notes`` name columns of the record that go nowhere while a
-    table has columns that nothing fills.
-    """
+    """How the targets that exist fit a declaration."""
 
     problems: Sequence[str] = ()
+    """Why a plan would refuse targets."""
     notes: Sequence[str] = ()
+    """Columns of the record that go nowhere while a table has columns that nothing fills."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDifference:
-    """One row that differs between a replay and what was committed.
-
-    Args:
-        kind: ``inserted``, ``deleted`` or ``changed``.
-        place: topic, partition, offset and number of the row.
-        before, after: values by column, as text; for a changed row only those that differ.
-    """
+    """One row that differs between a replay and what was committed."""
 
     kind: str
+    """``inserted``, ``deleted`` or ``changed``."""
     place: tuple[str, int, int, int]
+    """Topic, partition, offset and number of the row."""
     before: Mapping[str, str | None]
     after: Mapping[str, str | None]
+    """Values by column, as text; for a changed row only those that differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +78,6 @@ class Upserted:
         """Number of staged rows."""
         return self.inserted + self.updated + self.deleted + self.superseded + self.unchanged
 
-    def with_superseded(self, more: int) -> Upserted:
-        """A copy with more superseded rows."""
-        return replace(self, superseded=self.superseded + more)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
@@ -114,28 +101,25 @@ class Targets(Protocol):
         """Per sink, the names and types of the target's columns that it fills, in order.
 
         Raises:
-            TargetError: a table is missing, is not the one that epochs wrote, or does not fit the declaration, or
-                foreign keys between the tables fit no order of writing.
+            TargetError: a table is missing, lacks what epochs wrote, or does not fit; or no order of writing does.
         """
 
     def compare(self, pipeline: Pipeline) -> Fit:
         """Compare the targets that exist with the declaration. Changes nothing."""
 
     def refuse_foreign(self, pipeline: Pipeline) -> None:
-        """Refuse targets that another pipeline or another program writes. Changes nothing.
+        """Check whose the targets are. Changes nothing.
 
         Raises:
             TargetError: another pipeline writes one of them or a table that shares rows with it, or wrote rows of a
-                table that is nobody's; or an append target whose columns are declared has an owner or a unique key
-                that `create` gives no table.
+                table that is nobody's; or another program made an append target whose columns are declared.
         """
 
     def claim(self, pipeline: Pipeline) -> None:
         """Record that this pipeline writes its targets, and which tables they are.
 
         Raises:
-            TargetError: another pipeline writes one of them, or a table that shares rows with it; or a target is not
-                the table that epochs wrote.
+            TargetError: as for `refuse_foreign`; or a target is not the table that epochs wrote.
         """
 
     def lost(self, pipeline: Pipeline) -> Mapping[str, str]:
@@ -204,19 +188,14 @@ class Targets(Protocol):
         """How staging differs from the rows that an epoch wrote into an append target with lineage."""
 
     def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
-        """Remove the rows of these epochs from every target and put back what they replaced.
-
-        Returns:
-            By target, the number of rows that it changed.
+        """Remove the rows of these epochs from every target and put back what they replaced; count them by target.
 
         Raises:
             TargetError: a row does not go or come back, or rows of another table would be deleted or changed with it.
         """
 
     def account(self) -> None:
-        """Check that the targets hold what `apply` and `undo` made of them (INV-9).
-
-        Call it when nothing more changes a target in the transaction, and before staging is dropped.
+        """Check that the targets hold what `apply` and `undo` made of them (INV-9), before staging is dropped.
 
         Raises:
             TargetError: a trigger, a rule or a cascade changed what was written.
@@ -262,11 +241,7 @@ class Quarantine(Protocol):
         """Whether no other epoch has requeued any of the epoch's records."""
 
     def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
-        """In the commit: mark the epoch's records requeued. Records that failed again stay, with the new reason.
-
-        Returns:
-            How many were requeued, and how many stayed.
-        """
+        """In the commit: mark records requeued, except those that failed again; returns how many of each there were."""
 
 
 class States(Protocol):

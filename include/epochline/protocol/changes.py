@@ -103,10 +103,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
 def as_last_written(
     before: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]], now: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Add the current sinks that the last epoch's declaration lacks to it, each as ``earlier`` ones last declared it.
-
-    A table keeps its rows and their meaning while declarations leave the table out.
-    """
+    """Add the current sinks that the last declaration lacks, as ``earlier`` ones had them: their rows are kept."""
     missing = {name for group in _GROUPS for name in _by_table(now, group)}
     missing -= {name for group in _GROUPS for name in _by_table(before, group)}
     merged = dict(before)

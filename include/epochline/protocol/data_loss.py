@@ -1,7 +1,4 @@
-"""Checks that a log is still the one that the heads were read from (INV-9). Pure.
-
-Every message says what happened, how many offsets are lost, and what the operator may do.
-"""
+"""Checks that a log is still the one that the heads were read from (INV-9). Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,20 +23,20 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
     again = [(head, view) for head, view in there if view.tp.topic_id != head.tp.topic_id]
     _refuse_made_again(pipeline, again, partitions)
     passed = {head.tp: (head.next_offset, view.log_start) for head, view in there if head.next_offset < view.log_start}
-    if passed:
-        total = counted(sum(until - start for start, until in passed.values()), "offset")
-        gone = [
-            f"retention passed the head of {tp}: offsets [{start}, {until}), {number(until - start)} of them, are gone"
-            " before they were read"
-            for tp, (start, until) in passed.items()
-        ]
-        raise DataLossError(
-            f"{pipeline}: "
-            + _apart(gone, f"retention passed the heads of {places(passed)}: {total} are gone before they were read")
-            + f"{f' ({total} in all)' if len(gone) == _APART else ''}. Nothing was planned and no offset was reset. The"
-            " command records the loss and continues after it.",
-            f"declare-loss {pipeline} --reason …",
-        )
+    total = counted(sum(until - start for start, until in passed.values()), "offset")
+    gone = [
+        f"retention passed the head of {tp}: offsets [{start}, {until}), {number(until - start)} of them, are gone"
+        " before they were read"
+        for tp, (start, until) in passed.items()
+    ]
+    _refuse(
+        pipeline,
+        gone,
+        f"retention passed the heads of {places(passed)}: {total} are gone before they were read",
+        f"{f' ({total} in all)' if len(gone) == _APART else ''}. Nothing was planned and no offset was reset. The"
+        " command records the loss and continues after it.",
+        f"declare-loss {pipeline} --reason …",
+    )
     ends = {head.tp: (head.next_offset, view.high_watermark) for head, view in there}
     _refuse_truncated(
         pipeline,
@@ -47,20 +44,17 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         {head.tp: head.next_offset for head in heads},
     )
     shrunk = lost_unread(heads, partitions)
-    if shrunk:
-        topic = next(iter(shrunk)).topic
-        raise DataLossError(
-            f"{pipeline}: "
-            + _apart(
-                list(shrunk.values()),
-                f"the logs of {places(shrunk)} end before where the plans of their last epochs saw them end: offsets"
-                " were truncated before they were read",
-            )
-            + ". A broker lost records, or Kafka went back in time, as from a"
-            f" backup, and other records may have the offsets that were read: `epochline audit {pipeline}` compares"
-            " them. Nothing was planned. The command goes on at the heads.",
-            f"adopt-topic {pipeline} {topic} --at truncation --reason …",
-        )
+    topic = next((tp.topic for tp in shrunk), "")
+    _refuse(
+        pipeline,
+        list(shrunk.values()),
+        f"the logs of {places(shrunk)} end before where the plans of their last epochs saw them end: offsets were"
+        " truncated before they were read",
+        ". A broker lost records, or Kafka went back in time, as from a backup, and other records may have the offsets"
+        f" that were read: `epochline audit {pipeline}` compares them. Nothing was planned. The command goes on at the"
+        " heads.",
+        f"adopt-topic {pipeline} {topic} --at truncation --reason …",
+    )
 
 
 def lost_unread(heads: Sequence[Head], partitions: Sequence[PartitionView]) -> dict[TopicPartition, str]:
@@ -98,25 +92,23 @@ def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence
     """Raise `DataLossError` if records that a sink shows and the tables lack were truncated meanwhile."""
     next_offsets = {head.tp: head.next_offset for head in heads}
     lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
-    if lacking:
-        raise DataLossError(
-            f"{pipeline}: "
-            + _apart(
-                [str(one) for one in lacking],
-                f"{', '.join(sorted({one.shown_by for one in lacking}))} shows {places(one.tp for one in lacking)}, as"
-                " the lost ledger committed them, beyond the offsets to which their logs have since been truncated",
-            )
-            + ". Nothing was planned. The tables cannot have those records. The command reads the"
-            " records that replaced them, into all sinks.",
-            f"adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation --reason …",
-        )
+    topic = lacking[0].tp.topic if lacking else ""
+    _refuse(
+        pipeline,
+        [str(cut) for cut in lacking],
+        f"{', '.join(sorted({cut.shown_by for cut in lacking}))} shows {places(cut.tp for cut in lacking)}, as the lost"
+        " ledger committed them, beyond the offsets to which their logs have since been truncated",
+        ". Nothing was planned. The tables cannot have those records. The command reads the records that replaced them,"
+        " into all sinks.",
+        f"adopt-topic {pipeline} {topic} --at truncation --reason …",
+    )
 
 
 def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[TopicPartition, int | None]) -> None:
     """Raise `DataLossError` for a log that was truncated below a head and has grown past it since.
 
-    Offsets alone cannot show it. For heads that were read under an earlier leader, ``ends`` has the end of that
-    leader's epoch (`epochline.ports.OffsetSource.leader_epoch_ends`).
+    For heads that were read under an earlier leader, ``ends`` has the end of that leader's epoch
+    (`epochline.ports.OffsetSource.leader_epoch_ends`).
     """
     truncated: dict[TopicPartition, tuple[str, int | None]] = {}
     for head in heads:
@@ -181,10 +173,7 @@ def cannot_be_read_again(
     ends: LeaderEpochEnds,
     counted: Mapping[PlannedRange, int] = MappingProxyType({}),
 ) -> str | None:
-    """Why one of these ranges may not hold the records any more that were read from it; None if all do.
-
-    ``counted`` is what `epochline.operations.restorable.logs_of` found.
-    """
+    """Why one of these ranges may not hold the records any more that were read from it; None if all do."""
     views = {view.tp: view for view in seen.partitions}
     for planned in ranges:
         view = views.get(planned.tp)
@@ -271,24 +260,25 @@ def _refuse_truncated(
     pipeline: str, found: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Refuse truncated partitions, each given with how its log ends and the number of lost offsets."""
-    if not found:
-        return
     truncated = [
         f"{tp} is committed up to offset {offsets[tp]}, but {how}:"
         f" {'offsets' if lost is None else counted(lost, 'offset')} that were read have been truncated"
         for tp, (how, lost) in found.items()
     ]
-    topic = next(iter(found)).topic
-    raise DataLossError(
-        f"{pipeline}: "
-        + _apart(
-            truncated,
-            f"{places(found)} are committed beyond the ends of their logs: offsets that were read have been truncated",
-        )
-        + ". Nothing was planned. Find out which broker lost its log, and compare the target. The command"
-        " continues with the log as it is.",
-        f"adopt-topic {pipeline} {topic} --reason …",
+    _refuse(
+        pipeline,
+        truncated,
+        f"{places(found)} are committed beyond the ends of their logs: offsets that were read have been truncated",
+        ". Nothing was planned. Find out which broker lost its log, and compare the target. The command continues with"
+        " the log as it is.",
+        f"adopt-topic {pipeline} {next((tp.topic for tp in found), '')} --reason …",
     )
+
+
+def _refuse(pipeline: str, each: Sequence[str], together: str, then: str, command: str) -> None:
+    """Refuse to plan if something is said of a partition; ``then`` says what follows from it."""
+    if each:
+        raise DataLossError(f"{pipeline}: {_apart(each, together)}{then}", command)
 
 
 def _apart(each: Sequence[str], together: str) -> str:

@@ -83,10 +83,7 @@ def _without_numbers(error: str | None) -> str:
 
 
 def folded(rows: Iterable[Mapping[str, Any]], *same: str) -> list[list[Mapping[str, Any]]]:
-    """Group neighbouring rows whose ``error`` is one, and whose columns ``same`` are equal.
-
-    Errors are one if they differ in numbers of attempts and epochs, or by what was added afterwards.
-    """
+    """Group neighbouring rows with one ``error``, apart from numbers and additions, and equal columns ``same``."""
     groups: list[list[Mapping[str, Any]]] = []
     for row in rows:
         if groups and _is_one_error(groups[-1][0], row) and all(groups[-1][0][name] == row[name] for name in same):

@@ -26,10 +26,7 @@ _EXPIRY_SLACK = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastMirror:
-    """The newest write of the heads to the consumer group that Kafka has confirmed, ``age`` ago.
-
-    ``after`` has the numbers of other writes that may have reached Kafka later.
-    """
+    """The newest confirmed write of the heads to the consumer group; ``after`` numbers those that may be later."""
 
     number: int
     generation: int
@@ -39,10 +36,7 @@ class LastMirror:
     after: Collection[int] = ()
 
     def older(self, mirrored: Mirrored) -> dict[tuple[str, int], MirroredOffset]:
-        """What the group shows of an earlier write: Kafka went back in time.
-
-        An offset that a person moved does not count.
-        """
+        """What the group shows of an earlier write: Kafka went back in time."""
         return {
             key: one
             for key, one in mirrored.items()

@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from epochline.protocol.epoch import Epoch
+from epochline.protocol.epoch import Epoch, Interval
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, Reached, TopicPartition
 from epochline.protocol.quantities import duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has written to a partition and not ended, as the broker reports it.
-
-    Fields are None if its coordinator does not know the transaction, which only an operator can end then.
-    """
+    """A transaction that has written to a partition and not ended; None for what its coordinator does not know."""
 
     start_offset: int
     producer_id: int
@@ -26,10 +23,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """Offsets of one partition as Kafka reports them, at the isolation level ``read_committed``.
-
-    No range goes beyond ``last_stable``; a ``high_watermark`` beyond it means that a transaction is open.
-    """
+    """Offsets of one partition; a ``high_watermark`` beyond ``last_stable`` means that a transaction is open."""
 
     tp: TopicPartition
     log_start: int
@@ -66,10 +60,7 @@ class SourceView:
 def share_limit(
     backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Share a record limit between partitions in proportion to their backlog, all numbers > 0.
-
-    Each partition gets at least one offset if the limit allows it, else the first ones of ``order`` do.
-    """
+    """Share a record limit in proportion to the backlog; each partition gets an offset if the limit allows it."""
     total = sum(backlog.values())
     if limit >= total:
         return dict(backlog)
@@ -111,10 +102,7 @@ def next_ranges(
     limit: int | None = None,
     bounds: Mapping[TopicPartition, int] | None = None,
 ) -> list[PlannedRange]:
-    """The ranges of the next epoch, sorted: from each head to the last stable offset, within limit and bounds.
-
-    ``heads`` include new origins; ``bounds`` say where a backfill run's interval ends.
-    """
+    """The ranges of the next epoch, sorted: from each head to the last stable offset, within limit and bounds."""
     views = {view.tp: view for view in partitions}
     ends: dict[TopicPartition, int] = {}
     for head in heads:
@@ -224,3 +212,64 @@ class HeldLog:
 def log_ends_of(view: SourceView) -> Sequence[LogEnd]:
     """The ends of the logs that a plan saw."""
     return [LogEnd(tp=one.tp, log_start=one.log_start, last_stable=one.known_end) for one in view.partitions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalOffsets:
+    """Kafka's offsets of ``[t0, t1)``: per partition ``o(t0)`` and ``o(t1)``, None if no record is that late.
+
+    ``o(t)`` is the first offset with a timestamp at or after ``t``. A run commits ``[head, o(t1))``: ranges form a
+    chain (INV-1).
+    """
+
+    interval: Interval
+    starts: Mapping[TopicPartition, int | None]
+    untils: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfInterval:
+    """One partition of an interval, ``start`` to ``until``. The three ranges do not overlap; an empty one is None."""
+
+    tp: TopicPartition
+    start: int
+    until: int
+    before_origin: OffsetRange | None
+    """Part of the interval before the origin: no run commits it."""
+    committed: OffsetRange | None
+    """Part of the interval before the head: committed already."""
+    early: OffsetRange | None
+    """Offsets between the head and the interval, which must be committed first."""
+
+
+def parts_of(
+    heads: Sequence[Head], partitions: Sequence[PartitionView], offsets: IntervalOffsets
+) -> list[PartOfInterval]:
+    """Split the interval for every partition that has a head and that Kafka shows; sorted by partition."""
+    views = {view.tp: view for view in partitions}
+    parts = []
+    for head in sorted(heads, key=lambda one: one.tp):
+        view = views.get(head.tp)
+        if view is None:
+            continue
+        until = _at_most(offsets.untils.get(head.tp), view.last_stable)
+        start = min(_at_most(offsets.starts.get(head.tp), view.last_stable), until)
+        parts.append(
+            PartOfInterval(
+                tp=head.tp,
+                start=start,
+                until=until,
+                before_origin=_range(start, min(until, head.origin)),
+                committed=_range(max(start, head.origin), min(until, head.next_offset)),
+                early=_range(head.next_offset, start),
+            )
+        )
+    return parts
+
+
+def _at_most(offset: int | None, last_stable: int) -> int:
+    return last_stable if offset is None else min(offset, last_stable)
+
+
+def _range(start: int, until: int) -> OffsetRange | None:
+    return OffsetRange(start=start, until=until) if start < until else None

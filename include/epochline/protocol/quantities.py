@@ -1,6 +1,6 @@
 """How numbers, durations, ranges and bytes are written for people: one form on every screen. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -43,11 +43,7 @@ def runs(numbers: Iterable[int]) -> str:
             found[-1].append(one)
         else:
             found.append([one])
-    return ", ".join(_run(one) for one in found)
-
-
-def _run(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
 
 
 def size(value: float) -> str:

@@ -21,10 +21,7 @@ class SavedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """Everything that a pipeline needs to continue after an epoch: the heads of every partition and the state.
-
-    ``generation`` is that of the heads. ``imported_at`` is None unless the savepoint came from a file.
-    """
+    """Everything that a pipeline needs to continue after an epoch: the heads of every partition and the state."""
 
     pipeline: str
     name: str

@@ -62,10 +62,7 @@ class Committable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownEpoch:
-    """An epoch of a pipeline, as a sink or Kafka knows it.
-
-    ``token`` is the committed attempt's, ``reached`` as in `Committable`. Both are None if an older version wrote it.
-    """
+    """An epoch of a pipeline, as a sink or Kafka knows it; an older version wrote no token and no position."""
 
     generation: int
     epoch_id: int
@@ -105,19 +102,10 @@ class Committing(Protocol):
         return
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Check that every part is there and can be committed; return the body of the `Committable`.
-
-        Raises:
-            SealRefusedError: a part is missing or cannot be committed.
-        """
+        """Check that every part can be committed, and return the `Committable`'s body; raises `SealRefusedError`."""
 
     def commit(self, committable: Committable) -> None:
-        """Show the rows.
-
-        Raises:
-            SinkUnavailableError: the sink is down; a repeat helps.
-            SinkError: the sink refuses the rows; the message says what to do.
-        """
+        """Show the rows; raises `SinkUnavailableError` if a repeat helps, else `SinkError` with what to do."""
 
     def abort(self, attempt: SinkAttempt) -> None:
         """Discard what the attempt wrote."""
@@ -151,11 +139,10 @@ class Inspectable(Protocol):
     """A sink that reports the epochs it shows, which reveals a ledger that was restored from a backup."""
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The newest shown epoch of the pipeline; None if there is none or the sink keeps no record of epochs.
+        """The newest shown epoch of the pipeline, if the sink keeps a record of epochs.
 
-        Raises:
-            SinkUnavailableError: the sink is down. The check goes on without it: the sink checks again before it shows.
-            SinkError: the sink's record of epochs is damaged, or another pipeline writes here.
+        Raises `SinkUnavailableError` if the sink is down: the check goes on without it. Raises `SinkError` if the
+        record is damaged, or another pipeline writes here.
         """
 
 
@@ -163,11 +150,10 @@ class Preflighted(Protocol):
     """A sink that a plan can check before it plans an epoch."""
 
     def preflight(self, pipeline: str) -> None:
-        """Check that an epoch could be shown. Only read: `epochline plan` calls it too, and changes nothing.
+        """Check that an epoch could be shown, without a change: `epochline plan` calls it too.
 
-        Raises:
-            SinkUnavailableError: the sink is down. Planning continues: the epoch is shown when the sink is back.
-            SinkError: the sink would refuse every epoch; nothing is planned.
+        Raises `SinkUnavailableError` if the sink is down: the epoch is shown when it is back. Raises `SinkError` if the
+        sink would refuse every epoch: nothing is planned.
         """
 
 
@@ -175,8 +161,4 @@ class Prepared(Protocol):
     """A sink in which something must be made before it shows an epoch, or which only a write can check."""
 
     def prepare(self, pipeline: str) -> None:
-        """Make it. A plan calls this after `Preflighted.preflight`, each time; a repeat changes nothing.
-
-        Raises:
-            SinkUnavailableError, SinkError: as `Preflighted.preflight`.
-        """
+        """Make it. A plan calls this after each preflight; a repeat changes nothing. Raises as `preflight`."""

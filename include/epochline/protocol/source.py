@@ -45,16 +45,10 @@ class SourceRecord:
 
 
 class Source(Protocol):
-    """A source of the user's own. Drivers, tasks and commands construct it, each for itself.
-
-    A method may raise `epochline.errors.SourceUnavailableError` if a retry helps. ``OSError`` counts as that.
-    """
+    """A source of the user's own. A method raises `SourceUnavailableError` or ``OSError`` where a retry helps."""
 
     def partitions(self) -> Sequence[SourcePartition]:
-        """The partitions now.
-
-        A position below ``end`` must be final: no record may appear there later, and none may change.
-        """
+        """The partitions now. A position below ``end`` is final: no record may appear or change there later."""
 
     def read(self, partition: int, start: int, until: int) -> Iterable[SourceRecord]:
         """The records with positions in ``[start, until)``, in order. A repeat gives the same records."""

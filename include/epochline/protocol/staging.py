@@ -9,10 +9,7 @@ from epochline.protocol.sink import SinkAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """One staging table of one attempt: its columns, in order, and what is known of the target's own rules.
-
-    ``generated`` are columns that take no value, if the sink takes its columns from the table.
-    """
+    """One staging table of one attempt: its columns, in order, and what is known of the target's own rules."""
 
     sink: str
     table: str

@@ -98,10 +98,7 @@ def way_out_of_pause(pipeline: str, command: str | None) -> str:
 
 
 def standing_of_pipeline(row: Row) -> Standing:
-    """The state of a pipeline, the most urgent fact first, from a row of ``epochline.standings``.
-
-    The row also has ``lag``, and ``data_lost`` if the caller does not ask Kafka itself.
-    """
+    """The state of a pipeline, from a row of ``epochline.standings`` with ``lag`` and, at times, ``data_lost``."""
     return (
         _decided(row)
         or (_lost(row) if row.get("data_lost") else None)

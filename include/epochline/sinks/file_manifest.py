@@ -14,13 +14,11 @@ and with Spark::
 A consumer that stores the last ``epoch_id`` in one transaction with its own results takes each row exactly once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 
@@ -71,7 +69,7 @@ class ManifestEntry:
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> ManifestEntry:
+    def from_json(cls, text: bytes) -> Self:
         """Parse a stored entry.
 
         Raises:

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from epochline.arrow.cast.calendar import spelled_out
+from epochline.arrow.cast.csv_text import csv_rows
 from epochline.arrow.cast.types import column_type, record_schema
-from epochline.arrow.stage.encoding import csv_rows
 from epochline.declare.columns import INTEGERS, ColumnType
 from epochline.declare.specs import FilesSpec
 from epochline.errors import EpochlineError, SinkError
@@ -110,7 +110,10 @@ _FORMATS: Mapping[str, type[RowFormat]] = {"parquet": ParquetRows, "csv": CsvRow
 
 
 class FilePart:
-    """Writes the rows of one Spark partition into one file. Without rows it writes no file."""
+    """Writes the rows of one Spark partition into one file. Without rows it writes no file.
+
+    `SinkError` says that this user may not write there, `SinkUnavailableError` that the storage is away or full.
+    """
 
     def __init__(self, files: FilesSpec, storage: Storage, folder: str, name: str) -> None:
         self._files = files
@@ -122,13 +125,7 @@ class FilePart:
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that were cast to the columns of the sink.
-
-        Raises:
-            EpochlineError: the rows were not cast.
-            SinkError: this user may not write there.
-            SinkUnavailableError: the storage does not answer, or is full.
-        """
+        """Write rows that were cast to the columns of the sink."""
         schema = record_schema(self._files.written)
         if not batch.schema.equals(schema):
             raise EpochlineError(
@@ -145,12 +142,7 @@ class FilePart:
         self._rows += batch.num_rows
 
     def finish(self) -> Mapping[str, Any]:
-        """Complete the file and make it durable.
-
-        Raises:
-            SinkError: this user may not write there.
-            SinkUnavailableError: the storage does not answer, or is full.
-        """
+        """Complete the file and make it durable."""
         if self._format is None:
             return {}
         failpoint("files.write")

@@ -19,7 +19,7 @@ from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic
 from epochline.kafka.sending import TransactionalSender, send_plainly
-from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
+from epochline.postgres.ledger.receipts import committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
 
@@ -181,7 +181,7 @@ class TopicSink(Sink):
         """Raise if another process published the epoch since the marker was read, which empties the outbox."""
         attempt = committable.attempt
         shown = last_shown(connection, self._pipeline, self._topic.name)
-        if shown is not None and shown.epoch_id >= attempt.epoch_id:
+        if shown is not None and shown >= attempt.epoch_id:
             raise SinkUnavailableError(
                 f"{self._topic.name}: another process published epoch {attempt.epoch_id} of {self._pipeline} meanwhile."
                 " Nothing was sent here; a retry finds the epoch published."
@@ -190,9 +190,21 @@ class TopicSink(Sink):
     def _is_there(self, committable: Committable) -> bool:
         attempt = committable.attempt
         what = f"{self._topic.name}: epoch {attempt.epoch_id} of {self._pipeline}"
-        marker = self._known_marker(what, attempt.token)
+        marker = self._marker(what)
+        if marker is None or marker.token == attempt.token:
+            return marker is not None
+        with self._connect() as connection:
+            known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
+        if not known:
+            raise SinkAheadError(
+                f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
+                f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
+                " Nothing was sent. Bring the newer ledger back. If it is lost, the command takes over what the topic"
+                " shows and continues.",
+                f"accept-ledger {self._pipeline} --reason …",
+            )
         # Epochs are sent in order: if a later one is in the topic, this one was sent before it.
-        return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
+        return marker.epoch_id > attempt.epoch_id
 
     def _marker(self, what: str) -> Marker | None:
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there."""
@@ -202,29 +214,13 @@ class TopicSink(Sink):
         _refuse_lost(what, marker, shown)
         return marker
 
-    def _known_marker(self, what: str, token: str) -> Marker | None:
-        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it."""
-        marker = self._marker(what)
-        if marker is not None and marker.token != token:
-            with self._connect() as connection:
-                known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
-            if not known:
-                raise SinkAheadError(
-                    f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
-                    f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
-                    " Nothing was sent. Bring the newer ledger back. If it is lost, the command takes over what the"
-                    " topic shows and continues.",
-                    f"accept-ledger {self._pipeline} --reason …",
-                )
-        return marker
 
-
-def _refuse_lost(what: str, marker: Marker | None, shown: Shown | None) -> None:
-    if shown is None or (marker is not None and marker.epoch_id >= shown.epoch_id):
+def _refuse_lost(what: str, marker: Marker | None, shown: int | None) -> None:
+    if shown is None or (marker is not None and marker.epoch_id >= shown):
         return
     there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
     raise SinkError(
-        f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}. The"
+        f"{what}: the ledger says that epoch {shown} is in the topic, but the control topic holds {there}. The"
         " control topic was deleted, or the connection leads to another cluster. Nothing was sent, because the content"
         " of the topic is unknown. Bring the control topic back, or publish to a new topic."
     )

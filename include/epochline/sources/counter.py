@@ -7,14 +7,7 @@ from epochline.protocol.source import SourcePartition, SourceRecord
 
 
 class Counter:
-    """The numbers 1, 2, 3, … as text. The number n has position n - 1, and appears n ticks after the beginning.
-
-    Args:
-        began: the beginning, an ISO 8601 time with a zone.
-        seconds: length of a tick.
-        numbers: how many numbers there are at most; None for no end.
-        partitions: number of partitions, each with all numbers.
-    """
+    """The numbers 1, 2, 3, … as text: one per ``seconds`` since ``began``, at most ``numbers``, in each partition."""
 
     def __init__(self, began: str, seconds: float = 1, numbers: int | None = None, partitions: int = 1) -> None:
         self._began = datetime.fromisoformat(began)

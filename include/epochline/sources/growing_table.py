@@ -32,10 +32,7 @@ _SETTINGS: Mapping[str, str | int] = {
 """Of each transaction. The text of a row depends on them."""
 
 _FLUSH = "SELECT pg_logical_emit_message(true, 'epochline', '')"
-"""A commit that PostgreSQL writes to disk, with every commit and drawn id before it.
-
-A crash would otherwise undo an id that was drawn and not used, and the sequence would give it again, below the end.
-"""
+"""A commit that PostgreSQL writes to disk, so that no crash gives an id again that was drawn before and not used."""
 
 
 class GrowingTable:
@@ -75,11 +72,7 @@ class GrowingTable:
         self._patience = patience_seconds
 
     def partitions(self) -> Sequence[SourcePartition]:
-        """The table as one partition; waits for open transactions for at most ``patience_seconds``.
-
-        Raises `SourceError` if the table does not keep what the source needs, `SourceUnavailableError` without an
-        answer.
-        """
+        """The table as one partition; waits for open transactions. Raises `SourceError`."""
         with self._session() as session:
             with self._transaction(session) as cursor:
                 found = self._examined(cursor)

@@ -108,10 +108,7 @@ def examine(cursor: Any, schema: str, table: str, key: str) -> Growth | None:
 
 
 def drawn(cursor: Any, found: Growth, schema: str, table: str, key: str) -> tuple[int, int | None]:
-    """The position after the newest id that was drawn, and the highest id of a row.
-
-    The snapshot is older than the sequence's answer, so a row whose id the sequence gave is never above it.
-    """
+    """The position after the newest id that was drawn, and the highest id of a row, which is never above it."""
     select = "SELECT last_value + is_called::int, (SELECT max({key}) FROM ONLY {table}) FROM {sequence}"
     cursor.execute(
         sql.SQL(select).format(

@@ -11,7 +11,6 @@ from epochline.errors import SourceError
 from epochline.ports import OffsetSource
 from epochline.protocol.offsets import PlannedRange, TopicPartition
 from epochline.protocol.planning import LogEnd, PartitionView, SourceView
-from epochline.protocol.source import SourcePartition
 from epochline.sources.reading import explaining, open_source
 
 
@@ -23,7 +22,9 @@ class SourcePositions(OffsetSource):
         self._connection = connection
 
     def look(self, source: DeclaredSource) -> SourceView:
-        partitions = self._partitions()
+        asked = open_source(self._declared, self._connection)
+        with explaining(self._declared, "does not say what it has"):
+            partitions = sorted(asked.partitions(), key=lambda partition: partition.partition)
         numbers = [one.partition for one in partitions]
         if len(set(numbers)) != len(numbers):
             raise SourceError(f"source {self._declared.name} names a partition twice: {numbers}. Nothing was planned.")
@@ -42,11 +43,6 @@ class SourcePositions(OffsetSource):
             ),
             invisible_allowed=frozenset() if self._declared.dense else frozenset({name}),
         )
-
-    def _partitions(self) -> Sequence[SourcePartition]:
-        found = open_source(self._declared, self._connection)
-        with explaining(self._declared, "does not say what it has"):
-            return sorted(found.partitions(), key=lambda one: one.partition)
 
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
         if self._declared.dense:

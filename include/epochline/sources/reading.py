@@ -78,10 +78,7 @@ class SourceReading:
     most: int
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Mapping[str, Sequence[Any]]]:
-        """Yields the records of a range in order, some thousand at a time, as Kafka's reader does.
-
-        Raises `RecordsGoneError` if one is missing from dense positions, `SourceError` if the source fails.
-        """
+        """Yields the records of a range in order, some thousand at a time; raises `SourceError`."""
         doing = f"{topic}-{partition}{wanted}"
         position, batch, size = wanted.start, list[SourceRecord](), 0
         for one in self._records(doing, partition, wanted):
@@ -118,13 +115,12 @@ class SourceReading:
 def _columns(records: Sequence[SourceRecord]) -> Mapping[str, Sequence[Any]]:
     return {
         "offset": [one.position for one in records],
-        "timestamp": [_milliseconds(one.timestamp) for one in records],
+        "timestamp": [
+            _NO_TIME if one.timestamp is None else (one.timestamp - _UNIX_EPOCH) // timedelta(milliseconds=1)
+            for one in records
+        ],
         "timestamp_type": [-1 if one.timestamp is None else 0 for one in records],
         "key": [one.key for one in records],
         "value": [one.value for one in records],
         "headers": [None] * len(records),
     }
-
-
-def _milliseconds(moment: datetime | None) -> int:
-    return _NO_TIME if moment is None else (moment - _UNIX_EPOCH) // timedelta(milliseconds=1)

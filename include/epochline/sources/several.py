@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from epochline.declare.inputs import DeclaredSource, Sources
 from epochline.declare.names import ledger_prefix
@@ -40,7 +40,7 @@ def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], Of
     return SeveralOffsets(declared, asked)
 
 
-class SeveralOffsets:
+class SeveralOffsets(OffsetSource):
     """Several sources, whose topics have the prefix of their input. Errors name the input and its connection."""
 
     def __init__(self, declared: Sources, asked: Mapping[str, OffsetSource]) -> None:
@@ -185,7 +185,3 @@ def _naming(name: str, source: OneSource) -> Iterator[None]:
         raise TopicMissingError(f"source {name} ({source.where}): {error}", error.topics, error.cluster_id) from error
     except SourceUnavailableError as error:
         raise SourceUnavailableError(f"source {name} ({source.where}): {error}") from error
-
-
-if TYPE_CHECKING:
-    _SOURCE: type[OffsetSource] = SeveralOffsets

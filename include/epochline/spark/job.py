@@ -19,13 +19,13 @@ from epochline.errors import (
     rebuilt,
 )
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.attempt_plan import AttemptPlan, read_plan
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import end_job, is_live, record_error
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import belongs_to
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.attempt_plan import AttemptPlan, read_plan
-from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, without_frames
 from epochline.spark.part_rows import one_pass_writer

@@ -16,18 +16,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
+from epochline.arrow.cast.batches import SOURCE_SCHEMA, record_batch, stored_record
 from epochline.config.connections import Connection
 from epochline.config.kafka import travelling_settings
 from epochline.declare.specs import CustomSourceSpec
 from epochline.errors import InputCutError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.queries.named import statement
 from epochline.protocol.offsets import OffsetRange, PlannedRange, belongs_to
 from epochline.protocol.planning import shared
 from epochline.protocol.staging import StagingTicket
 from epochline.sources.reading import SourceReader
-from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions, ship
 from epochline.spark.session import BATCH_RECORDS, cores
 
@@ -56,7 +56,7 @@ class TaskReader:
     tasks: int
     """How many tasks read."""
     read: Callable[[int], Iterator[pa.RecordBatch]] = field(repr=False)
-    """The records of a task, in batches of `epochline.arrow.cast.source.SOURCE_SCHEMA`; a repeat gives the same."""
+    """The records of a task, in batches of `epochline.arrow.cast.batches.SOURCE_SCHEMA`; a repeat gives the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ReadingSession(Protocol):
     """A source that a task has opened."""
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Mapping[str, Sequence[Any]]]:
-        """The records of a range, column by column, as `epochline.arrow.cast.source.record_batch` takes them."""
+        """The records of a range, column by column, as `epochline.arrow.cast.batches.record_batch` takes them."""
 
 
 def _read_share(

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.contract import refuse_generated
+from epochline.arrow.cast.batches import refuse_generated
 from epochline.arrow.stage.rows import TOMBSTONE
 from epochline.arrow.stage.topic_rows import needed_columns
 from epochline.config.registry import Registries
@@ -25,9 +25,9 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.specs import OutboxSpec, SinkSpec, load_function
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
+from epochline.postgres.ledger.attempt_plan import AttemptPlan
 from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.attempt_plan import AttemptPlan
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common
 from epochline.spark.part_rows import (

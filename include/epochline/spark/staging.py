@@ -25,12 +25,12 @@ from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.specs import ExternalSpec
 from epochline.errors import BadRecordError, EpochFencedError, RecordsRefusedError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.ledger.parts import EXTERNAL, Part, insert_manifest
 from epochline.protocol.refused import first_in_words, summary
 from epochline.protocol.sink import PartWriter
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.sinks import external_sink
-from epochline.spark.connection import transaction
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.refusals import RefusalSearch
 from epochline.spark.source import RecordSource, require_whole_input

@@ -18,8 +18,8 @@ from epochline.declare.names import split_table
 from epochline.declare.specs import load_function
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.connection import transaction
 from epochline.spark.part_rows import quoted, spark_schema
 
 if TYPE_CHECKING:

@@ -13,10 +13,13 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger import parts as ledger
-from epochline.postgres.ledger.parts import EXTERNAL, Part
+from epochline.postgres.ledger.job_session import LOST, connect, transaction
+from epochline.postgres.ledger.parts import (
+    EXTERNAL,
+    Part,
+)
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable, StagingTicket
-from epochline.spark.connection import LOST, connect, transaction
 
 _REFUSED_COLUMN = re.compile(r"^COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column>[^:]+?)\s*:)?")
 """Without words, because they are in the language of the server's ``lc_messages``."""

@@ -10,6 +10,7 @@ long log has every kind of line, and 10,000 lines have 25 malformed ones.
 import argparse
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -28,38 +29,10 @@ _ZONES = tuple(timezone(timedelta(minutes=minutes)) for minutes in (0, 0, 0, 0, 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _CLIENTS = 600
-_DOMAINS = ("crawl.example.net", "dialup.example.org", "customers.example.com")
-
 _METHODS = ("GET",) * 30 + ("POST", "POST", "HEAD", "OPTIONS", "PUT", "DELETE")
 _PROTOCOLS = ("HTTP/1.1",) * 8 + ("HTTP/1.0", "HTTP/2.0")
 _STATUSES = ("200",) * 18 + ("304", "304", "206", "301", "404", "404", "403", "500")
-_FOLDERS = (
-    "blog/tags",
-    "images",
-    "presentations/logs-2013",
-    "files",
-    "projects/xdotool",
-    "style",
-    "articles",
-    "api/v1",
-)
-_NAMES = ("index", "kibana-search", "favicon", "reset", "puppet", "web", "xdotool", "feed", "article", "dashboard3")
-_ENDINGS = (".html", ".png", ".css", ".js", "", "/", ".xhtml", ".jpg", ".pdf")
-_REFERRERS = (
-    "http://www.example.com/search?q=xdotool+examples",
-    "http://www.example.com/",
-    "https://news.example.org/item?id=",
-    "http://blog.example.net/presentations/logs-2013/",
-)
-_AGENTS = (
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_9_1) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/32.0",
-    "Mozilla/5.0 (Windows NT 6.1; WOW64; rv:27.0) Gecko/20100101 Firefox/27.0",
-    "Mozilla/5.0 (compatible; Examplebot/2.1; +http://www.example.com/bot.html)",
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 6_0 like Mac OS X) AppleWebKit/536.26 (KHTML, like Gecko) Safari/85",
-    "Tiny Tiny RSS/1.11 (http://tt-rss.example.org/)",
-    "curl/7.35.0",
-    "-",
-)
+_WORDS: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_name("words.toml").read_text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +82,7 @@ def _client(rng: Random) -> str:
     kind = rng.random()
     octets = [str(rng.randint(1, 254)) for _ in range(4)]
     if kind < 0.12:
-        return f"host-{'-'.join(octets)}.{rng.choice(_DOMAINS)}"
+        return f"host-{'-'.join(octets)}.{rng.choice(_WORDS['domains'])}"
     if kind < 0.2:
         return f"2001:db8:{rng.randrange(65536):x}::{rng.randrange(1, 65536):x}"
     return ".".join(octets)
@@ -121,7 +94,8 @@ def _time(at: datetime) -> str:
 
 
 def _path(rng: Random) -> str:
-    path = f"/{rng.choice(_FOLDERS)}/{rng.choice(_NAMES)}-{rng.randrange(100_000)}{rng.choice(_ENDINGS)}"
+    folder, name = rng.choice(_WORDS["folders"]), rng.choice(_WORDS["names"])
+    path = f"/{folder}/{name}-{rng.randrange(100_000)}{rng.choice(_WORDS['endings'])}"
     if rng.random() < 0.3:
         path += f"?page={rng.randrange(1000)}&q=%E2%82%AC{rng.randrange(100_000)}"
     return path
@@ -129,7 +103,7 @@ def _path(rng: Random) -> str:
 
 def _regular(rng: Random, client: str, at: datetime) -> Line:
     status = rng.choice(_STATUSES)
-    referrer = "-" if rng.random() < 0.4 else rng.choice(_REFERRERS) + str(rng.randrange(10_000))
+    referrer = "-" if rng.random() < 0.4 else rng.choice(_WORDS["referrers"]) + str(rng.randrange(10_000))
     return Line(
         client=client,
         user="frank" if rng.random() < 0.02 else "-",
@@ -137,7 +111,7 @@ def _regular(rng: Random, client: str, at: datetime) -> Line:
         request=f"{rng.choice(_METHODS)} {_path(rng)} {rng.choice(_PROTOCOLS)}",
         status=status,
         size="-" if status == "304" else str(rng.randrange(40, 250_000)),
-        tail=f' "{referrer}" "{rng.choice(_AGENTS)}"',
+        tail=f' "{referrer}" "{rng.choice(_WORDS["agents"])}"',
     )
 
 
@@ -157,7 +131,9 @@ ODD: Mapping[str, Callable[[Random, Line], Line]] = {
     "request is a dash": lambda _rng, line: replace(line, request="-", status="408"),
     "garbage request": lambda rng, line: replace(line, request=_garbage(rng), status="400"),
     "no protocol": lambda rng, line: replace(line, request=f"GET {_path(rng)}"),
-    "escaped quotes in the agent": lambda rng, line: _agent(line, rf"Frank's \"{rng.choice(_NAMES)}\" reader/1.0"),
+    "escaped quotes in the agent": lambda rng, line: _agent(
+        line, rf"Frank's \"{rng.choice(_WORDS['names'])}\" reader/1.0"
+    ),
     "agent in other scripts": lambda rng, line: _agent(line, f"Обозреватель/{rng.randrange(10)}.0 (浏览器; café; 🦊)"),
     "escaped bytes in the referrer": lambda rng, line: replace(
         line, tail=rf' "http://\xe4\xe5\xe3\xf2{rng.randrange(1000)}.example/" "Mozilla/5.0"'

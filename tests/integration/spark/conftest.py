@@ -1,4 +1,4 @@
-"""Real Spark, PostgreSQL and Kafka for the Spark side, and attempts at given ranges."""
+"""Real Spark, PostgreSQL and Kafka for the Spark side."""
 
 import os
 import sys
@@ -12,21 +12,22 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from epochline.coordinator import LEASE, Plan, begin
+from epochline.coordinator import Plan
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.spark_home import spark_home
 from epochline.operations import Done, Request
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Epoch, EpochKind, Run
-from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from tests.databases import query
 from tests.driver import Driver, epoch_of
+from tests.in_memory.kafka import FakeKafka
 from tests.integration import kafka_topics
+from tests.integration.in_process import InProcess
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -72,24 +73,14 @@ class Database:
         return query(self.dsn, statement, *values)
 
     def attempt(self, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
-        """Plan an epoch with these ranges and begin its first attempt."""
-        ledger, who = PostgresLedger(self.dsn), Run(dag_id="d", run_id="r", host="h")
-        planned = [
-            PlannedRange(
-                tp=TopicPartition(topic=topic, partition=partition, topic_id=f"id of {topic}"),
-                range=OffsetRange(start=start, until=until),
-            )
-            for (topic, partition), (start, until) in ranges.items()
-        ]
-        with ledger.transaction() as tx:
-            tx.targets.create(pipeline)
-            row, targets = tx.epochs.lock_pipeline(pipeline.name), tx.targets.inspect(pipeline)
-            tx.epochs.insert(
-                pipeline, row, who, planned, targets, kind=EpochKind.REGULAR, lease=LEASE, record_limit=None, note=None
-            )
-        ticket = begin(ledger, pipeline.name, 1, who, lease=LEASE)
-        assert ticket is not None
-        return ticket
+        """Plan an epoch with these ranges, whatever Kafka holds, and begin its first attempt."""
+        kafka = FakeKafka()
+        for (topic, partition), (start, until) in ranges.items():
+            kafka.produce(topic, partition, until)
+            kafka.change(topic, partition, log_start=start)
+        line = InProcess(self.dsn, pipeline, kafka, lambda _: ())
+        line.create()
+        return line.attempt(*line.planned())
 
     def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[Any, ...]]:
         table = sql.Identifier("epochline_staging", ticket.table(sink).table)
@@ -117,7 +108,6 @@ class Database:
         return found[0][0]
 
     def fenced_writes(self, ticket: StagingTicket) -> list[str]:
-        """What was refused."""
         found = "SELECT what FROM epochline.fenced_write WHERE attempt_id = %s"
         return [what for (what,) in self.query(found, ticket.attempt_id)]
 
@@ -125,7 +115,6 @@ class Database:
         self.query("UPDATE epochline.attempt SET fenced_at = now() WHERE attempt_id = %s", ticket.attempt_id)
 
     def wait_for_session(self, ticket: StagingTicket, condition: str) -> None:
-        """Wait until a session of an attempt is as the condition says."""
         found = f"SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND {condition}"
         wait_until(lambda: self.query(found, ticket.application_name))
 
@@ -144,12 +133,10 @@ class Servers:
         return JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
 
     def produce(self, topic: str, records: Records) -> None:
-        """Append values to partitions."""
         for partition, values in records.items():
             kafka_topics.produce(self.bootstrap, topic, values, key=b"key", partition=partition, headers=[("h", b"1")])
 
     def topic(self, records: Records) -> str:
-        """Make a topic of its own and fill its partitions."""
         name = f"spark-{uuid.uuid4().hex[:12]}"
         kafka_topics.make_topic(self.bootstrap, name, max(records, default=0) + 1)
         self.produce(name, records)
@@ -192,7 +179,6 @@ class Runs(Driver):
         return epoch_of(planned)
 
     def crashed(self, planned: Plan, who: Run) -> None:
-        """Abort the epoch as an operator does after a crash."""
         self.abort(epoch_of(planned).epoch_id, who, reason="a crash", by_operator=True)
 
     def resume(self) -> None:
@@ -204,11 +190,9 @@ class Runs(Driver):
         return self.committed(*self.planned())
 
     def operate(self, what: str, **parameters: Any) -> Done:
-        """What an operator does to the pipeline."""
         return self.act(what, Request(actor="ada", reason="to see"), **parameters)
 
     def produce(self, records: Records) -> None:
-        """Append values to partitions of its topic."""
         self.servers.produce(self.pipeline.source.topics[0], records)
 
     def committed(self, planned: Plan, who: Run) -> Epoch:

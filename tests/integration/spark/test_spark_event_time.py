@@ -125,16 +125,6 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     assert not run.preview().idle
 
 
-def test_without_idleness_a_partition_without_records_holds_windows_open(counted: NewCounted) -> None:
-    """X22: the watermark is the least of all partitions', and nobody knows what the silent one will bring."""
-    run = counted({0: hits(1, 100), 1: []}, size=2, time=EventTime(column="at"))
-
-    run.epoch()
-
-    assert (run.hits(), run.left()) == ({}, [(None, 0)])
-    assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
-
-
 def test_a_record_that_carries_the_watermark_closes_its_windows_in_its_own_epoch(servers: Servers) -> None:
     """N6, INV-6: the least of the partitions' counts, beside the periodic ones; a second attempt has the same mark."""
 

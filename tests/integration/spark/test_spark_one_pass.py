@@ -1,9 +1,8 @@
-"""One pass: records to staging, parts, manifests and end mark, by real Spark, PostgreSQL and Kafka; ranges, secrets, memory."""
+"""One pass: which records a job reads, over TLS and SASL too, with how much memory, and what it stages of them."""
 
 import itertools
 import json
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
 
@@ -94,34 +93,6 @@ def test_a_job_of_a_fenced_attempt_writes_nothing(servers: Servers) -> None:
 def test_a_job_for_an_attempt_that_the_ledger_does_not_know_is_refused(servers: Servers) -> None:
     with pytest.raises(EpochNotFoundError, match="attempt 7 of epoch 3"):
         servers.run_job(epoch_id=3, attempt=7)
-
-
-def test_an_attempt_that_is_fenced_while_its_job_runs_ends_fenced(servers: Servers) -> None:
-    database = servers.database
-    _, ticket = begun(servers, {0: _json(0, 50)}, {0: (0, 50)})
-    table = sql.Identifier("epochline_staging", ticket.table("public.ids").table)
-    database.query(
-        sql.SQL(
-            "CREATE FUNCTION public.wait_a_little() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN PERFORM pg_sleep(2); RETURN NULL; END';"
-            "CREATE TRIGGER t AFTER INSERT ON {} FOR EACH STATEMENT EXECUTE FUNCTION public.wait_a_little()"
-        ).format(table)
-    )
-
-    def fence_a_writer_at_work() -> None:
-        database.wait_for_session(ticket, "wait_event = 'PgSleep'")
-        database.fence(ticket)
-
-    with ThreadPoolExecutor(1) as pool:
-        fenced = pool.submit(fence_a_writer_at_work)
-        with pytest.raises(EpochFencedError):
-            servers.run_job()
-        fenced.result()
-
-    assert database.parts(ticket) == {}
-    assert database.rows(ticket, "public.hits") == []
-    assert set(database.fenced_writes(ticket)) == {"insert parts"}
-    assert not database.ended(ticket)
 
 
 def test_a_range_that_kafka_does_not_hold_fails_the_attempt(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,9 +193,7 @@ def parse(batch):
 """
 
 
-def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_an_epoch_fits_into_it(
-    servers: Servers, tmp_path: Path
-) -> None:
+def test_a_declared_limit_is_that_of_the_jvm_and_of_each_worker_and_suffices(servers: Servers, tmp_path: Path) -> None:
     """B2."""
     topic = servers.topic({partition: [b"x" * 100] * (RECORDS // 2) for partition in range(2)})
     (tmp_path / "limited.py").write_text(DECLARED.format(topic=topic, heap=HEAP, worker=WORKER_MIB))

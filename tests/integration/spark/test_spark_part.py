@@ -44,7 +44,6 @@ class Attempt:
         return self.database.ids(self.ticket)
 
     def refused(self) -> list[str]:
-        """The writes that the fence refused."""
         return self.database.fenced_writes(self.ticket)
 
 

@@ -1,4 +1,4 @@
-"""Several sources in one epoch: two Kafka clusters, two topics of different shape, one join (N7, S7)."""
+"""Sources through real Spark: two Kafka clusters with a join (N7, S7), and a source of a user's own."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochline import Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable
+from epochline import CustomSource, Input, Json, KafkaSource, Pipeline, PostgresTable, Sources, StateTable, Text
 from epochline.coordinator import LEASE, begin
 from epochline.failpoints import KILLED, NAMED
 from epochline.kafka.source import KafkaOffsets
@@ -18,9 +18,10 @@ from epochline.local.stack import Stack
 from epochline.operations import Request
 from epochline.operations.requeue import Requeue
 from epochline.protocol.epoch import Counts, Run
+from epochline.sources.positions import SourcePositions
 from epochline.sources.several import SeveralOffsets
 from epochline.spark.credentials import JobCredentials
-from tests.commands import caller, connect_to
+from tests.commands import Call
 from tests.crash.spark_job import LOCAL, StagedFromSeveral, job, log_of
 from tests.integration import kafka_topics
 from tests.integration.guarantee import broken
@@ -62,6 +63,7 @@ class Shop:
         )
 
 
+Columns = Mapping[str, dict[str, str]]
 COLUMNS = {
     "orders": {"order_id": "text", "customer_id": "bigint", "amount": "numeric(12,2)"},
     "customers": {"customer_id": "bigint", "name": "text"},
@@ -71,9 +73,7 @@ COLUMNS = {
 class JoiningRuns(Runs):
     """Runs of the shipped join, or of another transform, with each source on its own cluster."""
 
-    def __init__(
-        self, servers: Servers, shop: Shop, columns: Mapping[str, dict[str, str]] = COLUMNS, **changes: Any
-    ) -> None:
+    def __init__(self, servers: Servers, shop: Shop, columns: Columns = COLUMNS, **changes: Any) -> None:
         self._topic = shop.topic
         joined = {"order_id": "text", "customer_id": "bigint", "name": "text", "amount": "numeric(12,2)"}
         known = {"customer_id": "bigint", "name": "text", "waiting": "text"}
@@ -91,7 +91,7 @@ class JoiningRuns(Runs):
         self.source = SeveralOffsets(sources, offsets)
         self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={}, kafkas=kafkas)
 
-    def _sources(self, columns: Mapping[str, dict[str, str]]) -> Sources:
+    def _sources(self, columns: Columns) -> Sources:
         inputs = {
             name: Input(source=KafkaSource(topics=self._topic, connection=one), parse=Json(columns=columns[name]))
             for name, one in (("orders", "shop"), ("customers", "crm"))
@@ -99,7 +99,6 @@ class JoiningRuns(Runs):
         return Sources(inputs=inputs)
 
     def declare(self, columns: Mapping[str, dict[str, str]]) -> None:
-        """Parse other columns from now on."""
         self.pipeline = self.pipeline.model_copy(update={"source": self._sources(columns)})
 
     @property
@@ -116,7 +115,6 @@ def brokers(kafka_bootstrap: str, second_cluster: Stack) -> dict[str, str]:
 
 @pytest.fixture
 def shop(brokers: dict[str, str]) -> Shop:
-    """Topics of one name on both clusters."""
     topic = f"several-{uuid.uuid4().hex[:12]}"
     for one in brokers.values():
         kafka_topics.make_topic(one, topic, PARTITIONS)
@@ -165,7 +163,7 @@ def test_a_join_over_two_clusters_is_that_of_everything_produced_although_a_driv
 
 
 def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_its_source(
-    servers: Servers, shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    servers: Servers, shop: Shop, brokers: dict[str, str], on_ledger: Call
 ) -> None:
     """INV-9: the topics have one name, and the bad records stand at one offset."""
     strict, mended = ({"customer_id": kind} for kind in ("smallint", "bigint"))
@@ -183,8 +181,7 @@ def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_
         (f"customers/{shop.topic}", 0, 0), (f"orders/{shop.topic}", 0, 0),
     ]  # fmt: skip
 
-    connect_to(monkeypatch, postgres=servers.database.dsn)
-    shown = caller(monkeypatch, capsys)("quarantine", runs.name, "--show", f"customers/{shop.topic}/0/0")
+    shown = on_ledger("quarantine", runs.name, "--show", f"customers/{shop.topic}/0/0")
     assert shown[0] == 0
     assert "no smallint" in shown[1]
 
@@ -199,3 +196,49 @@ def test_a_quarantined_record_of_either_source_is_requeued_through_the_parse_of_
         ("customer", 2, f"customers/{shop.topic}"), ("order", 4, f"orders/{shop.topic}"),
         ("order", 1_000_000, f"orders/{shop.topic}"), ("customer", 2_000_000, f"customers/{shop.topic}"),
     ]  # fmt: skip
+
+
+class OwnRuns(Runs):
+    """Runs of a pipeline that reads no Kafka."""
+
+    def __init__(self, servers: Servers, source: CustomSource) -> None:
+        pipeline = Pipeline(
+            name=servers.name, source=source, parse=Text(),
+            sinks=[PostgresTable(table="numbers", columns={"value": "text"})],
+        )  # fmt: skip
+        super().__init__(servers, pipeline)
+        self.source = SourcePositions(source.spec)
+        self.credentials = JobCredentials(dsn=servers.database.dsn, kafka={})
+
+    def assert_whole(self, numbers: int) -> None:
+        found = self.database.query("SELECT value::int FROM numbers ORDER BY 1")
+        assert [one for (one,) in found] == list(range(1, numbers + 1))
+        assert broken(self.database.query, self.name, "numbers") == {}
+
+
+def test_a_worker_killed_between_emitting_and_remembering_doubles_nothing(servers: Servers, tmp_path: Path) -> None:
+    """X15, E8: the position lies in the ledger. Three epochs, and the second one's job is killed while it reads."""
+    source = CustomSource(
+        source="scripted_source:ScriptedSource", options={"folder": str(tmp_path)}, label="numbers",
+        positions="sparse",
+    )  # fmt: skip
+    runs = OwnRuns(servers, source)
+
+    def grow(numbers: int) -> None:
+        (tmp_path / "positions").write_text("\n".join(str(one) for one in range(numbers)))
+        (tmp_path / "end").write_text(str(numbers))
+
+    grow(10)
+    runs.epoch()
+    grow(25)
+    (tmp_path / "killed").write_text("3")  # every try that Spark gives a task
+    planned, who = runs.planned()
+    with pytest.raises(Exception, match="Python worker exited unexpectedly"):
+        runs.staged(planned, who)
+    assert (tmp_path / "killed").read_text() == "0"
+    assert runs.database.query("SELECT count(*) FROM numbers") == [(10,)]
+    grow(40)
+    runs.committed(planned, who)
+    runs.epoch()
+
+    runs.assert_whole(40)

@@ -48,9 +48,7 @@ def declared(servers: Servers, topic: str, sinks: Sinks, transform: str | None =
     return Runs(servers, Pipeline.from_stored(json.dumps(body)))
 
 
-def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
-    servers: Servers, out: str, tmp_path: Path
-) -> None:
+def test_one_pass_fills_table_topic_and_files_with_the_same_rows(servers: Servers, out: str, tmp_path: Path) -> None:
     """E6: three kinds of sinks, two epochs; every sink holds each record once."""
     path = str(tmp_path / "rows")
     runs = declared(servers, servers.topic({0: lines(0, 40), 1: lines(40, 70)}), [

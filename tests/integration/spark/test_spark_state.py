@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
 from epochline.declare.names import split_table
-from epochline.errors import EpochlineError, StateError
-from epochline.protocol.epoch import Epoch
+from epochline.spark.in_common import in_common
 from tests.integration.spark.conftest import ROOT, Runs, Servers
 
 COUNTING = '''
@@ -37,10 +39,6 @@ def count_on(lines, state):
     return {"u_wordcount": made["t_wordcount"], "u_given": made["given"], "u_word_count": made["word_count"]}
 '''
 COLUMNS = {"word": "text", "count": "bigint"}
-DECLARED = find("word_count", ROOT / "dags" / "examples")
-RESTORABLE = DECLARED.model_copy(
-    update={"sinks": tuple(one.model_copy(update={"before_images": 10}) for one in DECLARED.sinks)}
-)
 
 
 class Counting(Runs):
@@ -51,13 +49,11 @@ class Counting(Runs):
         return dict(self.database.query(f"SELECT word, count FROM {schema}.{table}"))
 
     def both(self) -> dict[str, int]:
-        """The counts, which target and state agree about."""
         counts = self.counts()
         assert self.counts("t_wordcount") == counts
         return counts
 
     def given(self) -> list[str]:
-        """What the transform of the last epoch was given."""
         last = "SELECT max(epoch_id) FROM epochline.epochs WHERE state = 'COMMITTED'"
         found = self.database.query(f"SELECT seen FROM given WHERE _epoch = ({last}) ORDER BY 1")
         return [seen for (seen,) in found]
@@ -87,7 +83,7 @@ def counting(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(counting: NewCounting) -> None:
-    """C1, C8, S14, X14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
+    """C1, C8, E3, S14, X14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
     line.epoch()
     assert line.both() == {"hello": 2, "world": 1, "flink": 1}
@@ -106,64 +102,11 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     assert line.database.query("SELECT epoch_id, keys FROM epochline.state ORDER BY 1") == [(1, 3), (2, 3)]
 
 
-HELLO, INSERT = "WHERE word = 'hello'", "INSERT INTO word_count VALUES"
-UNDONE = [
-    (f"UPDATE word_count SET count = 7 {HELLO}", "the same number of keys with other values", f"UPDATE word_count SET count = 2 {HELLO}"),
-    (f"DELETE FROM word_count {HELLO}", "epoch 1 left 3 keys, it now holds 2 keys", f"{INSERT} ('hello', 2, 1)"),
-    (f"{INSERT} ('new', 1, 1)", "it now holds 4 keys", "DELETE FROM word_count WHERE word = 'new'"),
-    ("TRUNCATE word_count", "it now holds 0 keys", f"{INSERT} ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)"),
-]  # fmt: skip
-"""Edits of the state, what the refusal says of them, and how they are taken back."""
-LASTING = [
-    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any"),
-    ("DROP TABLE word_count", "word_count does not exist"),
-]
-
-
-@pytest.mark.fault("F33")
-def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: NewCounting) -> None:
-    """S14: before anything is planned, and again before anything is committed.
-
-    Put back, the pipeline goes on: what counts is what the table holds, not who wrote to it.
-    """
-    line = counting("hello world", "hello flink")
-    line.epoch()
-
-    def refused(edit: str, answer: str, epoch: Epoch) -> None:
-        before = line.counts("t_wordcount")
-        line.database.query(edit)
-        with pytest.raises(EpochlineError, match=answer):
-            line.commit(epoch.epoch_id)
-        with pytest.raises(EpochlineError, match=answer):
-            line.preview()
-        assert line.counts("t_wordcount") == before
-
-    for edit, answer, undo in UNDONE:
-        line.database.query(edit)
-        with pytest.raises(StateError, match=answer):
-            line.planned()
-        line.database.query(undo)
-    line.produce({0: [b"hello"]})
-    sealed = line.sealed(*line.planned())
-    for edit, answer, undo in UNDONE:
-        refused(edit, answer, sealed)
-        line.database.query(undo)
-    line.commit(sealed.epoch_id)
-    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
-
-    line.produce({0: [b"hello"]})
-    planned, who = line.planned()
-    sealed = line.sealed(planned, who)
-    for edit, answer in LASTING:
-        refused(edit, answer, sealed)
-    line.crashed(planned, who)
-    with pytest.raises(EpochlineError, match="word_count does not exist"):
-        line.planned()
-
-
 def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting) -> None:
-    """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
-    line = counting(*["hello world"] * 5, declared=RESTORABLE)
+    """E3, E7, C12, C13: of the shipped program, state, target and head go back together; what came since is read again, and counted once."""
+    declared = find("word_count", ROOT / "dags" / "examples")
+    sinks = tuple(one.model_copy(update={"before_images": 10}) for one in declared.sinks)
+    line = counting(*["hello world"] * 5, declared=declared.model_copy(update={"sinks": sinks}))
     line.epoch()
     line.operate("savepoint", name="five")
     line.produce({0: [b"hello moon", b"hello"]})
@@ -215,3 +158,39 @@ def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting
     line.epoch()
 
     assert line.both() == {"hello": 1, "world": 1}
+
+
+COLUMNS = {"word": "text", "drawn": "bigint", "line": "bigint"}
+
+
+def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers: Servers) -> None:
+    """INV-2: a random number, and a tie, are drawn once for both writes."""
+    source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
+    pipeline = Pipeline(
+        name=servers.name, source=source, parse=Text(), transform="drawing:draw",
+        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=COLUMNS, aggregated=True)],
+        state=[StateTable(table="drawn_state", key="word", columns=COLUMNS, keys="drawing:keys")],
+    )  # fmt: skip
+
+    Runs(servers, pipeline).epoch()
+
+    target = servers.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
+    assert len(target) == 50
+    assert servers.database.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == target
+
+
+def columns_of(frames: list[Any]) -> list[list[str]]:
+    return sorted(frame.columns for frame in frames)
+
+
+def test_what_frames_share_is_found_once_and_what_they_were_given_is_not(spark: SparkSession) -> None:
+    """By Spark's own equality: the numbers of columns do not count."""
+    given = spark.range(10).withColumn("k", F.col("id") % 3)
+    shared, drawn = given.groupBy("k").agg(F.count("*").alias("n")), given.withColumn("r", F.rand())
+    twice = [given.groupBy("k").agg(F.max("id").alias("m")).where(where) for where in ("m > 1", "m > 2")]
+
+    assert columns_of(in_common(spark, [shared.where("n > 1"), shared.select("k")], [given])) == [["k", "n"]]
+    assert columns_of(in_common(spark, [drawn, drawn.groupBy("id").count()], [given])) == [["id", "k", "r"]]
+    assert columns_of(in_common(spark, twice, [given])) == [["k", "m"]]
+    assert in_common(spark, [given.where("k = 1"), given.select("id")], [given]) == []
+    assert in_common(spark, [drawn], [given]) == []

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
 from airflow.models.asset import AssetAliasModel
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
@@ -21,11 +21,6 @@ from epochline.airflow.connections import adapters
 from epochline.airflow.reading import Snapshot, snapshot
 from epochline.declare.names import pipeline_uri
 from epochline.errors import ConfigurationError
-
-__all__ = [
-    "GetUserDep", "declared", "edits", "from_here", "may_edit_dag", "may_read_dag", "may_see_pages", "path_of", "read",
-    "readable",
-]  # fmt: skip
 
 CONNECTION = "epochline_reader"
 """Airflow connection of the login that the pages read with. It is a member of the role ``epochline_reader``."""

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Form, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from epochline.airflow.acts import ACTS, Act
 from epochline.airflow.pages import runs
-from epochline.airflow.pages.access import GetUserDep, edits, from_here, may_edit_dag, path_of, read
+from epochline.airflow.pages.access import edits, from_here, may_edit_dag, path_of, read
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.previews import Foreseen, Given
 from epochline.airflow.reading import Snapshot
@@ -27,17 +28,12 @@ def offered(dag_id: str, user: Any) -> dict[str, Any]:
     What a run said is for those who may act: an error may name other pipelines.
     """
     may_act = edits(dag_id, user)
-    started = runs.started(dag_id)
+    rows = read(lambda ledger: ledger.ask("act_pipeline", pipeline=dag_id).rows) if may_act else ()
     return {
         "may_act": may_act,
-        "acts": _applicable(dag_id) if may_act else [],
-        "started": [one if may_act else one.in_short() for one in started],
+        "acts": [act for act in ACTS.values() for row in rows if act.applies(row)],
+        "started": runs.started(dag_id, in_short=not may_act),
     }
-
-
-def _applicable(dag_id: str) -> list[Act]:
-    rows = read(lambda ledger: ledger.ask("act_pipeline", pipeline=dag_id).rows)
-    return [act for act in ACTS.values() for row in rows if act.applies(row)]
 
 
 @html.get("/pipelines/{dag_id}/act/{action}")

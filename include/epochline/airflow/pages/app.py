@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.openapi.utils import get_openapi
@@ -11,9 +12,8 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.base import RequestResponseEndpoint
 
-from epochline.airflow.pages import act_routes
+from epochline.airflow.pages import act_routes, quarantine, views
 from epochline.airflow.pages.access import (
-    GetUserDep,
     declared,
     edits,
     may_edit_dag,
@@ -23,27 +23,7 @@ from epochline.airflow.pages.access import (
     read,
     readable,
 )
-from epochline.airflow.pages.act_routes import offered
-from epochline.airflow.pages.quarantine import (
-    Place,
-    QuarantineFilter,
-    QuarantineView,
-    quarantine_view,
-    record_view,
-    records_view,
-)
 from epochline.airflow.pages.rendering import page
-from epochline.airflow.pages.views import (
-    SOME,
-    EpochView,
-    HistoryFilter,
-    PipelinesView,
-    as_json,
-    epoch_of_run,
-    epoch_view,
-    pipeline_view,
-    pipelines_view,
-)
 from epochline.airflow.reading import Snapshot
 from epochline.errors import EpochlineError, LedgerError
 
@@ -58,8 +38,8 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _STATIC = Path(__file__).with_name("static")
-Chosen = Annotated[HistoryFilter, Query()]
-Records = Annotated[QuarantineFilter, Query()]
+Chosen = Annotated[views.HistoryFilter, Query()]
+Records = Annotated[quarantine.QuarantineFilter, Query()]
 
 
 html = APIRouter(include_in_schema=False)
@@ -72,9 +52,9 @@ def all_pipelines(request: Request, user: GetUserDep) -> Response:
     return page("pipelines.html", path_of(request), view=_pipelines(user))
 
 
-def _pipelines(user: Any) -> PipelinesView:
-    view: PipelinesView = read(
-        partial(pipelines_view, may_see=lambda names: readable(names, user), declared=declared())
+def _pipelines(user: Any) -> views.PipelinesView:
+    view: views.PipelinesView = read(
+        partial(views.pipelines_view, may_see=lambda names: readable(names, user), declared=declared())
     )
     return view
 
@@ -82,14 +62,14 @@ def _pipelines(user: Any) -> PipelinesView:
 @html.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
 def one_pipeline(request: Request, dag_id: str, chosen: Chosen, user: GetUserDep) -> Response:
     """One pipeline: the tab of a DAG shows it as well."""
-    view = read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))
-    return page("pipeline.html", path_of(request), view=view, chosen=chosen, **offered(dag_id, user))
+    view = read(partial(views.pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))
+    return page("pipeline.html", path_of(request), view=view, chosen=chosen, **act_routes.offered(dag_id, user))
 
 
 @html.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])
 def one_epoch(request: Request, dag_id: str, epoch_id: int, user: GetUserDep) -> Response:
     """One epoch."""
-    return _page_of_epoch(request, dag_id, read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id)), user)
+    return _page_of_epoch(request, dag_id, read(partial(views.epoch_view, pipeline=dag_id, epoch_id=epoch_id)), user)
 
 
 @html.get("/pipelines/{dag_id}/runs/{run_id}", dependencies=[Depends(may_read_dag)])
@@ -97,8 +77,8 @@ def epoch_of_one_run(request: Request, dag_id: str, run_id: str, user: GetUserDe
     """The epoch of a run, for the tab of the run."""
 
     def found(ledger: Snapshot) -> Any:
-        epoch_id = epoch_of_run(ledger, dag_id, run_id)
-        return None if epoch_id is None else epoch_view(ledger, dag_id, epoch_id)
+        epoch_id = views.epoch_of_run(ledger, dag_id, run_id)
+        return None if epoch_id is None else views.epoch_view(ledger, dag_id, epoch_id)
 
     try:
         view = read(found)
@@ -107,7 +87,7 @@ def epoch_of_one_run(request: Request, dag_id: str, run_id: str, user: GetUserDe
     return _page_of_epoch(request, dag_id, view, user)
 
 
-def _page_of_epoch(request: Request, dag_id: str, view: EpochView, user: Any) -> Response:
+def _page_of_epoch(request: Request, dag_id: str, view: views.EpochView, user: Any) -> Response:
     may_act = edits(dag_id, user)
     return page("epoch.html", path_of(request), view=view, may_act=may_act, sample=_sample(view) if may_act else None)
 
@@ -135,52 +115,53 @@ def openapi() -> JSONResponse:
 @json.get("/pipelines")
 def pipelines_as_json(user: GetUserDep) -> dict[str, Any]:
     """All pipelines: state, lag, last commit, unfinished epoch, failures, epochs that sinks do not show yet."""
-    return _encoded(as_json(_pipelines(user)))
+    return _encoded(views.as_json(_pipelines(user)))
 
 
 @json.get("/pipelines/{dag_id}", dependencies=[Depends(may_read_dag)])
 def pipeline_as_json(dag_id: str, chosen: Chosen) -> dict[str, Any]:
     """One pipeline. Its history has `size` epochs; the next page is asked for with `before` = `older`."""
-    return _encoded(as_json(read(partial(pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))))
+    view = read(partial(views.pipeline_view, pipeline=dag_id, chosen=chosen, declared=declared()))
+    return _encoded(views.as_json(view))
 
 
 @json.get("/pipelines/{dag_id}/epochs/{epoch_id}", dependencies=[Depends(may_read_dag)])
 def epoch_as_json(dag_id: str, epoch_id: int) -> dict[str, Any]:
     """One epoch: ranges with both balances, phases, attempts, receipts, places of quarantined records."""
-    return _encoded(as_json(read(partial(epoch_view, pipeline=dag_id, epoch_id=epoch_id))))
+    return _encoded(views.as_json(read(partial(views.epoch_view, pipeline=dag_id, epoch_id=epoch_id))))
 
 
 @html.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])
-def quarantine(request: Request, dag_id: str, chosen: Records, user: GetUserDep) -> Response:
+def quarantined_records(request: Request, dag_id: str, chosen: Records, user: GetUserDep) -> Response:
     """The records that epochs of a pipeline set aside."""
     inspect = edits(dag_id, user)
-    view = read(partial(quarantine_view, pipeline=dag_id, chosen=chosen, inspect=inspect), inspect=inspect)
+    view = read(partial(quarantine.quarantine_view, pipeline=dag_id, chosen=chosen, inspect=inspect), inspect=inspect)
     return page("quarantine.html", path_of(request), view=view, chosen=chosen, may_act=inspect)
 
 
 @html.get("/pipelines/{dag_id}/quarantine/record", dependencies=[Depends(may_read_dag), Depends(may_edit_dag)])
-def one_record(request: Request, dag_id: str, place: Annotated[Place, Query()]) -> Response:
+def one_record(request: Request, dag_id: str, place: Annotated[quarantine.Place, Query()]) -> Response:
     """One record: its place, reason, bytes and headers."""
-    view = read(partial(record_view, pipeline=dag_id, place=place), inspect=True)
+    view = read(partial(quarantine.record_view, pipeline=dag_id, place=place), inspect=True)
     return page("record.html", path_of(request), view=view)
 
 
 @json.get("/pipelines/{dag_id}/quarantine", dependencies=[Depends(may_read_dag)])
 def quarantine_as_json(dag_id: str, chosen: Records) -> dict[str, Any]:
     """Places of quarantined records, without bytes and reasons. `after` of the next page is the last record's place."""
-    view = read(partial(quarantine_view, pipeline=dag_id, chosen=chosen, inspect=False))
+    view = read(partial(quarantine.quarantine_view, pipeline=dag_id, chosen=chosen, inspect=False))
     return _encoded({"records": view.records.rows, "after": view.after})
 
 
-def _sample(view: EpochView) -> QuarantineView | None:
+def _sample(view: views.EpochView) -> quarantine.QuarantineView | None:
     """The first quarantined records of an epoch with reason and value; None without any, or without the role."""
     row = view.epoch.rows[0]
     if not view.quarantined.rows:
         return None
-    chosen = QuarantineFilter(epoch=row["epoch_id"], size=SOME)
-    seen = partial(records_view, pipeline=row["pipeline"], chosen=chosen, inspect=True)
+    chosen = quarantine.QuarantineFilter(epoch=row["epoch_id"], size=views.SOME)
+    seen = partial(quarantine.records_view, pipeline=row["pipeline"], chosen=chosen, inspect=True)
     try:
-        found: QuarantineView = read(seen, inspect=True)
+        found: quarantine.QuarantineView = read(seen, inspect=True)
     except LedgerError:  # The page of the quarantine names the role that the login lacks.
         return None
     return found

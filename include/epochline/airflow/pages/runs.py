@@ -3,14 +3,10 @@
 A form that acts carries what its page showed, to whom, and of which state of the ledger.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -79,25 +75,6 @@ def _serializer() -> URLSafeTimedSerializer:
     return URLSafeTimedSerializer(conf.get_mandatory_value("api", "secret_key"), salt="epochline.act")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
-    """A run that a page started."""
-
-    action: str
-    dag_id: str
-    run_id: str
-    state: str
-    user: str
-    reason: str
-    queued_at: datetime | None
-    said: str
-    """What the task of the action said; empty before its end."""
-
-    def in_short(self) -> StartedRun:
-        """The run without what its task said."""
-        return replace(self, said="")
-
-
 def obstacle(action: str, pipeline: str) -> str | None:
     """Why a run of an action's DAG, or a run of the pipeline's DAG that it starts, would wait; None if none would."""
     needed = [dag_of_action(action), *([pipeline] if ACTS[action].starts_runs else [])]
@@ -138,8 +115,11 @@ def start(claim: Claim, *, user: str, reason: str, state: Mapping[str, Any]) -> 
     return run_id
 
 
-def started(pipeline: str) -> Sequence[StartedRun]:
-    """The newest runs that pages started for a pipeline."""
+def started(pipeline: str, *, in_short: bool) -> Sequence[Mapping[str, Any]]:
+    """The newest runs that pages started for a pipeline, as the template shows them.
+
+    ``said`` is what the task of the action said; empty before its end, and ``in_short``.
+    """
     dags = {dag_of_action(name): name for name in ACTS}
     with create_session() as session:
         runs = session.scalars(
@@ -149,13 +129,18 @@ def started(pipeline: str) -> Sequence[StartedRun]:
             .limit(_SHOWN)
         ).all()
         return [
-            StartedRun(
-                action=dags[run.dag_id], dag_id=run.dag_id, run_id=run.run_id, state=str(run.state),
-                user=run.triggering_user_name or "", reason=str((run.conf or {}).get("reason", "")),
-                queued_at=run.queued_at, said=_said(session, run),
-            )
+            {
+                "action": dags[run.dag_id],
+                "dag_id": run.dag_id,
+                "run_id": run.run_id,
+                "state": str(run.state),
+                "user": run.triggering_user_name or "",
+                "reason": str((run.conf or {}).get("reason", "")),
+                "queued_at": run.queued_at,
+                "said": "" if in_short else _said(session, run),
+            }
             for run in runs
-        ]  # fmt: skip
+        ]
 
 
 def _said(session: Any, run: DagRun) -> str:

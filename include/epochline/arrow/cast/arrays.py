@@ -1,8 +1,4 @@
-"""Cast to arrays. An array travels as the text of a JSON array, and becomes PostgreSQL's form when it is copied.
-
-Lists of Arrow and JSON arrays may be nested: a list of lists is an array of two dimensions. An element of ``json`` or
-``jsonb`` is a document, so that such an array has one dimension.
-"""
+"""Cast to arrays, of one or more dimensions. An array travels as the text of a JSON array until it is copied."""
 
 import base64
 import binascii

@@ -119,10 +119,7 @@ def to_python(column: pa.Array) -> list[Any]:
 
 
 def spelled_out(column: pa.Array) -> pa.Array:
-    """The column unchanged if every year has four digits and no time is ``24:00:00``, else as PostgreSQL's texts.
-
-    Arrow writes a year after 32767 as ``<value out of range>``, and one before 1 as a negative number.
-    """
+    """The column, as PostgreSQL's texts if a year has not four digits or a time is 24:00: Arrow writes neither."""
     if pa.types.is_time(column.type):
         if not only_postgres(column):
             return column

@@ -1,8 +1,4 @@
-"""Reasons why a value does not fit, with marked values.
-
-The quarantine shows a reason with its values, next to the record's bytes. An error goes to logs and into the ledger,
-which must not contain values of records: there the marked parts are left out.
-"""
+"""Reasons why a value does not fit. The quarantine shows them whole; logs and the ledger leave marked values out."""
 
 import re
 

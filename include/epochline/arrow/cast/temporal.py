@@ -1,8 +1,8 @@
 """Cast to dates, timestamps and times in PostgreSQL's range of years: exactly, or not at all.
 
-Arrow refuses some texts, which are read here: those that PostgreSQL itself writes (``infinity``, ``0044-03-15 BC``,
-``24:00:00``), ISO 8601 with years of more than four digits or a sign, lower-case ``t`` and ``z``, and fractions of a
-second whose further digits are 0.
+Arrow refuses texts that are read here: those that PostgreSQL itself writes (``infinity``, ``0044-03-15 BC``,
+``24:00:00``), years of more than four digits or with a sign, ``t`` and ``z``, and further digits of a second that are
+0.
 """
 
 import re
@@ -114,10 +114,7 @@ _DAYS_IN_64_BITS = 106_000_000
 
 
 def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """From timestamps of any unit and zone, dates, and texts in ISO 8601 or as PostgreSQL writes them.
-
-    A timestamp without a zone counts as UTC. A text has an offset if and only if the type has a zone.
-    """
+    """From timestamps of any unit and zone, dates, and texts. Without a zone, a timestamp counts as UTC."""
     given, target = array.type, arrow_type(kind)
     if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
         raise pa.ArrowTypeError("no timestamp")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from epochline.declare.columns import BINARY_DIGITS, ColumnType, enum_type, parse_type
+from epochline.declare.columns import BINARY_DIGITS, Carrier, ColumnType, parse_type
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -30,7 +30,7 @@ def column_type(text: str) -> ColumnType:
     try:
         return parse_type(text)
     except ValueError:
-        return enum_type(text)
+        return ColumnType(name=text, carrier=Carrier.BINARY)  # the binary form of a label is its text
 
 
 def column_types(columns: Mapping[str, str], labels: Mapping[str, tuple[str, ...]]) -> dict[str, ColumnType]:

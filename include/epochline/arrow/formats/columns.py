@@ -1,7 +1,4 @@
-"""What ready-made parsers share: texts, a schema registry's framing, a connector's placeholder, cast columns, reasons.
-
-Framing is a zero byte and a schema's id before the body; a placeholder is what a connector sends for a missing value.
-"""
+"""What ready-made parsers share: texts, a registry's framing, a connector's placeholder, cast columns, reasons."""
 
 import base64
 import hashlib
@@ -14,8 +11,8 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import ERROR
 from epochline.arrow.cast.casting import Cast, cast_column
-from epochline.arrow.cast.contract import ERROR
 from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral
 from epochline.config.registry import HEADER_BYTES
 from epochline.declare.columns import UNAVAILABLE, ColumnType, parse_type

@@ -17,7 +17,7 @@ from epochline.arrow.cast.reasons import DoesNotFitError, any_true, marked, requ
 from epochline.arrow.cast.temporal import read_text
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, UNITS, ColumnType
-from epochline.declare.json_paths import written_path
+from epochline.declare.patterns import written_path
 
 
 class Member:

@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.contract import ERROR, call, marks, require_columns
+from epochline.arrow.cast.batches import ERROR, SOURCE_SCHEMA, call, marks, require_columns
 from epochline.arrow.cast.reasons import any_true
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.texts import JsonWriter, as_text
 from epochline.config.registry import registry
@@ -42,8 +41,7 @@ class TopicEncoder:
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """One outbox row per row, and the reason for each row that cannot be encoded, which has only NULLs.
 
-        Rows have the columns of ``topic.record``, cast, and optionally ``_deleted``, which makes a row a tombstone.
-        Raises as `Registry.register` and `Serializer.serialize`.
+        A true ``_deleted`` makes a row a tombstone. Raises as `Registry.register` and `Serializer.serialize`.
         """
         problems: dict[int, str] = {}
         deleted = _deleted(rows)
@@ -139,7 +137,7 @@ def _value_encoder(value: FormatSpec, topic: str, kinds: Mapping[str, ColumnType
         return JsonWriter({name: kinds[name] for name in value.columns}).write
     if isinstance(value, AvroSpec):
         # Loads fastavro.
-        from epochline.arrow.formats.avro_writer import AvroWriter
+        from epochline.arrow.formats.avro_values import AvroWriter
 
         return AvroWriter(value, kinds, topic, registry(value.registry)).encode
     return lambda rows: (rows.column(value.column), {})
@@ -155,8 +153,7 @@ class Serializer:
     def serialize(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Key, value and headers (as JSON) of one record per row, and the reason for each row that cannot be sent.
 
-        A deleted row has no value. Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its
-        contract.
+        Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its contract.
         """
         marked = pa.repeat(False, rows.num_rows) if deleted is None else deleted
         given = call(self._what, self._function, rows.append_column(DELETED, marked))

@@ -156,17 +156,13 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
     if kind.name == "numeric":
         return numeric_text(column)
     if kind.name in ("json", "jsonb") or kind.element is not None:
-        return _each(column, _document)
+        return _each(column, lambda text: write_json_as_utf8(read_json(text)))
     if kind.name == "bytea":
         return _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
     if not kind.by_text and (kind.name == "date" or kind.name.startswith(("timestamp", "time "))):
         texts = pc.replace_substring(spelled_out(column).cast(pa.string()), " ", "T")
         return pc.binary_join_element_wise('"', texts, '"', "")
     return _texts(as_text(column, kind))
-
-
-def _document(text: str) -> str:
-    return write_json_as_utf8(read_json(text))
 
 
 def _texts(texts: pa.Array) -> pa.Array:

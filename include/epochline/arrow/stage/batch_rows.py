@@ -8,10 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import ERROR, SKIP, marks, quarantine_batch, require_columns, source_batch
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
-from epochline.arrow.cast.source import quarantine_batch, source_batch
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.counts import (
@@ -86,10 +85,7 @@ class BatchRows:
         )
 
     def process(self, batch: pa.RecordBatch) -> Processed:
-        """Rows of every sink, the quarantine's rows and the counts of one source batch; without a ``transform``.
-
-        Raises `BadRecordError` if a record is bad and the policy is ``fail``.
-        """
+        """Rows of every sink and of the quarantine, and the counts; may raise `BadRecordError`."""
         source = source_batch(batch)
         parsed = self._parse_records(source)
         built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}

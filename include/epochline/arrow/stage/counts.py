@@ -1,9 +1,7 @@
 """What source batches held, by topic and partition: numbers of records, their digest, and the span of their times.
 
 The digest is an order-free sum of record hashes, equal on every machine. It shows whether two tries of a part read the
-same records (INV-3). It detects accidents, but it is not cryptographic.
-
-A watermark that a record carries counts as a record that is newer by the declared ``out_of_orderness``.
+same records (INV-3), but it is not cryptographic.
 """
 
 from __future__ import annotations
@@ -52,7 +50,11 @@ def _fold_bytes(state: Hashes, array: pa.Array) -> Hashes:
     state = _fold(state, marks.astype(np.uint64))
     long_rows = np.flatnonzero(lengths > _SHORT)
     if len(long_rows):
-        state = _fold_long(state, long_rows, starts, lengths, data)
+        hashed = [
+            int.from_bytes(hashlib.blake2b(data[start : start + length], digest_size=8).digest(), "little")
+            for start, length in zip(starts[long_rows].tolist(), lengths[long_rows].tolist(), strict=True)
+        ]
+        state[long_rows] = _fold(state[long_rows], np.array(hashed, np.uint64))
         lengths = np.where(lengths > _SHORT, 0, lengths)
     if len(lengths) == 0 or int(lengths.max()) == 0:
         return state
@@ -66,21 +68,6 @@ def _fold_bytes(state: Hashes, array: pa.Array) -> Hashes:
         rows = np.flatnonzero(lengths > at)
         tail = words[starts[rows] + at] & _TAIL[np.minimum(lengths[rows] - at, 8)]
         state[rows] = _fold(state[rows], tail)
-    return state
-
-
-def _fold_long(
-    state: Hashes,
-    rows: npt.NDArray[np.intp],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    data: memoryview,
-) -> Hashes:
-    hashed = [
-        int.from_bytes(hashlib.blake2b(data[start : start + length], digest_size=8).digest(), "little")
-        for start, length in zip(starts[rows].tolist(), lengths[rows].tolist(), strict=True)
-    ]
-    state[rows] = _fold(state[rows], np.array(hashed, np.uint64))
     return state
 
 
@@ -175,11 +162,7 @@ def skipped_times(
     time: EventTimeSpec,
     record: Mapping[str, str],
 ) -> tuple[EventTimes, dict[int, str]]:
-    """The times that watermarks of skipped records stand for, and the reason for each row whose watermark is no time.
-
-    A skipped record belongs to no window, so its own time does not count. ``given`` are the parse's rows, one per
-    record.
-    """
+    """The times that watermarks of skipped records stand for, and the reason for each watermark that is no time."""
     if time.punctuation is None or time.punctuation not in given.schema.names:
         return {}, {}
     chosen = pa.array(skipped, pa.int64())

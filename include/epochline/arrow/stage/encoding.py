@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.csv
 from pgpq import ArrowToPostgresBinaryEncoder
 from pgpq.encoders import StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from epochline.arrow.cast.arrays import literals
-from epochline.arrow.cast.calendar import since_2000, spelled_out
-from epochline.arrow.cast.types import column_type, hexadecimal, record_schema
+from epochline.arrow.cast.calendar import since_2000
+from epochline.arrow.cast.csv_text import csv_rows, is_temporal
+from epochline.arrow.cast.types import column_type, record_schema
 from epochline.declare.columns import Carrier
 from epochline.errors import EpochlineError
 
@@ -61,7 +61,7 @@ class CopyEncoder:
             return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
-        columns = [since_2000(column) if _is_temporal(column.type) else column for column in batch.columns]
+        columns = [since_2000(column) if is_temporal(column.type) else column for column in batch.columns]
         rows: bytes = self._binary.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._sent))
         return rows
 
@@ -83,33 +83,8 @@ class CopyEncoder:
         return trailer
 
 
-def _is_temporal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))
-
-
 def _sent_type(kind: pa.DataType) -> pa.DataType:
     """The type that a column is encoded from: an integer for dates and times, as PostgreSQL keeps them."""
-    if not _is_temporal(kind):
+    if not is_temporal(kind):
         return kind
     return pa.int32() if pa.types.is_date(kind) else pa.int64()
-
-
-# Texts are quoted and NULL is not, so that COPY distinguishes NULL from an empty text.
-_CSV = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed", batch_size=65536)
-
-
-def csv_rows(batch: pa.RecordBatch) -> bytes:
-    """The rows of a batch for COPY with ``FORMAT csv``; a batch without rows gives no bytes."""
-    columns = [_readable(column) for column in batch.columns]
-    sink = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _CSV)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
-def _readable(column: pa.Array) -> pa.Array:
-    if pa.types.is_binary(column.type):
-        return hexadecimal(column)
-    if _is_temporal(column.type):
-        return spelled_out(column)
-    return column

@@ -57,7 +57,7 @@ class RecordParser:
         self.result = ParsedRecords()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Parse a batch of `epochline.arrow.cast.source.SOURCE_SCHEMA`. Raises as `BatchRows.process`."""
+        """Parse a batch of records; raises `EpochlineError` if the parse or a ``select`` broke its contract."""
         rows, refused, counts = self._flow.parse_only(batch)
         deleted: set[tuple[Any, ...]] = set()
         if not self._flow.transformed:

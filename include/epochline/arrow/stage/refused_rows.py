@@ -72,10 +72,7 @@ _NO_VALUE = f"the record has no value, and {_LEAVE_OUT}"
 def outside_windows(
     pipeline: PipelineSpec, given: pa.RecordBatch, columns: Mapping[str, pa.Array], tombstones: pa.Array
 ) -> dict[int, str]:
-    """The rows that belong to no window, with the reason. ``given`` are the parse's rows, ``columns`` the cast ones.
-
-    A record without a value is a deletion, unless a function ``parse`` gives it a time and a key.
-    """
+    """The rows that belong to no window, with the reason; ``columns`` are the cast ones of ``given``."""
     problems: dict[int, str] = {}
     deleted = deleted_by_parse(given)
     if deleted is not None:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
-from epochline.arrow.cast.contract import BatchFunction, call, refuse_generated, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_types, record_schema
 from epochline.arrow.stage.refused_rows import (
@@ -28,10 +28,7 @@ TOMBSTONE = "_tombstone"
 
 
 class RowBuilder:
-    """Makes the staging rows of one sink from rows that are cast to ``record``.
-
-    With ``plain_arrow`` the sink takes Arrow's values as they are, and so none that only PostgreSQL has.
-    """
+    """Makes the staging rows of one sink from rows that are cast to ``record``."""
 
     def __init__(
         self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str], *, plain_arrow: bool = False
@@ -223,8 +220,7 @@ def _position(batch: pa.RecordBatch, row: int) -> str:
 
 
 KEY_BYTES = 2692
-"""Maximum bytes of a key of one text column: a third of a page, without headers. A longer value may fit if it
-compresses well, but a producer cannot know that."""
+"""Maximum bytes of a key of one text column: a third of a page, without headers."""
 
 _HEADER = 8
 _FIXED = 16
@@ -233,7 +229,7 @@ _FIXED = 16
 
 def too_long(columns: Sequence[pa.Array]) -> dict[int, int]:
     """The rows whose key is too long for an index, with the number of its bytes; NULL counts 0 bytes."""
-    variable = [column for column in columns if _is_variable(column.type)]
+    variable = [each for each in columns if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
     if not variable:
         return {}
     # A key of several columns pads each value.
@@ -242,8 +238,3 @@ def too_long(columns: Sequence[pa.Array]) -> dict[int, int]:
     for column in variable[1:]:
         total = pc.add(total, pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
     return {row: total[row].as_py() for row in pc.indices_nonzero(pc.greater(total, limit)).to_pylist()}
-
-
-def _is_variable(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(test(kind) for test in tests)

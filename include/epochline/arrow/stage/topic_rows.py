@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.batches import BatchFunction, call, require_columns
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.reasons import any_true, without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
@@ -30,10 +30,7 @@ class TopicRows:
         self._select: BatchFunction | None = load_function(outbox.topic.select) if outbox.topic.select else None
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
-        """The outbox rows of parsed rows, and the reason for each row that cannot be sent. No row is left out.
-
-        Raises `BatchContractError` if ``_deleted`` is not boolean, or a select broke its contract.
-        """
+        """The outbox rows of parsed rows, and the reason for each row that cannot be sent."""
         what = f"{self._topic} takes its columns from the parse, which"
         chosen = rows
         refused: dict[int, str] = {}
@@ -57,11 +54,7 @@ class TopicRows:
         return self._batch(columns), refused | problems, None
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The outbox rows of a transform's rows; a true ``_deleted`` makes a record without a value.
-
-        Raises `ValueDoesNotFitError` if a value does not fit or cannot be sent, `ColumnMismatchError` if a column is
-        missing.
-        """
+        """The outbox rows of a transform's rows; raises `ValueDoesNotFitError` or `ColumnMismatchError`."""
         deleted = batch.column(DELETED) if DELETED in batch.schema.names else None
         encoded, problems = self._encode(f"the transform of {self._topic}", batch, deleted)
         if problems:

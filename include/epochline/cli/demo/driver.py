@@ -29,11 +29,6 @@ class Caught:
     planned: int
     staged: Sequence[dict[str, Any]]
 
-    @property
-    def received(self) -> int:
-        """How many records were staged."""
-        return max(part["received"] or 0 for part in self.staged)
-
 
 def kill_while_staging(
     ledger: Session, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
@@ -49,19 +44,19 @@ def kill_while_staging(
     """
     seen: set[int] = set()
     while True:
-        running = [one for one in ask(ledger, "running_attempt", pipeline=pipeline) if one["attempt_id"] not in seen]
-        if not running:
-            if give_up():
-                return None
+        running = [row for row in ask(ledger, "running_attempt", pipeline=pipeline) if row["attempt_id"] not in seen]
+        if running:
+            (attempt, *_) = running
+            seen.add(attempt["attempt_id"])
+            driver = _find_driver(ledger, home, pipeline, attempt)
+            caught = None if driver is None else _kill(ledger, driver, attempt)
+            if caught is not None:
+                return caught
+            missed(attempt["epoch_id"])
+        elif give_up():
+            return None
+        else:
             time.sleep(0.1)
-            continue
-        attempt = running[0]
-        seen.add(attempt["attempt_id"])
-        driver = _find_driver(ledger, home, pipeline, attempt)
-        caught = None if driver is None else _kill(ledger, driver, attempt)
-        if caught is not None:
-            return caught
-        missed(attempt["epoch_id"])
 
 
 def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:

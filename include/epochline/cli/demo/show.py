@@ -22,7 +22,7 @@ from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.overview import records_behind
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, StackError
-from epochline.kafka.feed import FeedReport, feed
+from epochline.kafka.feed import feed
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.home import project_root
 from epochline.local.postgres import client_environment
@@ -151,8 +151,9 @@ class Show:
             f"killed: the Spark driver of epoch {caught.epoch_id}, attempt {caught.attempt} (process {caught.pid},"
             " SIGKILL)"
         )
+        received = max(part["received"] or 0 for part in caught.staged)
         printing.say(
-            f"the epoch reads {caught.planned} offsets; parts with {caught.received} of them were committed to staging:"
+            f"the epoch reads {caught.planned} offsets; parts with {received} of them were committed to staging:"
         )
         printing.table(
             ("staging of", "parts", "rows"), [(one["sink"], one["parts"], one["rows"]) for one in caught.staged]
@@ -238,29 +239,29 @@ class Feeding:
     """A log that is being fed. The feed stops when this process ends; `FedLogs` then knows which lines were fed."""
 
     def __init__(self, bootstrap: str, log: Path, topic: str, *, partitions: int, rate: float | None) -> None:
-        self._arguments = (bootstrap, log, topic, partitions, rate, self._count)
         self._error: BaseException | None = None
-        self._report: FeedReport | None = None
         self.lines = 0
         """Lines handed to the producer so far."""
-        self._thread = threading.Thread(target=self._feed, name="epochline-demo-feed", daemon=True)
+
+        def run() -> None:
+            try:
+                feed(bootstrap, log, topic, partitions, rate, self._count)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="epochline-demo-feed", daemon=True)
         self._thread.start()
 
     @property
     def done(self) -> bool:
         """Whether the feed has ended. Raises the error that ended it early."""
+        ended = not self._thread.is_alive()
         if self._error is not None:
             raise self._error
-        return self._report is not None
+        return ended
 
     def _count(self, _read: int) -> None:
         self.lines += 1
-
-    def _feed(self) -> None:
-        try:
-            self._report = feed(*self._arguments)
-        except BaseException as error:
-            self._error = error
 
 
 def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) -> int:
@@ -278,6 +279,5 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
     command = [sys.executable, "-m", "epochline_examples.access_log.check", *named, "--service", service]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
     sys.stdout.flush()
-    return subprocess.run(
-        command, env={**kept, **environment, "PYTHONPATH": str(project_root() / "include")}, check=False
-    ).returncode
+    path = {"PYTHONPATH": str(project_root() / "include")}
+    return subprocess.run(command, env={**kept, **environment, **path}, check=False).returncode

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from epochline.declare.event_time import PartitionTime
 from epochline.postgres.ledger.rows import offsets, partition, range_values
-from epochline.postgres.queries.statements import InTransaction
+from epochline.postgres.queries.statements import InTransaction, change
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition, joined
 from epochline.protocol.planning import LogEnd
+
+_NO_TIME = PartitionTime()
 
 
 class PostgresChain(InTransaction):
@@ -28,11 +31,12 @@ class PostgresChain(InTransaction):
             for row in self._run("reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
         ]
 
-    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+    def write_origin(self, pipeline: str, generation: int, origin: Origin, time: PartitionTime = _NO_TIME) -> None:
         self._run(
             "write_origin",
             pipeline=pipeline, generation=generation, **asdict(origin.tp), offset=origin.offset,
             chosen_by=origin.chosen_by, leader_epoch=origin.leader_epoch, same_log_until=origin.same_log_until,
+            **asdict(time),
         )  # fmt: skip
 
     def keep_log_ends(self, pipeline: str, ends: Sequence[LogEnd]) -> None:
@@ -50,17 +54,19 @@ class PostgresChain(InTransaction):
         )  # fmt: skip
 
     def carry_over(
-        self, pipeline: str, generation: int, head: Head, chosen_by: str, same_log_until: int | None = None
+        self,
+        pipeline: str,
+        generation: int,
+        head: Head,
+        chosen_by: str,
+        same_log_until: int | None = None,
+        time: PartitionTime = _NO_TIME,
     ) -> None:
         begun = Origin(
             tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch,
             same_log_until=same_log_until,
         )  # fmt: skip
-        self.write_origin(pipeline, generation, begun)
-        self.link(pipeline, generation, head)
-
-    def link(self, pipeline: str, generation: int, head: Head) -> None:
-        """Write the committed offsets between the origin and the head as one range of this generation."""
+        self.write_origin(pipeline, generation, begun, time)
         if head.next_offset > head.origin:
             committed = OffsetRange(start=head.origin, until=head.next_offset)
             carried = PlannedRange(tp=head.tp, range=committed, leader_epoch=head.leader_epoch)
@@ -104,12 +110,12 @@ class PostgresChain(InTransaction):
         self, pipeline: str, generation: int, planned: PlannedRange, chosen_by: str, epoch_id: int | None = None
     ) -> bool:
         # Between the two statements the oldest range has no predecessor, so the key is checked after both.
-        self._run("defer_chain")
+        change(self._connection, "SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED")
         where = {"pipeline": pipeline, "generation": generation, **range_values(planned)}
         if self._run("move_origin_back", **where).rowcount != 1:
             return False
         self._insert("insert_range", pipeline, generation, planned, chosen_by, epoch_id)
-        self._run("check_chain")
+        change(self._connection, "SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE")
         return True
 
     def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:

@@ -1,20 +1,29 @@
-"""Epoch rows: the adapter behind `epochline.ports.EpochRows`."""
+"""Epochs, and attempts with their staging: the adapters behind `EpochRows` and `Attempts` of `epochline.ports`."""
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
+from epochline.declare.names import QUARANTINE, WRITER
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochNotFoundError, EpochStateError
-from epochline.ports import PipelineRow
+from epochline.ports import Manifest, NewEpoch, PipelineRow
 from epochline.postgres.ledger import rows as of
+from epochline.postgres.ledger.parts import EXTERNAL, counts_of, refused_values
 from epochline.postgres.ledger.rows import key_of, range_values
-from epochline.postgres.queries.statements import InTransaction
-from epochline.protocol.balances import PartitionCounts
-from epochline.protocol.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
+from epochline.postgres.queries.statements import InTransaction, change, defined_columns, settle_table
+from epochline.postgres.targets.columns import columns_of, staged_types
+from epochline.protocol.balances import PartitionCounts, add_up
+from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochState, Run
+from epochline.protocol.failures import RecordedError
 from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.sink import WrittenPart
+from epochline.protocol.staging import StagingTicket
+from epochline.protocol.staging_tables import staged_external, staged_tables
 
 
 class PostgresEpochs(InTransaction):
@@ -73,28 +82,23 @@ class PostgresEpochs(InTransaction):
         pipeline: Pipeline,
         row: PipelineRow,
         run: Run,
-        ranges: Sequence[PlannedRange],
+        draft: NewEpoch,
         targets: Mapping[str, Mapping[str, str]],
         *,
-        kind: EpochKind,
         lease: timedelta,
-        record_limit: int | None,
         note: str | None,
-        interval: Interval | None = None,
-        replays: int | None = None,
-        plan_seconds: float | None = None,
     ) -> Epoch:
         self._keep_declaration(pipeline)
         epoch_id = self._run("next_epoch_id", pipeline=pipeline.name).scalar_one()
         self._run(
             "insert_epoch",
-            pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, kind=kind.value,
-            **asdict(run), hash=pipeline.declaration_hash,
-            record_limit=record_limit, note=note, lease=lease.total_seconds(),
-            interval_start=interval and interval.start, interval_end=interval and interval.until, replays=replays,
-            plan_seconds=plan_seconds,
+            pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, kind=draft.kind.value,
+            **asdict(run), hash=pipeline.declaration_hash, note=note, lease=lease.total_seconds(),
+            interval_start=draft.interval and draft.interval.start,
+            interval_end=draft.interval and draft.interval.until,
+            record_limit=draft.record_limit, replays=draft.replays, plan_seconds=draft.plan_seconds,
         )  # fmt: skip
-        for planned in ranges:
+        for planned in draft.ranges:
             self._run("insert_planned_range", pipeline=pipeline.name, epoch_id=epoch_id, **range_values(planned))
         self._keep_targets(pipeline.name, epoch_id, targets)
         return self.lock(pipeline.name, epoch_id)
@@ -172,3 +176,99 @@ class PostgresEpochs(InTransaction):
             raise EpochStateError(
                 f"{epoch}: changed under its own row lock; it cannot become {state}. Nothing was changed."
             )
+
+
+class PostgresAttempts(InTransaction):
+    """Attempts in the ledger's tables, staging tables in ``epochline_staging``."""
+
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        values = {**key_of(epoch), "attempt": epoch.attempt + 1, **asdict(run)}
+        row = self._run("insert_attempt", **values).one()
+        self._run("count_attempt", **values)
+        ticket = self.ticket(of.attempt(row), pipeline, targets)
+        may_stage = self._run("writer_may_stage").scalar_one()
+        for staged in ticket.tables:
+            target = columns_of(self._connection, staged.sink)
+            collations = {name: column.collate for name, column in target.items()}
+            columns = defined_columns(staged_types(staged.columns, target), collations)
+            # Not UNLOGGED: sealed rows must survive a crash of the server (INV-6).
+            create = "CREATE TABLE epochline_staging.{table} ({columns})"
+            change(self._connection, create, table=staged.table, columns=columns)
+            if may_stage:
+                grant = "GRANT INSERT ON epochline_staging.{table} TO {writer}"
+                change(self._connection, grant, table=staged.table, writer=WRITER)
+            settle_table(self._connection, "epochline_staging", staged.table)
+            self._run("register_staging", attempt_id=ticket.attempt_id, sink=staged.sink, table_name=staged.table)
+        return ticket
+
+    def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+        return StagingTicket(
+            pipeline=attempt.pipeline,
+            epoch_id=attempt.epoch_id,
+            attempt=attempt.number,
+            attempt_id=attempt.attempt_id,
+            application_name=attempt.application_name,
+            tables=staged_tables(pipeline, targets, attempt.epoch_id, attempt.number),
+            generation=attempt.generation,
+            token=attempt.token,
+            external=staged_external(pipeline),
+        )
+
+    def live(self, epoch: Epoch) -> Attempt | None:
+        row = self._run("live_attempt", **key_of(epoch)).one_or_none()
+        return None if row is None else of.attempt(row)
+
+    def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
+        token = self._run("committed_token", pipeline=pipeline, epoch_id=epoch_id).scalar_one_or_none()
+        return None if token is None else str(token)
+
+    def lock_attempt(self, attempt: Attempt) -> Attempt:
+        return of.attempt(self._run("lock_attempt", attempt_id=attempt.attempt_id).one())
+
+    def fence(self, attempt: Attempt, reason: str) -> None:
+        self._run("fence_attempt", attempt_id=attempt.attempt_id, reason=reason)
+
+    def note_error(self, attempt: Attempt, error: RecordedError) -> None:
+        noted = {"error": str(error), "error_class": error.error_class, "command": error.command}
+        self._run("note_attempt_error", attempt_id=attempt.attempt_id, **noted)
+
+    def seal(self, attempt: Attempt, rows_staged: int) -> None:
+        self._run("seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)
+
+    def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
+        self._run("keep_refused_rows", attempt_id=attempt.attempt_id, **refused_values(rows))
+
+    def finish(self, attempt: Attempt) -> None:
+        self._run("finish_attempt", attempt_id=attempt.attempt_id)
+
+    def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
+        rows = self._run("manifests", attempt_id=attempt.attempt_id)
+        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows, body=r.body) for r in rows]
+
+    def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
+        rows = self._run("part_sums", attempt_id=attempt.attempt_id)
+        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+
+    def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
+        rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
+        return add_up(counts_of(row.message) for row in rows)
+
+    def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
+        rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
+        return [WrittenPart(number=r.spark_partition, rows=r.rows, message=r.message.get(EXTERNAL, {})) for r in rows]
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        return self._run("end_sessions", attempt_id=attempt.attempt_id, host=socket.gethostname()).rowcount
+
+    def left_over(self, pipeline: str) -> Sequence[Attempt]:
+        return [of.attempt(row) for row in self._run("left_over_attempts", pipeline=pipeline)]
+
+    def unexplained(self) -> Sequence[str]:
+        return [row.relname for row in self._run("unexplained_staging")]
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        for (table,) in self._run("staging_tables", attempt_id=attempt.attempt_id).all():
+            change(self._connection, "DROP TABLE IF EXISTS epochline_staging.{table}", table=table)
+        self._run("staging_dropped", attempt_id=attempt.attempt_id)

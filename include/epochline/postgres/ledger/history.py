@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,11 +39,8 @@ class PostgresOperators(InTransaction):
         return pipeline_row(self._run("begin_generation", pipeline=pipeline, cluster_id=cluster_id).one())
 
     def record(self, row: ActionRow) -> ActionRow:
-        written = self._run(
-            "write_action",
-            pipeline=row.pipeline, action=row.action, epoch_id=row.epoch_id, actor=row.actor, reason=row.reason,
-            before=json.dumps(row.before), after=json.dumps(row.after),
-        ).one()  # fmt: skip
+        values = {**asdict(row), "before": json.dumps(row.before), "after": json.dumps(row.after)}
+        written = self._run("write_action", **values).one()
         return replace(row, action_id=written.action_id, acted_at=written.acted_at)
 
     def actions(self, pipeline: str) -> Sequence[ActionRow]:
@@ -76,11 +73,8 @@ class PostgresHistory(InTransaction):
         return [(row.error_class, row.error) for row in rows]
 
     def plan_failed(self, pipeline: str, run: Run, error: RecordedError) -> None:
-        self._run(
-            "keep_plan_failure",
-            pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id, error=str(error), error_class=error.error_class,
-            command=error.command,
-        )  # fmt: skip
+        cause = {"error": str(error), "error_class": error.error_class, "command": error.command}
+        self._run("keep_plan_failure", pipeline=pipeline, **asdict(run), **cause)
 
     def plan_succeeded(self, pipeline: str) -> None:
         self._run("note_plan", pipeline=pipeline)

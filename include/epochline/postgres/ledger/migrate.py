@@ -17,8 +17,8 @@ from sqlalchemy.pool import NullPool
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError
-from epochline.postgres.queries.composed import as_text, execute_sql
 from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.statements import as_text, change, driver
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -57,7 +57,13 @@ def upgrade(url: str) -> str:
         if not execute(connection, "schema_exists", schema="epochline").scalar_one():
             # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
             execute(connection, "create_ledger_schema")
-        _refuse_a_newer_ledger(connection)
+        current = current_revision(connection)
+        if current is not None and current not in _VERSIONS:
+            raise LedgerError(
+                f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
+                f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a"
+                " newer one."
+            )
         _apply_definitions(connection, every=run_migrations(connection, head_revision()))
         _arrange_roles(connection)
     return head_revision()
@@ -70,23 +76,16 @@ def run_migrations(connection: Connection, until: str) -> bool:
     if missing and before is None:
         execute(connection, "make_revision_table")
     for revision in missing:
-        _run_script(connection, _VERSIONS[revision].read_text())
+        change(connection, sql.SQL(_VERSIONS[revision].read_text()))
         execute(connection, "keep_revision", revision=revision)
     return bool(missing)
-
-
-def _run_script(connection: Connection, script: str) -> None:
-    """Run several statements. The driver looks for no placeholders in them."""
-    connection.exec_driver_sql(script, execution_options={"no_parameters": True})
 
 
 def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
     """Create the roles of least privilege and grant to them, as far as this login may. A repeat changes nothing.
 
-    Args:
-        url: SQLAlchemy URL of a migrated database.
-        viewer: login of the pages in Airflow, if it is known. If it may read the views, it may then take the role that
-            sees quarantined bytes; no other reader may.
+    ``viewer`` is the login of the pages in Airflow. If it may read the views, it may then take the role that sees
+    quarantined bytes; no other reader may.
 
     Returns:
         SQL statements for a DBA to run in this order before the next call; usually none.
@@ -97,18 +96,13 @@ def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
 
 
 def _apply_definitions(connection: Connection, *, every: bool) -> None:
-    """Apply the files of views, functions and roles that this database does not have yet.
-
-    Args:
-        connection: in the transaction of the migration.
-        every: apply unchanged files as well: after a migration, which may have dropped a view to alter a table.
-    """
+    """Apply the files of views, functions and roles that changed; every one after a migration, which may drop views."""
     for name in _DEFINITIONS:
         script = _MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
         sha256 = hashlib.sha256(script.encode()).hexdigest()
         if not every and execute(connection, "definition_sha256", file=name).scalar_one_or_none() == sha256:
             continue
-        _run_script(connection, script)
+        change(connection, sql.SQL(script))
         execute(connection, "keep_definition", file=name, sha256=sha256)
 
 
@@ -123,7 +117,7 @@ def _let_inspect(connection: Connection, login: str) -> list[str]:
     statement = sql.SQL("GRANT {} TO {} WITH INHERIT FALSE").format(sql.Identifier(INSPECTOR), sql.Identifier(login))
     try:
         with connection.begin_nested():
-            execute_sql(connection, statement)
+            change(connection, statement)
     except InsufficientPrivilege:
         return [f"{as_text(connection, statement)};"]
     return []
@@ -131,16 +125,12 @@ def _let_inspect(connection: Connection, login: str) -> list[str]:
 
 @contextmanager
 def _migrating(url: str) -> Iterator[Connection]:
-    """Open a transaction that excludes every other migration of the same database.
-
-    Raises:
-        LedgerError: the server is older than `OLDEST_SERVER`.
-    """
+    """Open a transaction that excludes every other migration of the same database."""
     engine = create_engine(url, poolclass=NullPool, connect_args=dict(UTF8))
     try:
         with engine.begin() as connection:
             connection.exec_driver_sql(set_local({}))
-            refuse_an_older_server(int(execute(connection, "server_version").scalar_one()))
+            refuse_an_older_server(driver(connection).info.server_version)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
     finally:
@@ -156,26 +146,9 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def refuse_an_older_server(version: int) -> None:
-    """Refuse a PostgreSQL on which a statement of a later epoch would fail.
-
-    Args:
-        version: the server's ``server_version_num``, such as 150004.
-
-    Raises:
-        LedgerError: it is older than `OLDEST_SERVER`.
-    """
+    """Raise `LedgerError` for a ``server_version_num``, such as 150004, that is older than `OLDEST_SERVER`."""
     if version < OLDEST_SERVER * 10_000:
         raise LedgerError(
             f"This server is PostgreSQL {version // 10_000}.{version % 100}, and epochline needs {OLDEST_SERVER} or"
             " newer. Nothing was changed. Upgrade the server, or use another one."
-        )
-
-
-def _refuse_a_newer_ledger(connection: Connection) -> None:
-    current = current_revision(connection)
-    if current is not None and current not in _VERSIONS:
-        raise LedgerError(
-            f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
-            f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a newer"
-            " one."
         )

@@ -1,6 +1,7 @@
 """What a Spark job writes into the ledger in addition to its rows: parts, manifests, the end mark, refused writes.
 
-The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which `epochline.spark.connection` sets.
+The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which
+`epochline.postgres.ledger.job_session` sets.
 """
 
 import json
@@ -18,9 +19,7 @@ from epochline.protocol.failures import RecordedError
 from epochline.protocol.refused import RefusedRow
 
 PARSE = "_parse"
-"""The name under which parse tasks of a job with a transform store their counts.
-
-It is no sink: its parts have no rows, no staging table and no manifest. `end_job` deletes them."""
+"""The name under which parse tasks of a job with a transform store their counts. It is no sink: it has no rows."""
 
 EXTERNAL = "external"
 """The key of a part's message for what an external sink returned. It differs between two tries of a part."""
@@ -31,10 +30,9 @@ _TIMES = ("newest", "oldest_timestamp", "newest_timestamp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one Spark partition wrote into one sink.
+    """What one Spark partition wrote into one sink. Two tries must have the same number of rows and the same message.
 
-    Two tries of a part must have the same number of rows and the same ``message``. The message of the quarantine's part
-    has the counts and the source digest of every Kafka partition under ``seen`` (`counts_of`).
+    The message of the quarantine's part has the counts and the source digest of every Kafka partition (`counts_of`).
     """
 
     sink: str
@@ -44,32 +42,27 @@ class Part:
 
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
     """The message of a part with the counts per Kafka partition, in a fixed order. Digests of 64 bits are text."""
-    return {
-        "seen": [
-            {"topic": topic, "partition": partition}
-            | asdict(counts[topic, partition])
-            | {"digest": str(counts[topic, partition].digest)}
-            | {name: _as_text(getattr(counts[topic, partition], name)) for name in _TIMES}
-            for topic, partition in sorted(counts)
-        ]
-    }
+    seen = []
+    for (topic, partition), of_partition in sorted(counts.items()):
+        times = {name: time and time.isoformat() for name, time in _times_of(asdict(of_partition)).items()}
+        place = {"topic": topic, "partition": partition}
+        seen.append(place | asdict(of_partition) | times | {"digest": str(of_partition.digest)})
+    return {"seen": seen}
 
 
 def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
     """The counts in the message of a part (the inverse of `message_of`); empty without counts."""
-    return {
-        (one["topic"], one["partition"]): PartitionCounts(
-            received=one["received"],
-            passed=one["passed"],
-            skipped=one["skipped"],
-            quarantined=one["quarantined"],
-            first_offset=one["first_offset"],
-            last_offset=one["last_offset"],
-            digest=int(one["digest"]),
-            **{name: _as_time(one.get(name)) for name in _TIMES},
-        )
-        for one in message.get("seen", ())
-    }
+    counts = {}
+    for seen in message.get("seen", ()):
+        times = {name: text and datetime.fromisoformat(text) for name, text in _times_of(seen).items()}
+        values = {**seen, **times, "digest": int(seen["digest"])}
+        place = values.pop("topic"), values.pop("partition")
+        counts[place] = PartitionCounts(**values)
+    return counts
+
+
+def _times_of(counts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: counts.get(name) for name in _TIMES}
 
 
 def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]) -> bool:
@@ -80,14 +73,11 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
     Raises:
         psycopg2.errors.UniqueViolation: an earlier try committed this part.
     """
+    of_partition = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
     for part in parts:
-        values = _values(attempt_id, part.sink, write_id) | {
-            "spark_partition": spark_partition,
-            "rows": part.rows,
-            "message": json.dumps(part.message),
-        }
         failpoint("write.part")
-        cursor.execute(statement("insert_parse_part" if part.sink == PARSE else "insert_part"), values)
+        values = {"sink": part.sink, "rows": part.rows, "message": json.dumps(part.message), "parse": PARSE}
+        cursor.execute(statement("insert_part"), {**of_partition, **values})
         if cursor.rowcount != 1:
             return False
     return True
@@ -96,27 +86,20 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
     """The parts that an earlier try of a Spark partition committed, by sink."""
     failpoint("write.first")
-    cursor.execute(
-        statement("first_parts"), {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
-    )
+    of_partition = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    cursor.execute(statement("first_parts"), of_partition)
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
 
 def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]) -> bool:
     """Insert one manifest row per sink of a finished write; False if the attempt is fenced, sealed or gone.
 
-    Args:
-        cursor: in a transaction of its own.
-        attempt_id: the attempt that wrote.
-        write_id: the id of the write.
-        parts: number of Spark partitions that wrote.
-        rows: rows written per sink, sinks without rows included.
+    ``parts`` is the number of Spark partitions that wrote. ``rows`` has every sink, those without rows included.
     """
     for sink, count in rows.items():
         failpoint("manifest.row")
-        cursor.execute(
-            statement("insert_manifest"), _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count}
-        )
+        values = {"attempt_id": attempt_id, "sink": sink, "write_id": write_id, "parts": parts, "rows": count}
+        cursor.execute(statement("insert_manifest"), values)
         if cursor.rowcount != 1:
             return False
     return True
@@ -145,8 +128,8 @@ def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, 
 def record_error(cursor: Cursor, attempt_id: int, error: RecordedError) -> bool:
     """Store in the attempt why its job failed; False if the attempt is fenced or sealed, or its job ended."""
     failpoint("job.error")
-    kept = {"error": str(error), "error_class": error.error_class, "command": error.command}
-    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, **kept})
+    cause = {"error": str(error), "error_class": error.error_class, "command": error.command}
+    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, **cause})
     return cursor.rowcount == 1
 
 
@@ -161,10 +144,8 @@ def is_live(cursor: Cursor, attempt_id: int) -> bool | None:
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
     """Record that a write of a session was refused. A repeat for the same session changes nothing."""
     failpoint("refused.record")
-    cursor.execute(
-        statement("record_fenced_write"),
-        {"attempt_id": attempt_id, "backend_pid": backend_pid, "host": host, "what": what},
-    )
+    write = {"attempt_id": attempt_id, "backend_pid": backend_pid, "host": host, "what": what}
+    cursor.execute(statement("record_fenced_write"), write)
 
 
 def refuse_rows(cursor: Cursor, attempt_id: int, rows: Sequence[RefusedRow]) -> None:
@@ -181,21 +162,9 @@ def refused_values(rows: Sequence[RefusedRow]) -> dict[str, list[Any]]:
     places = [row.place or (None, None, None) for row in rows]
     return {
         "sinks": [row.sink for row in rows],
-        "topics": [place[0] for place in places],
-        "partitions": [place[1] for place in places],
-        "offsets": [place[2] for place in places],
+        "topics": [topic for topic, _, _ in places],
+        "partitions": [partition for _, partition, _ in places],
+        "offsets": [offset for _, _, offset in places],
         "rows": [row.row for row in rows],
         "reasons": [row.reason for row in rows],
     }
-
-
-def _as_text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
-def _as_time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def _values(attempt_id: int, sink: str, write_id: str) -> dict[str, Any]:
-    return {"attempt_id": attempt_id, "sink": sink, "write_id": write_id}

@@ -6,8 +6,7 @@ from psycopg2 import sql
 
 from epochline.ports import Claims, Selection
 from epochline.postgres.ledger.rows import key_of
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import InTransaction
+from epochline.postgres.queries.statements import InTransaction, execute_sql
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.staging import StagedTable
 

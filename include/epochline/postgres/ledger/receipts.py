@@ -1,19 +1,21 @@
-"""Receipts, which tell which sink shows which epoch: the adapter behind `epochline.ports.Receipts`."""
+"""Receipts, and what the publisher of a topic reads: the adapter behind `epochline.ports.Receipts`, and the outbox."""
 
+import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from psycopg2 import sql
-from sqlalchemy import Row
+from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import Outbox, sending_order
 from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.postgres.ledger.rows import committable, key_of
-from epochline.postgres.queries.composed import execute_sql
-from epochline.postgres.queries.statements import InTransaction
+from epochline.postgres.queries.statements import InTransaction, change, compose, driver, names, run
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.mirror import LastMirror
 from epochline.protocol.sink import Committable, ShownEpoch
@@ -54,11 +56,8 @@ class PostgresReceipts(InTransaction):
         self._run("accept_epoch", pipeline=pipeline, shown_by=shown_by, **values)
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
-        def shown(row: Row[Any]) -> ShownEpoch:
-            return ShownEpoch(generation=row.generation, epoch_id=row.epoch_id, token=row.token, reached=row.reached)
-
-        rows = self._run("accepted_epochs", pipeline=pipeline)
-        return [Accepted(shown_by=row.shown_by, shown=shown(row)) for row in rows]
+        rows = [dict(row) for row in self._run("accepted_epochs", pipeline=pipeline).mappings()]
+        return [Accepted(shown_by=row.pop("shown_by"), shown=ShownEpoch(**row)) for row in rows]
 
     def begin_mirror(self, pipeline: str, generation: int, epoch_id: int, topics: Sequence[str]) -> int:
         values = {"generation": generation, "epoch_id": epoch_id, "topics": list(topics)}
@@ -79,13 +78,11 @@ class PostgresReceipts(InTransaction):
             self._run("forget_mirrors_of_topic", pipeline=pipeline, topic=topic)
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
-        return [
-            DueReceipt(
-                pipeline=pipeline, epoch_id=row.epoch_id, sink=row.sink, tried=row.tried,
-                committable=committable(pipeline, row),
-            )
-            for row in self._run("due_receipts", pipeline=pipeline)
-        ]  # fmt: skip
+        due = []
+        for row in self._run("due_receipts", pipeline=pipeline):
+            of_sink = {"epoch_id": row.epoch_id, "sink": row.sink, "tried": row.tried}
+            due.append(DueReceipt(pipeline=pipeline, committable=committable(pipeline, row), **of_sink))
+        return due
 
     def unpublished(self, pipeline: str) -> Mapping[str, int]:
         return {row.sink: row.epochs for row in self._run("unpublished", pipeline=pipeline)}
@@ -96,8 +93,8 @@ class PostgresReceipts(InTransaction):
     def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
         noted = self._run("mark_shown", **key_of(receipt), sink=receipt.sink, seconds=seconds).rowcount == 1
         if outbox is not None:
-            sent = sql.SQL("DELETE FROM {} WHERE _epoch = %s").format(sql.Identifier(*split_table(outbox)))
-            execute_sql(self._connection, sent, (receipt.epoch_id,))
+            table, sent = sql.Identifier(*split_table(outbox)), "DELETE FROM {table} WHERE _epoch = {epoch}"
+            change(self._connection, sent, table=table, epoch=receipt.epoch_id)
         return noted
 
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
@@ -110,9 +107,62 @@ class PostgresReceipts(InTransaction):
 
     def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
         for receipt in receipts:
-            of_receipt = {"epoch_id": receipt.epoch_id, "sink": receipt.sink}
-            self._run("announce_receipt", pipeline=pipeline, **of_receipt, run_id=run.run_id)
+            announced = {"epoch_id": receipt.epoch_id, "sink": receipt.sink, "run_id": run.run_id}
+            self._run("announce_receipt", pipeline=pipeline, **announced)
 
     def acknowledge(self, pipeline: str, receipts: Sequence[AnnouncedReceipt]) -> None:
         for receipt in receipts:
             self._run("acknowledge_receipt", pipeline=pipeline, epoch_id=receipt.epoch_id, sink=receipt.sink)
+
+
+_FETCHED_AT_ONCE = 5_000
+_GIVING_UP = timedelta(minutes=5)
+"""After this time beyond Kafka's transaction time-out, librdkafka gives up a record."""
+
+OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None, str | None]
+"""Key, value, headers, partition, topic; no topic if the sink has one topic only."""
+
+
+def last_shown(connection: Connection, pipeline: str, sink: str) -> int | None:
+    """The newest epoch that a sink shows according to the ledger; None if the sink shows none."""
+    epoch_id: int | None = run(connection, "last_shown", pipeline=pipeline, sink=sink).scalar_one()
+    return epoch_id
+
+
+def committed_as(connection: Connection, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
+    """Whether this attempt of this epoch was committed for the sink according to the ledger."""
+    where = {"pipeline": pipeline, "sink": sink, "epoch_id": epoch_id, "token": token}
+    return bool(run(connection, "committed_as", **where).scalar_one())
+
+
+def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None:
+    """Rows per second at which a sink showed its newest epochs; None if none was measured."""
+    rate = run(connection, "shown_rate", pipeline=pipeline, sink=sink).scalar_one()
+    return None if rate is None else float(rate)
+
+
+def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
+    """The rows of an epoch in the order of sending, fetched in batches."""
+    statement = compose(
+        "SELECT key, value, headers, partition, {topic} FROM {outbox} WHERE _epoch = {epoch} ORDER BY {order}",
+        topic=None if outbox.topic.topic_column is None else "topic", outbox=sql.Identifier(*split_table(outbox.table)),
+        epoch=epoch_id, order=names(sending_order(outbox)),
+    )  # fmt: skip
+    # Sending to Kafka takes long between two fetches and after the last one. This transaction locks no row.
+    idle = outbox.topic.transaction_timeout + _GIVING_UP
+    run(connection, "limit_idle_time", milliseconds=int(idle.total_seconds() * 1000))
+    with driver(connection).cursor(name="epochline_outbox") as cursor:
+        cursor.itersize = _FETCHED_AT_ONCE
+        cursor.execute(statement)
+        for key, value, headers, partition, name in cursor:
+            yield _bytes(key), _bytes(value), _headers(headers), partition, name
+
+
+def _bytes(value: memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _headers(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
+    if not text:
+        return ()
+    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))

@@ -1,5 +1,6 @@
 """Rows of the ledger as values of the protocol, and such values as a statement takes them."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -53,16 +54,19 @@ def planned_range(row: Row[Any]) -> PlannedRange:
     return PlannedRange(tp=partition(row), range=offsets(row), leader_epoch=row.leader_epoch, records=row.records_read)
 
 
-def partition_time(row: Row[Any]) -> PartitionTime:
-    """The event time of a partition."""
-    return PartitionTime(newest=row.newest_event_time, read_at=row.read_at)
-
-
-def saved_head(row: Row[Any]) -> SavedHead:
-    """A head with its event time."""
+def saved_head(columns: Mapping[Any, Any]) -> SavedHead:
+    """A head with its event time, from the columns that `head_columns` gives."""
     return SavedHead(
-        tp=partition(row), next_offset=row.next_offset, leader_epoch=row.leader_epoch, time=partition_time(row)
-    )
+        tp=TopicPartition(**{name: columns[name] for name in ("topic", "partition", "topic_id")}),
+        time=PartitionTime(newest=columns["newest_event_time"], read_at=columns["read_at"]),
+        next_offset=columns["next_offset"], leader_epoch=columns["leader_epoch"],
+    )  # fmt: skip
+
+
+def head_columns(head: SavedHead) -> dict[str, Any]:
+    """The columns of a head with its event time (the inverse of `saved_head`)."""
+    times = {"newest_event_time": head.time.newest, "read_at": head.time.read_at}
+    return {**asdict(head.tp), "next_offset": head.next_offset, "leader_epoch": head.leader_epoch, **times}
 
 
 def epoch(row: Row[Any]) -> Epoch:

@@ -11,27 +11,34 @@ import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import parse_type
-from epochline.declare.event_time import PartitionTime
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
-from epochline.postgres.queries.composed import change, compose, driver, joined, query
+from epochline.postgres.ledger.rows import head_columns, saved_head
+from epochline.postgres.queries.statements import change, compose, defined_columns, driver, query
 from epochline.postgres.targets.columns import columns_of
-from epochline.protocol.offsets import TopicPartition
-from epochline.protocol.savepoint import SavedHead, Savepoint
+from epochline.protocol.savepoint import Savepoint
 
 _DESCRIBED = "savepoint.json"
 _FORMAT = 1
-_HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
+_FIELDS = ("pipeline", "name", "epoch_id", "generation", "cluster_id", "watermark", "made_by", "reason", "made_at")
+_TIMES = ("watermark", "made_at", "newest_event_time", "read_at")
 _EPOCH_FILE = re.compile(r"epoch-(?P<epoch>\d+)\.zip")
 _DRAFT = re.compile(r"\.epoch-(?P<epoch>\d+)\.[0-9a-f]{32}")
+
+
+def stored(savepoint: Savepoint) -> dict[str, Any]:
+    """The fields of a savepoint that are neither heads nor states."""
+    return {name: getattr(savepoint, name) for name in _FIELDS}
 
 
 def write_file(
@@ -41,22 +48,23 @@ def write_file(
     copies: Mapping[str, sql.Identifier],
     into: IO[bytes],
     *,
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[Any, Any] = MappingProxyType({}),
 ) -> None:
     """Write a savepoint and its copies of state tables. ``more`` is for people, and no import reads it."""
-    described = dict(more or {}) | _described(savepoint) | {"declaration": json.loads(declaration), "states": []}
+    described = {**more, **stored(savepoint), "format": _FORMAT, "declaration": json.loads(declaration), "states": []}
+    described["heads"] = [head_columns(head) for head in savepoint.heads]
     with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
-            columns = _columns(connection, table)
+            columns = {name: column.kind for name, column in columns_of(connection, ".".join(table.strings)).items()}
             # Counted again: an ALTER TABLE after the savepoint changes the digest of its copy.
             keys, digest = _counted(connection, table)
-            described["states"].append(
-                {"state": state, "file": file, "columns": columns, "keys": keys, "digest": str(digest)}
-            )
+            content = {"columns": columns, "keys": keys, "digest": str(digest)}
+            described["states"].append({"state": state, "file": file, **content})
             with archive.open(file, "w", force_zip64=True) as rows:
-                _copy(connection, sql.SQL("COPY {} TO STDOUT {}").format(table, _HOW), rows)
-        archive.writestr(_DESCRIBED, json.dumps(described, indent=1, sort_keys=True))
+                _copy(connection, "COPY {table} TO STDOUT (FORMAT text, ENCODING 'UTF8')", table, rows)
+        text = json.dumps(described, indent=1, sort_keys=True, default=datetime.isoformat)
+        archive.writestr(_DESCRIBED, text)
 
 
 def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, Any]]]:
@@ -66,26 +74,33 @@ def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, 
         SavepointFileError: the file is no savepoint, or is damaged.
     """
     try:
-        with zipfile.ZipFile(source) as archive:
-            described = json.loads(archive.read(_DESCRIBED))
+        described = json.loads(_description_in(source))
         if described["format"] != _FORMAT:
             raise SavepointFileError(
                 f"the file has format {described['format']}; this version reads format {_FORMAT}. Nothing was changed."
             )
         states = described["states"]
         savepoint = Savepoint(
-            pipeline=described["pipeline"], name=described["name"], epoch_id=described["epoch_id"],
-            generation=described["generation"], cluster_id=described["cluster_id"],
-            watermark=_time(described["watermark"]), made_by=described["made_by"], reason=described["reason"],
-            made_at=_time(described["made_at"]),
-            heads=tuple(map(_head, described["heads"])),
-            states={one["state"]: StateDigest(keys=one["keys"], digest=int(one["digest"])) for one in states},
-        )  # fmt: skip
+            **_parsed({name: described[name] for name in _FIELDS}),
+            heads=tuple(saved_head(_parsed(head)) for head in described["heads"]),
+            states={state["state"]: StateDigest(keys=state["keys"], digest=int(state["digest"])) for state in states},
+        )
         return savepoint, json.dumps(described["declaration"]), states
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
         raise SavepointFileError(
             f"the file is no savepoint, or was damaged ({type(error).__name__}). Nothing was changed."
         ) from error
+
+
+def _parsed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values with times in place of their texts."""
+    times = {name: datetime.fromisoformat(text) for name, text in values.items() if name in _TIMES and text is not None}
+    return {**values, **times}
+
+
+def _description_in(source: IO[bytes]) -> str:
+    with zipfile.ZipFile(source) as archive:
+        return archive.read(_DESCRIBED).decode()
 
 
 def description(source: IO[bytes]) -> str:
@@ -95,8 +110,7 @@ def description(source: IO[bytes]) -> str:
         SavepointFileError: the file is no savepoint, or is damaged.
     """
     read_description(source)
-    with zipfile.ZipFile(source) as archive:
-        return archive.read(_DESCRIBED).decode()
+    return _description_in(source)
 
 
 def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any], into: sql.Identifier) -> None:
@@ -105,13 +119,10 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     Raises:
         SavepointFileError: the rows are not the saved rows.
     """
-    columns = joined(
-        compose("{name} {kind}", name=name, kind=sql.SQL(str(parse_type(kind))))
-        for name, kind in state["columns"].items()
-    )
+    columns = defined_columns({name: str(parse_type(kind)) for name, kind in state["columns"].items()})
     change(connection, "CREATE TABLE {into} ({columns})", into=into, columns=columns)
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
-        _copy(connection, sql.SQL("COPY {} FROM STDIN {}").format(into, _HOW), rows)
+        _copy(connection, "COPY {table} FROM STDIN (FORMAT text, ENCODING 'UTF8')", into, rows)
     keys, digest = _counted(connection, into)
     if (keys, digest) != (state["keys"], int(state["digest"])):
         raise SavepointFileError(
@@ -126,53 +137,9 @@ def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
     return keys, int(digest)
 
 
-def _described(savepoint: Savepoint) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "pipeline": savepoint.pipeline,
-        "name": savepoint.name,
-        "epoch_id": savepoint.epoch_id,
-        "generation": savepoint.generation,
-        "cluster_id": savepoint.cluster_id,
-        "watermark": _text(savepoint.watermark),
-        "made_by": savepoint.made_by,
-        "reason": savepoint.reason,
-        "made_at": _text(savepoint.made_at),
-        "heads": [
-            {
-                "topic": head.tp.topic, "topic_id": head.tp.topic_id, "partition": head.tp.partition,
-                "next_offset": head.next_offset, "leader_epoch": head.leader_epoch,
-                "newest_event_time": _text(head.time.newest), "read_at": _text(head.time.read_at),
-            }
-            for head in savepoint.heads
-        ],
-    }  # fmt: skip
-
-
-def _head(one: Mapping[str, Any]) -> SavedHead:
-    return SavedHead(
-        tp=TopicPartition(topic=one["topic"], partition=one["partition"], topic_id=one["topic_id"]),
-        next_offset=one["next_offset"],
-        leader_epoch=one["leader_epoch"],
-        time=PartitionTime(newest=_time(one["newest_event_time"]), read_at=_time(one["read_at"])),
-    )
-
-
-def _columns(connection: Connection, table: sql.Identifier) -> dict[str, str]:
-    return {name: column.kind for name, column in columns_of(connection, ".".join(table.strings)).items()}
-
-
-def _copy(connection: Connection, statement: sql.Composable, file: IO[bytes]) -> None:
+def _copy(connection: Connection, statement: str, table: sql.Identifier, file: IO[bytes]) -> None:
     with driver(connection).cursor() as cursor:
-        cursor.copy_expert(statement, file)
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+        cursor.copy_expert(compose(statement, table=table), file)
 
 
 def file_of(folder: Path, epoch_id: int) -> Path:
@@ -196,18 +163,20 @@ def is_there(savepoint: Savepoint, folder: Path) -> bool:
             kept, _, _ = read_description(file)
     except (OSError, SavepointFileError):
         return False
-    return (kept.pipeline, kept.made_at, kept.heads) == (
-        savepoint.pipeline,
-        savepoint.made_at,
-        savepoint.heads,
-    )
+    return (kept.pipeline, kept.made_at, kept.heads) == (savepoint.pipeline, savepoint.made_at, savepoint.heads)
+
+
+@dataclass
+class NewFile:
+    """A file to which an epoch is written, and whether it gets its name at the end."""
+
+    draft: IO[bytes]
+    is_whole: bool = False
 
 
 @contextmanager
-def new_file(folder: Path, epoch_id: int) -> Iterator[IO[bytes]]:
-    """A file to write an epoch to. It gets its name when the block ends, and vanishes if the block raises.
-
-    Only its owner can read it, because state may hold personal data.
+def new_file(folder: Path, epoch_id: int) -> Iterator[NewFile]:
+    """Make an epoch's file, which vanishes unless it is whole. Only its owner can read it: state may be personal data.
 
     Raises:
         SavepointFileError: the folder cannot be written.
@@ -216,11 +185,12 @@ def new_file(folder: Path, epoch_id: int) -> Iterator[IO[bytes]]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f".epoch-{epoch_id}.{uuid.uuid4().hex}"
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(file_of(folder, epoch_id))
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+                yield (file := NewFile(written))
+                written.flush()
+                os.fsync(written.fileno())
+            if file.is_whole:
+                draft.replace(file_of(folder, epoch_id))
         finally:
             draft.unlink(missing_ok=True)
 

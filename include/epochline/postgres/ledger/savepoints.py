@@ -16,7 +16,7 @@ from epochline.declare.state import StateDigest, StateTable, not_counted
 from epochline.errors import SavepointFileError, StateError
 from epochline.ports import PipelineRow
 from epochline.postgres.ledger.chain import PostgresChain
-from epochline.postgres.ledger.rows import named, saved_head
+from epochline.postgres.ledger.rows import head_columns, named, saved_head
 from epochline.postgres.ledger.savepoint_file import (
     delete_older,
     file_of,
@@ -24,21 +24,14 @@ from epochline.postgres.ledger.savepoint_file import (
     new_file,
     read_description,
     read_rows,
+    stored,
     write_file,
 )
-from epochline.postgres.queries.composed import change, names, query
-from epochline.postgres.queries.ownership import settle_table
-from epochline.postgres.queries.statements import InTransaction
-from epochline.postgres.targets.state_triggers import is_followed, state_content, state_now
+from epochline.postgres.queries.statements import InTransaction, change, names, query, settle_table, where
+from epochline.postgres.targets.states import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
-
-_STORED = ("pipeline", "epoch_id", "generation", "cluster_id", "watermark", "made_by", "reason")
-
-
-class _OvertakenError(Exception):
-    """Another epoch was committed while the state was read."""
 
 
 class PostgresSavepoints(InTransaction):
@@ -49,11 +42,9 @@ class PostgresSavepoints(InTransaction):
         if last is None:
             return None
         rows = self._run("heads_with_times", pipeline=pipeline.name)
-        return Savepoint(
-            pipeline=pipeline.name, name=name, epoch_id=last.epoch_id,
-            generation=last.generation, cluster_id=last.cluster_id, watermark=last.watermark,
-            heads=tuple(map(saved_head, rows)), states={}, made_by=by, reason=reason,
-        )  # fmt: skip
+        heads = tuple(map(saved_head, rows.mappings()))
+        made: dict[str, Any] = {"pipeline": pipeline.name, "name": name, "made_by": by, "reason": reason}
+        return Savepoint(**made, **last._mapping, heads=heads, states={})
 
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
         self._write(savepoint, pipeline.stored())
@@ -61,10 +52,9 @@ class PostgresSavepoints(InTransaction):
             self._copy(savepoint, state)
 
     def _write(self, savepoint: Savepoint, declaration: str) -> None:
-        values = {field: getattr(savepoint, field) for field in _STORED}
-        self._run("keep_savepoint", savepoint=savepoint.name, **values, declaration=declaration)
+        self._run("keep_savepoint", **stored(savepoint), declaration=declaration)
         for head in savepoint.heads:
-            self._run("keep_savepoint_head", **named(savepoint), **_values(head))
+            self._run("keep_savepoint_head", **named(savepoint), **head_columns(head))
 
     def find(self, pipeline: str, name: str) -> Savepoint | None:
         return next((savepoint for savepoint in self.of(pipeline) if savepoint.name == name), None)
@@ -101,10 +91,10 @@ class PostgresSavepoints(InTransaction):
             if now is None:
                 raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
             # The digest has the epoch ids, so another pipeline's rows are compared one by one.
-            same = (
+            both = (
                 "SELECT count(*) FROM {state} s JOIN {copy} c USING ({key}) WHERE ROW({s})::record *= ROW({c})::record"
             )
-            [(equal,)] = query(self._connection, same, **parts)
+            [(equal,)] = query(self._connection, both, **parts)
             if now.keys != kept.keys or equal != kept.keys or (own and now != kept):
                 raise self._not_as_saved(savepoint, state)
 
@@ -139,9 +129,7 @@ class PostgresSavepoints(InTransaction):
         for tp, origin in origins.items():
             head = saved.get(tp) or SavedHead(tp=tp, next_offset=origin, leader_epoch=None, time=PartitionTime())
             carried = Head(tp=tp, origin=origin, next_offset=head.next_offset, leader_epoch=head.leader_epoch)
-            begun = {**_values(head), "offset": origin, "chosen_by": chosen_by}
-            self._run("write_restored_origin", pipeline=pipeline.name, generation=row.generation, **begun)
-            chain.link(pipeline.name, row.generation, carried)
+            chain.carry_over(pipeline.name, row.generation, carried, chosen_by, time=head.time)
         if undone:
             epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
             self._run("mark_undone", **epochs, by=epoch_id)
@@ -158,14 +146,12 @@ class PostgresSavepoints(InTransaction):
         if savepoint is None or is_there(savepoint, folder):
             return None
         epoch = {"pipeline": pipeline.name, "epoch_id": savepoint.epoch_id}
-        outcome = self._run("epoch_outcome", **epoch).one()
+        outcome = self._run("epoch_outcome", **epoch).mappings().one()
         states = {state.table: sql.Identifier(*split_table(state.table)) for state in pipeline.states}
-        try:
-            with new_file(folder, savepoint.epoch_id) as into:
-                write_file(self._connection, savepoint, pipeline.stored(), states, into, more=dict(outcome._mapping))
-                if self._newest(pipeline) != savepoint:
-                    raise _OvertakenError
-        except _OvertakenError:
+        with new_file(folder, savepoint.epoch_id) as file:
+            write_file(self._connection, savepoint, pipeline.stored(), states, file.draft, more=outcome)
+            file.is_whole = self._newest(pipeline) == savepoint
+        if not file.is_whole:
             return None
         delete_older(folder, savepoint.epoch_id, keep)
         return file_of(folder, savepoint.epoch_id)
@@ -195,12 +181,11 @@ class PostgresSavepoints(InTransaction):
 
     def _copy(self, savepoint: Savepoint, state: StateTable) -> None:
         name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
-        schema, table = split_table(state.table)
-        source = sql.Identifier(schema, table)
+        source = sql.Identifier(*split_table(state.table))
         change(self._connection, "CREATE TABLE {copy} AS TABLE {source}", copy=_copy(name), source=source)
         settle_table(self._connection, "epochline", name)
-        where = {"state": state.table, "schema": schema, "table": table}
-        self._run("keep_savepoint_state", **named(savepoint), table_name=name, **where)
+        kept = {"state": state.table, "table_name": name}
+        self._run("keep_savepoint_state", **named(savepoint), **kept, **where(state.table))
 
     def _not_as_saved(self, savepoint: Savepoint, state: StateTable) -> StateError:
         return StateError(
@@ -214,14 +199,9 @@ class PostgresSavepoints(InTransaction):
         states = self._run("savepoint_states", **of_savepoint)
         return Savepoint(
             **row._mapping,
-            heads=tuple(map(saved_head, self._run("savepoint_heads", **of_savepoint))),
+            heads=tuple(map(saved_head, self._run("savepoint_heads", **of_savepoint).mappings())),
             states={state.state: StateDigest(keys=state.keys, digest=int(state.digest)) for state in states},
         )
-
-
-def _values(head: SavedHead) -> dict[str, Any]:
-    time = {"newest": head.time.newest, "read_at": head.time.read_at}
-    return {**asdict(head.tp), "next_offset": head.next_offset, "leader_epoch": head.leader_epoch, **time}
 
 
 def _copy(table: str) -> sql.Identifier:

@@ -11,22 +11,20 @@ from sqlalchemy.pool import NullPool
 
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.text_settings import UTF8
-from epochline.errors import ConfigurationError, EpochlineError
-from epochline.postgres.ledger.attempts import PostgresAttempts
+from epochline.errors import ConfigurationError
 from epochline.postgres.ledger.chain import PostgresChain
-from epochline.postgres.ledger.epochs import PostgresEpochs
+from epochline.postgres.ledger.epochs import PostgresAttempts, PostgresEpochs
 from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
-from epochline.postgres.ledger.states import PostgresStates
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
+from epochline.postgres.targets.states import PostgresStates
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.sink import Sink
 
 LOCK_TIMEOUT_SECONDS = 30
-_IDLE_SECONDS = 10.0
 CLIENT_CHECK_SECONDS = 2
 """How often the server checks that the client of a running statement is still connected."""
 
@@ -35,6 +33,10 @@ STATEMENT_TIMEOUT_SECONDS = 900
 
 SinkFactory = Callable[["PostgresLedger", Pipeline, str], Sink]
 """Creates a sink that shows an epoch after its commit, from ledger, declaration and name."""
+
+
+def _idle_seconds(lock_timeout: float) -> float:
+    return max(10.0, lock_timeout / 2)
 
 
 class PostgresTransaction:
@@ -72,25 +74,19 @@ class PostgresLedger:
         sink_factory: SinkFactory | None = None,
     ) -> None:
         self._sink_factory = sink_factory
-        url = make_url(dsn).set(drivername="postgresql+psycopg2")
+        keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
         self._engine = create_engine(
-            url,
+            make_url(dsn).set(drivername="postgresql+psycopg2"),
             poolclass=NullPool,
             isolation_level="READ COMMITTED",
-            connect_args={
-                "application_name": application_name,
-                "connect_timeout": 10,
-                "keepalives_idle": 10,
-                "keepalives_interval": 5,
-                "keepalives_count": 3,
-                **UTF8,
-            },
+            connect_args={"application_name": application_name, "connect_timeout": 10, **keepalives, **UTF8},
         )
         settings = set_local_and_ask(
             {
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
-                "idle_in_transaction_session_timeout": int(self._idle_limit(lock_timeout) * 1000),
+                # The server ends a stopped process's transaction before others give up waiting for its locks.
+                "idle_in_transaction_session_timeout": int(_idle_seconds(lock_timeout) * 1000),
                 # A commit that was confirmed must survive a crash, whatever the default of the role.
                 "synchronous_commit": "on",
                 # The statement of a killed task ends within seconds. By default the server lets it run.
@@ -117,16 +113,14 @@ class PostgresLedger:
         Raises:
             LedgerUnavailableError, LockTimeoutError, LedgerError: for the reasons that `transaction` gives.
         """
-        with _explaining(), self._engine.begin() as connection:
-            yield connection
-
-    @staticmethod
-    def _idle_limit(lock_timeout: float) -> float:
-        """Seconds that a transaction may be idle: half the lock timeout, at least ten seconds.
-
-        The server then ends the transaction of a stopped process before others give up waiting for its locks.
-        """
-        return max(_IDLE_SECONDS, lock_timeout / 2)
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
+            raise explained(error.orig) from None
+        except psycopg2.Error as error:
+            raise explained(error) from None
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresTransaction]:
@@ -141,16 +135,3 @@ class PostgresLedger:
         """
         with self.connection() as connection:
             yield PostgresTransaction(connection)
-
-
-@contextmanager
-def _explaining() -> Iterator[None]:
-    try:
-        yield
-    except EpochlineError:
-        raise
-    except DBAPIError as error:
-        # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
-        raise explained(error.orig) from None
-    except psycopg2.Error as error:
-        raise explained(error) from None

@@ -25,11 +25,11 @@ WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND (epoch_id IS N
 GROUP BY topic, topic_id, partition
 
 -- name: write_origin
--- Start a chain at its origin, unless it has started.
+-- Start a chain at its origin, unless it has started; after a restore, with the event time that the savepoint knew.
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
-                                       chosen_by, leader_epoch, same_log_until)
+                                       chosen_by, leader_epoch, same_log_until, newest_event_time, read_at)
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
-        %(leader_epoch)s, %(same_log_until)s)
+        %(leader_epoch)s, %(same_log_until)s, %(newest)s, %(read_at)s)
 ON CONFLICT DO NOTHING
 
 -- name: keep_log_ends
@@ -55,13 +55,6 @@ SET log_start = excluded.log_start, last_stable = excluded.last_stable, observed
           AND (c.pipeline, c.topic_id, c.partition) = (known.pipeline, known.topic_id, known.partition))
         THEN known.observed_at ELSE known.caught_up_at END
 
--- name: write_restored_origin
--- Start a chain where a savepoint says, with the event time that the savepoint knew.
-INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
-                                       chosen_by, leader_epoch, newest_event_time, read_at)
-VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
-        %(leader_epoch)s, %(newest)s, %(read_at)s)
-
 -- name: advance_head
 -- Append a range of an epoch, or a lost one without, if it starts where the newest range of the partition ends
 -- (compare-and-swap).
@@ -72,10 +65,6 @@ SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(s
 WHERE %(start_offset)s = (SELECT max(until_offset) FROM epochline.committed_range
                           WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s
                             AND partition = %(partition)s)
-
--- name: defer_chain
--- Check the foreign key of the chain later: between the next two statements the oldest range has no predecessor.
-SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED
 
 -- name: move_origin_back
 -- Move the origin to the start of a range that ends at the origin (compare-and-swap).
@@ -90,10 +79,6 @@ INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, pa
                                        epoch_id, chosen_by, leader_epoch)
 VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
         %(epoch_id)s, %(chosen_by)s, %(leader_epoch)s)
-
--- name: check_chain
--- Check the foreign key of the chain now.
-SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE
 
 -- name: epochs_within
 -- The epochs that committed any of these offsets. A lost range has no epoch.

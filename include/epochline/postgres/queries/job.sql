@@ -47,18 +47,11 @@ WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s AND c.topic_id = %
 ORDER BY q."offset"
 
 -- name: insert_part
--- Insert a part, if the attempt is neither fenced nor sealed.
+-- Insert a part, if the attempt is neither fenced nor sealed; the counts of a parse task only until its job has ended.
 INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
 SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, %(rows)s, %(message)s::jsonb
 FROM epochline.attempt WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL
-FOR KEY SHARE
-
--- name: insert_parse_part
--- Insert the counts of a parse task, if the attempt is neither fenced nor sealed and its job has not ended.
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, 0, %(message)s::jsonb
-FROM epochline.attempt
-WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
+  AND (%(sink)s <> %(parse)s OR job_ended_at IS NULL)
 FOR KEY SHARE
 
 -- name: first_parts

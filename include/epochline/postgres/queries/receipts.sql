@@ -41,9 +41,9 @@ JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (r.pipeline, r.epoch_id)
 WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.sink
 
 -- name: last_shown
--- The newest epoch that a sink shows, with the token of its attempt.
-SELECT r.epoch_id, a.token FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
-WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.shown_at IS NOT NULL ORDER BY r.epoch_id DESC LIMIT 1
+-- The newest epoch that a sink shows.
+SELECT max(epoch_id) FROM epochline.receipt
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND shown_at IS NOT NULL
 
 -- name: shown_rate
 -- The rows per second of a sink, over the newest epochs that took long enough to measure.

@@ -1,9 +1,5 @@
 -- Migrations and roles.
 
--- name: server_version
--- The version of the server, such as 180004.
-SHOW server_version_num
-
 -- name: lock_migrations
 -- Wait for other migrations of this database, until this transaction ends.
 SELECT pg_advisory_xact_lock(%(key)s)

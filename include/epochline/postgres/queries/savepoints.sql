@@ -33,7 +33,7 @@ FROM epochline.epoch e WHERE e.pipeline = %(pipeline)s AND e.epoch_id = %(epoch_
 -- Store a savepoint.
 INSERT INTO epochline.savepoint (pipeline, name, epoch_id, generation, cluster_id, watermark, declaration, made_by,
                                  reason)
-VALUES (%(pipeline)s, %(savepoint)s, %(epoch_id)s, %(generation)s, %(cluster_id)s, %(watermark)s,
+VALUES (%(pipeline)s, %(name)s, %(epoch_id)s, %(generation)s, %(cluster_id)s, %(watermark)s,
         CAST(%(declaration)s AS jsonb), %(made_by)s, %(reason)s)
 
 -- name: keep_savepoint_head
@@ -41,7 +41,7 @@ VALUES (%(pipeline)s, %(savepoint)s, %(epoch_id)s, %(generation)s, %(cluster_id)
 INSERT INTO epochline.savepoint_head (pipeline, name, topic, topic_id, partition, next_offset, leader_epoch,
                                       newest_event_time, read_at)
 VALUES (%(pipeline)s, %(savepoint)s, %(topic)s, %(topic_id)s, %(partition)s, %(next_offset)s, %(leader_epoch)s,
-        %(newest)s, %(read_at)s)
+        %(newest_event_time)s, %(read_at)s)
 
 -- name: keep_savepoint_state
 -- Store the number of keys and the digest of a state table in a savepoint.

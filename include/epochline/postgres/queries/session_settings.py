@@ -14,13 +14,7 @@ from epochline.errors import ConfigurationError
 
 
 def set_local(settings: Mapping[str, str | int]) -> str:
-    """Statements that make settings for the current transaction; the server gets them in one message.
-
-    `TEXT_SETTINGS` are always among them.
-
-    Args:
-        settings: names and values, which must not come from users; times in milliseconds.
-    """
+    """One message that makes settings, which no user gives, and `TEXT_SETTINGS`. Times are in milliseconds."""
     made = {**TEXT_SETTINGS, **settings}
     return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in made.items())
 
@@ -33,14 +27,8 @@ def set_local_and_ask(settings: Mapping[str, str | int]) -> str:
 def refuse_replica(session: connection, shown: str) -> None:
     """Refuse a login for which PostgreSQL enforces no foreign key and fires no ordinary trigger.
 
-    A superuser may have set this for a role, a database or the server, and only a superuser can take it away.
-
-    Args:
-        session: names the login.
-        shown: the row that the statements of `set_local_and_ask` give.
-
     Raises:
-        ConfigurationError: the login's transactions could break the rules of targets and of the ledger in silence.
+        ConfigurationError: ``shown``, which `set_local_and_ask` gives, says so: a superuser has set it.
     """
     if shown == "replica":
         user = session.info.user

@@ -1,14 +1,19 @@
-"""Run named statements on a connection of SQLAlchemy."""
+"""Run statements in a transaction: named ones, and those that ``psycopg2.sql`` composes with identifiers."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from types import MappingProxyType
+from typing import Any, cast
 
+from psycopg2 import sql
 from sqlalchemy import Connection, CursorResult
 
+from epochline.declare.names import OWNER, split_table
 from epochline.postgres.queries.named import statement
 
 
-def run(connection: Connection, name: str, **values: Any) -> CursorResult[Any]:
-    """Run a named statement in the connection's transaction, with bound values. It ignores values that it has not."""
+def run(connection: Connection, name: str, /, **values: Any) -> CursorResult[Any]:
+    """Run a named statement with bound values. It ignores values that it has not."""
     return connection.exec_driver_sql(statement(name), values)
 
 
@@ -18,5 +23,115 @@ class InTransaction:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def _run(self, name: str, **values: Any) -> CursorResult[Any]:
+    def _run(self, name: str, /, **values: Any) -> CursorResult[Any]:
         return run(self._connection, name, **values)
+
+
+def compose(text: str, /, **parts: object) -> sql.Composed:
+    """A statement or a piece of one, with a part in place of each ``{name}``.
+
+    A part that is a text is a name, which is quoted. Composed pieces stay as they are, and any other value becomes a
+    literal.
+    """
+    return sql.SQL(text).format(**{name: _piece(part) for name, part in parts.items()})
+
+
+def _piece(part: object) -> sql.Composable:
+    if isinstance(part, sql.Composable):
+        return part
+    return sql.Identifier(part) if isinstance(part, str) else sql.Literal(part)
+
+
+def joined(pieces: Iterable[sql.Composable], by: str = ", ") -> sql.Composed:
+    """Pieces with a separator between them."""
+    return sql.SQL(by).join(pieces)
+
+
+def names(columns: Iterable[str], prefix: str | None = None) -> sql.Composed:
+    """A quoted, comma-separated list of columns, each with the prefix if one is given."""
+    return joined(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+
+
+def same(columns: Iterable[str], left: str, right: str) -> sql.Composed:
+    """``left.a = right.a AND …``."""
+    return pairs(((c, c) for c in columns), left, right)
+
+
+def pairs(columns: Iterable[tuple[str, str]], left: str, right: str) -> sql.Composed:
+    """``left.a = right.b AND …``."""
+    return joined(
+        (compose("{a} = {b}", a=sql.Identifier(left, a), b=sql.Identifier(right, b)) for a, b in columns), " AND "
+    )
+
+
+def assigned(columns: Iterable[str], source: str) -> sql.Composed:
+    """``a = source.a, …``."""
+    return joined(compose("{c} = {value}", c=c, value=sql.Identifier(source, c)) for c in columns)
+
+
+def defined_columns(
+    columns: Mapping[str, str], collations: Mapping[str, sql.Composable] = MappingProxyType({})
+) -> sql.Composed:
+    """``a type COLLATE …, …`` for a new table, from types and collations by column."""
+    kinds = {name: sql.SQL(kind) for name, kind in columns.items()}
+    collates = {name: collations.get(name, sql.SQL("")) for name in columns}
+    return joined(compose("{c} {kind}{collate}", c=c, kind=kinds[c], collate=collates[c]) for c in columns)
+
+
+def query(connection: Connection, statement: str | sql.Composable, /, **parts: object) -> list[tuple[Any, ...]]:
+    """Run a statement; returns its rows. A text is composed with the parts."""
+    return execute_sql(connection, compose(statement, **parts) if isinstance(statement, str) else statement)[1]
+
+
+def change(connection: Connection, statement: str | sql.Composable, /, **parts: object) -> int:
+    """Run a statement; returns the number of rows that it wrote. A text is composed with the parts."""
+    return execute_sql(connection, compose(statement, **parts) if isinstance(statement, str) else statement)[0]
+
+
+def as_text(connection: Connection, statement: sql.Composable) -> str:
+    """A composed statement as text, for a person to run."""
+    return statement.as_string(driver(connection))
+
+
+def execute_sql(
+    connection: Connection, statement: sql.Composable, values: Sequence[Any] = ()
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """Run a composed statement in the connection's transaction.
+
+    Returns:
+        The number of rows that the statement wrote or returned, and the returned rows.
+    """
+    with closing(driver(connection).cursor()) as cursor:
+        # Without values the driver must not look for placeholders, because a quoted name may contain a %.
+        cursor.execute(statement, tuple(values) or None)
+        # Rows without columns have a description that is empty.
+        return cursor.rowcount, [] if cursor.description is None else list(cursor.fetchall())
+
+
+def driver(connection: Connection) -> Any:
+    """The connection of psycopg2, which SQLAlchemy types for statements that are text only."""
+    raw = connection.connection.dbapi_connection
+    if raw is None:
+        raise RuntimeError("the connection is closed")
+    return cast("Any", raw)
+
+
+def where(table: str) -> dict[str, str]:
+    """Schema and name of a table, as named statements take them."""
+    schema, name = split_table(table)
+    return {"schema": schema, "table": name}
+
+
+def settle_table(connection: Connection, schema: str, table: str) -> None:
+    """Finish a new table without a key: its rows can be replicated, and every member of the owner role can drop it.
+
+    It stays with its maker if the role is missing or may not own tables in the schema.
+    """
+    identify_rows(connection, sql.Identifier(schema, table))
+    if run(connection, "owner_may_own", schema=schema).scalar_one():
+        change(connection, "ALTER TABLE {schema}.{table} OWNER TO {owner}", schema=schema, table=table, owner=OWNER)
+
+
+def identify_rows(connection: Connection, table: sql.Identifier) -> None:
+    """Give a table without a key a replica identity: a publication of all tables refuses UPDATE and DELETE without."""
+    change(connection, "ALTER TABLE {table} REPLICA IDENTITY FULL", table=table)

@@ -111,11 +111,8 @@ LEFT JOIN LATERAL (
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s
 
 -- name: columns_of_table
--- The columns of a table: type, NOT NULL, writable, generated, identity, the expression of a default or a generated
--- column, the labels of an enum, a collation that is not that of the type, and what the type is made of. Domains are
--- taken off until the leaf is reached: the type itself, or that of an array's elements. `arrays` is the number of arrays
--- taken off. `plain` is the leaf without its modifier, `inner` the types within a composite, a range or a multirange,
--- and `inner_modified` whether one of them has a modifier.
+-- The columns of a table, as `TargetColumn` in epochline.postgres.targets.columns describes them. Domains are taken off
+-- until the leaf is reached: the type itself, or that of an array's elements.
 WITH RECURSIVE step AS (
     SELECT a.attrelid AS relation, a.attnum AS num, format_type(a.atttypid, a.atttypmod) AS kind, a.atttypid AS type,
            a.atttypmod AS modifier, 0 AS arrays, false AS inside
@@ -161,13 +158,8 @@ FROM (
 JOIN pg_catalog.pg_attribute a ON (a.attrelid, a.attnum) = (s.relation, s.num) ORDER BY a.attnum
 
 -- name: rules_of_table
--- Whether only a trial shows if a table accepts a row; whether something else than our statements may change its rows
--- in our transaction; whether a rewrite rule takes its INSERTs; whether triggers or rules see more or other changes if a
--- row is deleted and inserted instead of updated, whether one sees deleted rows, and whether one changes rows before they
--- are written; whether row-level security may hide rows from this login; the column sets of the unique indexes that an
--- upsert can use; its checks; the columns of variable length of each index; whether values are exclusive beyond the plain
--- unique keys; the foreign keys from and to the table; the constraints that can be deferred. Triggers whose names start
--- with the prefix of state triggers do not count.
+-- What `Target` in epochline.postgres.targets.catalog tells of a table, and whether row-level security may hide rows from
+-- this login. Triggers whose names start with the prefix of state triggers do not count.
 WITH RECURSIVE tree AS (
     SELECT %(oid)s::oid AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN tree t ON i.inhparent = t.oid
 ), policy AS (

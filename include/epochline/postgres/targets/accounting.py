@@ -5,21 +5,22 @@ So tables that something else than our statements may change are looked at again
 count of the rows that the transaction changed shows whether rows were added; if it differs, the table is read.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from psycopg2 import sql
+from sqlalchemy import Connection
 
-from epochline.declare.columns import STAGED_LINEAGE
+from epochline.declare.columns import STAGED_LINEAGE, is_reserved
+from epochline.declare.names import split_table
+from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.ports import Applied
-from epochline.postgres.queries.composed import compose, joined, names, same
-from epochline.postgres.queries.statements import run
+from epochline.ports import Applied, RowDifference, TableDifference
+from epochline.postgres.queries.statements import compose, joined, names, query, run, same
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.fates import count_unsettled
-from epochline.postgres.targets.modes import sums_by_key
+from epochline.protocol.staging import StagedTable
 
 Check = Callable[[], object]
 """Looks at a table after the last statement; raises `TargetError` if it does not hold what it must."""
@@ -31,16 +32,14 @@ def watch(what: Application) -> Callable[[Applied], Check]:
     Returns:
         From what was done, the check to make when all tables are applied and deferred constraints were checked.
     """
-    before = _Before(
-        changed=_changed_rows(what),
-        rows=what.number("SELECT count(*) FROM {target}") if what.sink.mode == "append" and not what.has_epoch else 0,
-        sums=_keep_sums(what) if what.sink.mode == "add" else None,
-    )
+    sums = _keep_sums(what) if what.sink.mode == "add" else None
+    rows = what.number("SELECT count(*) FROM {target}") if what.sink.mode == "append" and not what.has_epoch else 0
+    changed = _changed_rows(what)
 
     def check(applied: Applied) -> None:
         # Row-level security that began after the first look hides rows from this one.
         find_target(what.connection, what.sink.table)
-        wrong = _difference(what, applied, before)
+        wrong = _wrong_rows(what, applied, changed, rows) if sums is None else _wrong_sums(what, sums)
         if wrong is not None:
             raise TargetError(
                 f"{what.epoch}: {what.sink} does not hold what was written: {wrong}. A trigger, a rule or a cascade of"
@@ -52,19 +51,8 @@ def watch(what: Application) -> Callable[[Applied], Check]:
     return lambda applied: partial(check, applied)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
-    """What was known of a target before its rows were written."""
-
-    changed: tuple[int, int, int]
-    rows: int
-    sums: sql.Identifier | None
-
-
-def _difference(what: Application, applied: Applied, before: _Before) -> str | None:
+def _wrong_rows(what: Application, applied: Applied, changed: tuple[int, int, int], rows: int) -> str | None:
     """The difference between a target and what was applied, in words without values; None if there is none."""
-    if before.sums is not None:
-        return _wrong_sums(what, before.sums)
     lost = None
     due = (applied.rows, 0, 0)
     if what.sink.mode == "upsert":
@@ -75,10 +63,10 @@ def _difference(what: Application, applied: Applied, before: _Before) -> str | N
             due = (applied.upserted.inserted, applied.upserted.updated, applied.upserted.deleted)
     elif what.sink.repeats == "skip":
         lost = _missing_keys(what)
-    changed = tuple(now - then for now, then in zip(_changed_rows(what), before.changed, strict=True))
-    if lost is not None or (changed == due and what.sink.mode != "replace"):
+    since = tuple(now - then for now, then in zip(_changed_rows(what), changed, strict=True))
+    if lost is not None or (since == due and what.sink.mode != "replace"):
         return lost
-    return _other_rows(what, due[0] + due[1], before.rows)
+    return _other_rows(what, due[0] + due[1], rows)
 
 
 def _other_rows(what: Application, due: int, before: int) -> str | None:
@@ -124,6 +112,15 @@ def _missing_keys(what: Application) -> str | None:
     return f"{missing} keys are missing" if missing else None
 
 
+def sums_by_key(what: Application) -> sql.Composed:
+    """The query for the staged measures, summed by key."""
+    sums = joined(
+        compose("CAST(coalesce(sum({m}), 0) AS {kind}) AS {m}", m=name, kind=sql.SQL(what.staged.columns[name]))
+        for name in what.sink.measures
+    )
+    return what.compose("SELECT {key}, {sums} FROM {staging} s GROUP BY {key} ORDER BY {key}", sums=sums)
+
+
 def _keep_sums(what: Application) -> sql.Identifier:
     """The sums that each staged key must have afterwards, in a temporary table. Locks the rows that the keys have."""
     what.query("SELECT 1 FROM {target} t WHERE EXISTS (SELECT FROM {staging} w WHERE {same}) FOR UPDATE")
@@ -150,3 +147,53 @@ def _wrong_sums(what: Application, sums: sql.Identifier) -> str | None:
 def _changed_rows(what: Application) -> tuple[int, int, int]:
     row = run(what.connection, "rows_changed_by_transaction", oid=what.target.oid).one()
     return row.inserted, row.updated, row.deleted
+
+
+def difference(
+    connection: Connection, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int
+) -> TableDifference:
+    """Compare row by row. A row is identified by the position of its record and its number within the record.
+
+    Values are compared as text, because some types of PostgreSQL have no equality operator.
+    """
+    columns = [name for name in staged.columns if not is_reserved(name)]
+    compared = compose(
+        "SELECT CASE WHEN t._offset IS NULL THEN 'inserted' WHEN s._offset IS NULL THEN 'deleted'"
+        " WHEN {before} IS DISTINCT FROM {after} THEN 'changed' ELSE 'same' END AS kind,"
+        " {place}, {before} AS before, {after} AS after"
+        " FROM (SELECT * FROM {target} WHERE _epoch = {epoch}) t FULL JOIN {staging} s ON {same_place}",
+        before=_texts(columns, "t"), after=_texts(columns, "s"), epoch=epoch_id,
+        place=joined(compose("coalesce(t.{c}, s.{c}) AS {c}", c=name) for name in STAGED_LINEAGE),
+        target=sql.Identifier(*split_table(sink.table)), staging=sql.Identifier("epochline_staging", staged.table),
+        same_place=same(STAGED_LINEAGE, "t", "s"),
+    )  # fmt: skip
+    counts = dict(query(connection, "SELECT kind, count(*) FROM ({compared}) c GROUP BY kind", compared=compared))
+    rows = query(
+        connection,
+        "SELECT * FROM ({compared}) c WHERE kind <> 'same' ORDER BY 2, 3, 4, 5 LIMIT {samples}",
+        compared=compared, samples=samples,
+    )  # fmt: skip
+    return TableDifference(
+        table=sink.table,
+        samples=[_row(columns, *row) for row in rows],
+        **{kind: int(counts.get(kind, 0)) for kind in ("same", "inserted", "deleted", "changed")},
+    )
+
+
+def _row(
+    columns: Sequence[str], kind: str, topic: str, partition: int, offset: int, number: int,
+    before: Sequence[str | None], after: Sequence[str | None],
+) -> RowDifference:  # fmt: skip
+    was, now = dict(zip(columns, before, strict=True)), dict(zip(columns, after, strict=True))
+    if kind == "changed":
+        changed = [name for name in columns if was[name] != now[name]]
+        was, now = {name: was[name] for name in changed}, {name: now[name] for name in changed}
+    return RowDifference(
+        kind=kind, place=(topic, partition, offset, number),
+        before={} if kind == "inserted" else was, after={} if kind == "deleted" else now,
+    )  # fmt: skip
+
+
+def _texts(columns: Sequence[str], side: str) -> sql.Composed:
+    texts = joined(compose("{c}::text", c=sql.Identifier(side, name)) for name in columns)
+    return compose("ARRAY[{texts}]", texts=texts)

@@ -1,8 +1,10 @@
-"""What is needed to apply one sink's staging to its target: both tables, and the order of rows."""
+"""One sink's staging and its target, in the transaction that applies it; and what a target refuses, in words."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
@@ -10,15 +12,29 @@ from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
-from epochline.postgres.queries.composed import change, compose, joined, names, query, same
+from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
+from epochline.postgres.queries.statements import change, compose, joined, names, query, same
 from epochline.postgres.targets.catalog import Target
 from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import MOST, RefusedRow
 from epochline.protocol.staging import StagedTable
+
+Result = TypeVar("Result")
+
+PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
+"""Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
+
+FATES = sql.Identifier("pg_temp", "epochline_fate")
+NUMBER, FATE, TURN = "_epochline_number", "_epochline_fate", "_epochline_turn"
+"""Columns of `FATES` beside the staged ones: the number of the row, what becomes of it, when it is written."""
+
+_CODE = ("P0", "38", "39")
+"""Classes of SQLSTATE that functions raise: PL/pgSQL, and routines in other languages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """The staging of one sink, and the target to which it is applied, in a transaction of the epoch."""
+    """The staging of one sink, and the target to which it is applied."""
 
     connection: Connection
     epoch: Epoch
@@ -73,11 +89,11 @@ class Application:
     @property
     def winners(self) -> sql.Composed:
         """Per key the row with the highest order, as a query."""
-        order = [*(compose("{c}", c=c) for c in self.sink.key), *(compose("{c} DESC", c=c) for c in self.order)]
+        key = names(self.sink.key)
+        order = joined([key, *(compose("{c} DESC", c=column) for column in self.order)])
         return compose(
-            "SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {order}",
-            key=names(self.sink.key), staging=self.staging, order=joined(order),
-        )  # fmt: skip
+            "SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {o}", key=key, staging=self.staging, o=order
+        )
 
     @property
     def no_tombstone(self) -> sql.Composable:
@@ -86,9 +102,8 @@ class Application:
 
     def of_generation(self, row: str) -> sql.Composed:
         """The condition that the epoch's own generation wrote a row of the target."""
-        return compose(
-            "coalesce({epoch}, 0) > {last}", epoch=sql.Identifier(row, "_epoch"), last=self.last_earlier_epoch
-        )
+        epoch = sql.Identifier(row, "_epoch")
+        return compose("coalesce({epoch}, 0) > {last}", epoch=epoch, last=self.last_earlier_epoch)
 
     def given(self, prefix: str) -> dict[str, sql.Composable]:
         """By column of the target, what the epoch writes there from a staged row: ``_epoch`` and time included."""
@@ -103,12 +118,14 @@ class Application:
         """A statement about both tables, or a piece of one.
 
         Its parts are ``staging``, ``target``, ``side`` (the table of deleted keys), ``key`` (its columns), ``same``
-        (rows ``t`` and ``w`` have one key), ``winners``, ``deleted`` (the column), ``epoch`` (the id); and those given.
+        (rows ``t`` and ``w`` have one key), ``winners``, ``deleted`` (the column), ``epoch`` (the id), ``fates`` with
+        its columns ``number``, ``fate`` and ``turn``; and those given.
         """
         ours = {
             "staging": self.staging, "target": self.target.identifier, "side": self.deleted_keys,
             "key": names(self.sink.key), "same": same(self.sink.key, "t", "w"), "winners": self.winners,
             "deleted": DELETED, "epoch": self.epoch.epoch_id,
+            "fates": FATES, "number": NUMBER, "fate": FATE, "turn": TURN,
         }  # fmt: skip
         return compose(text, **{**ours, **parts})
 
@@ -144,3 +161,69 @@ def kept_order(sink: PostgresTable, target: Target, last_earlier_epoch: int) -> 
         if all(name in target.columns for name in kept):
             return kept
     return []
+
+
+def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = True) -> Result | psycopg2.Error:
+    """The result of some work, whose changes stay if ``keep``; or the error that rows or tables caused.
+
+    Raises:
+        psycopg2.Error: sessions, locks or resources caused the error.
+    """
+    change(connection, "SAVEPOINT attempt")
+    done: Result | psycopg2.Error
+    try:
+        done = work()
+    except psycopg2.Error as error:
+        # Only an error that the rows or the table cause comes again at a repeat.
+        if error.pgcode is None or error.pgcode.startswith(PASSES):
+            raise
+        done = error
+    if not keep or isinstance(done, psycopg2.Error):
+        change(connection, "ROLLBACK TO SAVEPOINT attempt")
+    change(connection, "RELEASE SAVEPOINT attempt")
+    return done
+
+
+def raised_by_code(error: psycopg2.Error) -> bool:
+    """Whether a function of the target, such as a trigger's, raised the error: a repeat may go another way."""
+    return (error.pgcode or "").startswith(_CODE) or "function " in (error.diag.context or "")
+
+
+def refusal_by(error: psycopg2.Error) -> type[SealRefusedError]:
+    """The class of the refusal that an error of the target causes."""
+    return TargetCodeError if raised_by_code(error) else RowsRefusedError
+
+
+def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
+    """An error as text for logs and as text for the ledger. The text for logs contains no values of rows."""
+    primary = error.diag.message_primary or type(error).__name__
+    rule = f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""
+    rule += "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    without_values = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
+    return without_values + rule, primary + rule
+
+
+def rows_where(
+    what: Application, condition: sql.Composable, said: str, source: sql.Composable | None = None
+) -> list[RefusedRow]:
+    """The staged rows ``s`` that meet a condition, as refused rows; only the first if rows have no record."""
+    rows = what.query(
+        "SELECT {shown} FROM {rows} s WHERE {condition} LIMIT {most}",
+        shown=shown(what), rows=source or what.staging, condition=condition, most=MOST if what.has_record else 1,
+    )  # fmt: skip
+    return [refused_row(what, said, f"{what.sink}: {said}", *row) for row in rows]
+
+
+def shown(what: Application) -> sql.Composable:
+    """What identifies a staged row ``s``: topic, partition and offset of its record, or the row itself as JSON."""
+    if what.has_record:
+        return compose("{place}, NULL", place=names(("_topic", "_partition", "_offset"), "s"))
+    return sql.SQL("NULL, NULL, NULL, to_jsonb(s)::text")
+
+
+def refused_row(
+    what: Application, said: str, reason: str, topic: str | None, partition: int, offset: int, row: str | None
+) -> RefusedRow:
+    """A refused row of a target from the columns of `shown`."""
+    place = None if topic is None else (topic, partition, offset)
+    return RefusedRow(sink=what.sink.table, said=said, reason=reason, place=place, row=row)

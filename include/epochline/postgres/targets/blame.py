@@ -14,14 +14,20 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.columns import DELETED
-from epochline.postgres.queries.composed import change, joined, names, pairs, same
-from epochline.postgres.targets.application import Application
+from epochline.postgres.queries.statements import change, joined, names, pairs, same
+from epochline.postgres.targets.application import (
+    NUMBER,
+    Application,
+    attempt,
+    error_in_words,
+    refusal_by,
+    refused_row,
+    shown,
+)
 from epochline.postgres.targets.catalog import ForeignKey
-from epochline.postgres.targets.exclusive import FATES, NUMBER, broken, exclusive_rules, is_exclusive, keep_fates
-from epochline.postgres.targets.modes import take_all_away
+from epochline.postgres.targets.exclusive import broken, exclusive_rules, is_exclusive, keep_fates
 from epochline.postgres.targets.pieces import Group, Pieces, TriedTable, Unfit, Waits
-from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by, refused_row, shown
-from epochline.postgres.targets.together import in_order
+from epochline.postgres.targets.together import in_order, take_all_away
 from epochline.protocol.refused import RefusedRow, Search
 
 _RECORDS = sql.Identifier("pg_temp", "epochline_trial_records")
@@ -108,13 +114,8 @@ class Suspects:
             takers = attempt(self._connection, partial(broken, what, rules), keep=False)
             if isinstance(takers, psycopg2.Error) or not any(takers):
                 continue
-            numbers = dict(
-                what.query(
-                    "SELECT w.{number}, t.{number} FROM {staging} t JOIN {fates} w ON {same}",
-                    number=NUMBER,
-                    fates=FATES,
-                )
-            )
+            of_records = "SELECT w.{number}, t.{number} FROM {staging} t JOIN {fates} w ON {same}"
+            numbers = dict(what.query(of_records))
             for unfit, of_rules in zip((held, excluded), takers, strict=True):
                 for number, rule in of_rules:
                     said = f"{rule.violation} ({rule.name})"
@@ -130,9 +131,13 @@ class Suspects:
         Args:
             without: records that are not tried.
         """
-        for table in reversed(self._tables):
-            if table.what.sink.mode == "replace":
-                self._take_away(table.what)
+        replaced = [table.what for table in reversed(self._tables) if table.what.sink.mode == "replace"]
+        for what in replaced:
+            error = attempt(self._connection, partial(take_all_away, what, {other.target.place for other in replaced}))
+            if isinstance(error, psycopg2.Error):
+                why = error_in_words(error)[0]
+                kept = f"{what.epoch}: {what.sink} does not let its rows go"
+                raise refusal_by(error)(f"{kept}: {why}. Nothing was sealed.")
         left = {group: self._numbers(group) for group in range(len(self._groups))}
         for group in left:
             self._drop(group, _WITH, [record.number for record in without if record.group == group])
@@ -167,13 +172,11 @@ class Suspects:
             of_keys = table.what.compose(
                 "SELECT s.* FROM {staging} s"
                 " WHERE ({keys}) IN (SELECT {key} FROM {newest} n WHERE n.{number} = ANY ({out}::bigint[]))",
-                keys=names(table.what.sink.key, "s"), newest=table.newest.staging, number=NUMBER, out=out,
+                keys=names(table.what.sink.key, "s"), newest=table.newest.staging, out=out,
             )  # fmt: skip
             _fill(table.older, of_keys)
-            added = table.newest.query(
-                "INSERT INTO {staging} {older} RETURNING {number}", older=table.older.winners, number=NUMBER
-            )
-            tried |= {number for (number,) in added}
+            added = "INSERT INTO {staging} {older} RETURNING {number}"
+            tried |= {number for (number,) in table.newest.query(added, older=table.older.winners)}
         left = sorted(tried)
         self._drop(group, _WITHOUT, left)
         return left
@@ -212,15 +215,7 @@ class Suspects:
 
     def _numbers(self, group: int) -> Sequence[int]:
         last = "SELECT coalesce(max({number}), 0) FROM {staging}"
-        return range(1, max(table.what.number(last, number=NUMBER) for table in self._groups[group]) + 1)
-
-    def _take_away(self, what: Application) -> None:
-        emptied = {table.what.target.place for table in self._tables if table.what.sink.mode == "replace"}
-        done = attempt(self._connection, partial(take_all_away, what, emptied))
-        if isinstance(done, psycopg2.Error):
-            raise refusal_by(done)(
-                f"{what.epoch}: {what.sink} does not let its rows go: {error_in_words(done)[0]}. Nothing was sealed."
-            )
+        return range(1, max(table.what.number(last) for table in self._groups[group]) + 1)
 
     def _left_out(self, blamed: Sequence[Unfit]) -> list[RefusedRow]:
         """Leave rows out of what is left; returns them, a record once."""
@@ -245,7 +240,7 @@ class Suspects:
 def _make(what: Application, rows: sql.Composable) -> None:
     what.change("DROP TABLE IF EXISTS {staging} CASCADE")
     what.change("CREATE TABLE {staging} AS {rows}", rows=rows)
-    what.change("CREATE INDEX ON {staging} ({number})", number=NUMBER)
+    what.change("CREATE INDEX ON {staging} ({number})")
     what.change("ANALYZE {staging}")
 
 
@@ -257,19 +252,14 @@ def _fill(what: Application, rows: sql.Composable) -> None:
 
 def _delete(what: Application, compared: str, numbers: Sequence[int]) -> None:
     """Delete the staged rows whose number compares so with these."""
-    what.change(
-        "DELETE FROM {staging} WHERE {number} {compared} ({numbers}::bigint[])",
-        number=NUMBER, compared=sql.SQL(compared), numbers=list(numbers),
-    )  # fmt: skip
+    doomed = "DELETE FROM {staging} WHERE {number} {compared} ({numbers}::bigint[])"
+    what.change(doomed, compared=sql.SQL(compared), numbers=list(numbers))
 
 
 def _shown(what: Application, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
     """By number, the columns of `shown` of one row of each record."""
-    rows = what.query(
-        "SELECT n.{number}, {shown} FROM {staging} n CROSS JOIN LATERAL (SELECT {columns}) s"
-        " WHERE n.{number} = ANY ({numbers})",
-        number=NUMBER, shown=shown(what), columns=names(what.staged.columns, "n"), numbers=list(numbers),
-    )  # fmt: skip
+    one = "SELECT n.{number}, {shown} FROM {staging} n, LATERAL (SELECT {columns}) s WHERE n.{number} = ANY ({numbers})"
+    rows = what.query(one, shown=shown(what), columns=names(what.staged.columns, "n"), numbers=list(numbers))
     return {number: tuple(row) for number, *row in rows}
 
 
@@ -287,7 +277,7 @@ def _without_parent(
         " AND num_nulls({columns}) = 0 AND NOT EXISTS (SELECT FROM {target} p WHERE {refers}) AND NOT EXISTS"
         " (SELECT FROM {staging} p WHERE {stays} {refers} AND p.{number} <> ALL ({gone}::bigint[])"
         " AND ({waits}) IN (SELECT {waiting} FROM {newest} n))",
-        number=NUMBER, children=child.newest.staging, numbers=list(numbers), columns=names(key.columns, "c"),
+        children=child.newest.staging, numbers=list(numbers), columns=names(key.columns, "c"),
         refers=pairs(zip(key.referenced, key.columns, strict=True), "p", "c"), stays=stays, gone=list(gone),
         waits=names(waits, "p"), waiting=names(waits, "n"), newest=parent.newest.staging,
     )  # fmt: skip

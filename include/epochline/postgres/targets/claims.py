@@ -18,19 +18,14 @@ from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import query
-from epochline.postgres.queries.statements import run
+from epochline.postgres.queries.statements import query, run, where
 from epochline.postgres.targets.catalog import find_target
 
 _POSITION = frozenset({"_topic", "_partition", "_offset"})
 
 
 def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
-    """Refuse targets that another pipeline or another program writes. Changes nothing.
-
-    Raises:
-        TargetError: as `epochline.ports.Targets.refuse_foreign`.
-    """
+    """As `epochline.ports.Targets.refuse_foreign`."""
     new: list[str] = []
     for schema, table, sink in _places(pipeline):
         owner = run(connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
@@ -42,16 +37,12 @@ def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
 
 
 def claim(connection: Connection, pipeline: Pipeline) -> None:
-    """Record that this pipeline writes its targets, and which tables they are.
-
-    Raises:
-        TargetError: as `epochline.ports.Targets.claim`.
-    """
+    """As `epochline.ports.Targets.claim`."""
     new: list[str] = []
     for schema, table, sink in _places(pipeline):
-        where = {"schema": schema, "table": table}
-        new += [sink] * run(connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
-        _check_owner(pipeline, schema, sink, run(connection, "pipeline_of_target", **where).scalar_one())
+        place = {"schema": schema, "table": table}
+        new += [sink] * run(connection, "claim_target", **place, pipeline=pipeline.name, sink=sink).rowcount
+        _check_owner(pipeline, schema, sink, run(connection, "pipeline_of_target", **place).scalar_one())
     _refuse_rows_of_others(connection, pipeline, new)
     for target in pipeline.tables:
         refuse_lost(connection, pipeline, target)
@@ -87,10 +78,9 @@ def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: Postgr
 
     DELETE and UPDATE reach the rows of every partition and heir. A table that was renamed is known by its oid.
     """
-    schema, table = split_table(sink.table)
     schemas, tables = map(list, zip(*(split_table(target.table) for target in pipeline.tables), strict=True))
-    where = {"pipeline": pipeline.name, "schema": schema, "table": table}
-    other = run(connection, "claims_that_share_rows", **where, schemas=schemas, tables=tables).first()
+    declared = {"pipeline": pipeline.name, "schemas": schemas, "tables": tables}
+    other = run(connection, "claims_that_share_rows", **where(sink.table), **declared).first()
     if other is not None:
         ours = other.pipeline == pipeline.name
         whose = "this pipeline writes as well" if ours else f"belongs to pipeline {other.pipeline}"
@@ -118,16 +108,11 @@ def _refuse_foreign_rows(connection: Connection, pipeline: str, table: str, line
 
 
 def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
-    """Refuse an append target with a foreign owner or key, unless it is declared as existing: without columns.
-
-    Raises:
-        TargetError: names owner or key, and what to declare.
-    """
+    """Refuse an append target with a foreign owner or key, unless it is declared as existing: without columns."""
     if sink.mode != "append" or sink.columns is None:
         return
     subject = f"{pipeline.name}: target {sink.table}"
-    schema, table = split_table(sink.table)
-    provenance = run(connection, "provenance_of_table", schema=schema, table=table).one()
+    provenance = run(connection, "provenance_of_table", **where(sink.table)).one()
     remedy = (
         "Declare another table; or leave out `columns`, which declares a table that exists, with keys and an owner of"
         " its own"
@@ -157,11 +142,7 @@ def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresT
 
 
 def refuse_lost(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
-    """Refuse a target that lacks what epochs wrote.
-
-    Raises:
-        TargetError: names the ways to bring the rows back, and the operation that accepts the table as it is.
-    """
+    """Refuse a target that lacks what epochs wrote."""
     why = _Claimed(connection, pipeline, sink).lost()
     if why is not None:
         name = pipeline.name
@@ -197,9 +178,8 @@ def remember(connection: Connection, pipeline: Pipeline, sink: PostgresTable, ac
     claim = _Claimed(connection, pipeline, sink).claim
     if accepted is None and (claim.relation, claim.deleted_keys) == (claim.now, claim.deleted_now):
         return
-    schema, table = split_table(sink.table)
     now = {"relation": claim.now, "deleted_keys": claim.deleted_now, "accepted": accepted}
-    run(connection, "remember_relation", pipeline=pipeline.name, schema=schema, table=table, **now)
+    run(connection, "remember_relation", pipeline=pipeline.name, **where(sink.table), **now)
 
 
 class _Claimed:
@@ -207,10 +187,11 @@ class _Claimed:
 
     def __init__(self, connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> None:
         self._connection, self._pipeline, self._sink = connection, pipeline, sink
-        schema, table = split_table(sink.table)
         self._side = deleted_keys_table(pipeline.name, sink.table)
-        where = {"pipeline": pipeline.name, "schema": schema, "table": table, "deleted_keys": self._side}
-        self.claim = run(connection, "claimed_relation", **where).one()
+        names = {"pipeline": pipeline.name, "deleted_keys": self._side}
+        self.claim = run(connection, "claimed_relation", **where(sink.table), **names).one()
+
+        self._after = {"pipeline": pipeline.name, "sink": sink.table, "after": self.claim.accepted_epoch}
 
     def lost(self) -> str | None:
         """What shows that the target lacks rows of epochs, as the end of a sentence that begins with its name; or None.
@@ -226,10 +207,8 @@ class _Claimed:
             return "is gone" + ("" if claim.moved_to is None else f": it is named {claim.moved_to} now")
         if isinstance(sink, Outbox) or not claim.may_read:
             return None  # Missing rights are told by a check of their own.
-        if claim.relation not in (None, claim.now):
-            why = self._unlike(self._left())
-            if why is not None:
-                return why
+        if claim.relation not in (None, claim.now) and (why := self._unlike(self._left())) is not None:
+            return why
         if sink.mode in ("upsert", "add") and self._is_empty(sink.table):
             due = self.due()
             if due.least > 0:
@@ -238,10 +217,7 @@ class _Claimed:
 
     def due(self) -> Any:
         """The number of rows that epochs left at least, and the newest of these epochs."""
-        return run(self._connection, "rows_due_in_target", **self._after()).one()
-
-    def _after(self) -> dict[str, Any]:
-        return {"pipeline": self._pipeline.name, "sink": self._sink.table, "after": self.claim.accepted_epoch}
+        return run(self._connection, "rows_due_in_target", **self._after).one()
 
     def _left(self) -> list[int]:
         """The epochs that must have a row in the target, the newest first; of an outbox, those that are not sent."""
@@ -250,7 +226,7 @@ class _Claimed:
             unsent = [row.epoch_id for row in due if row.sink == self._sink.topic.name and row.rows]
             return [epoch for epoch in unsent if epoch > self.claim.accepted_epoch]
         gone, left = 0, []
-        for row in run(self._connection, "rows_of_epochs_in_target", **self._after()):
+        for row in run(self._connection, "rows_of_epochs_in_target", **self._after):
             if row.written > gone:
                 left.append(row.epoch_id)
             if self._sink.mode == "replace":
@@ -265,11 +241,8 @@ class _Claimed:
         another = "is another table than the one that epochs wrote"
         if "_epoch" not in self._sink.carried_lineage:
             return f"{another}, and without lineage nothing tells whether it has them"
-        missing = query(
-            self._connection,
-            "SELECT e FROM unnest({epochs}::bigint[]) e WHERE NOT EXISTS (SELECT FROM {t} t WHERE t._epoch = e)",
-            epochs=list(epochs), t=_identifier(self._sink.table),
-        )  # fmt: skip
+        absent = "SELECT e FROM unnest({epochs}::bigint[]) e WHERE NOT EXISTS (SELECT FROM {t} t WHERE t._epoch = e)"
+        missing = query(self._connection, absent, epochs=list(epochs), t=_identifier(self._sink.table))
         if not missing:
             return None
         more = f" and {len(missing) - 1} other epochs" if len(missing) > 1 else ""

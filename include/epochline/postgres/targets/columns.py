@@ -8,11 +8,10 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 from sqlalchemy import Connection
 
-from epochline.declare.columns import parse_type
-from epochline.declare.names import QUARANTINE, split_table
-from epochline.postgres.queries.composed import compose
+from epochline.declare.columns import INTEGERS, parse_type
+from epochline.declare.names import QUARANTINE
 from epochline.postgres.queries.named import statement
-from epochline.postgres.queries.statements import run
+from epochline.postgres.queries.statements import compose, run, where
 from epochline.protocol.staging import StagedTable
 
 _AS_WRITTEN = {"name", '"char"', "oid", "xid", "xid8", "cid"}
@@ -50,6 +49,7 @@ class TargetColumn:
     inner: Sequence[str]
     """Types within a composite or a range."""
     inner_modified: bool
+    """Whether one of them has a modifier."""
 
     @property
     def has_default(self) -> bool:
@@ -67,11 +67,6 @@ class TargetColumn:
         if self.collation is None:
             return sql.SQL("")
         return compose(" COLLATE {name}", name=sql.Identifier(*self.collation))
-
-    @property
-    def is_array(self) -> bool:
-        """Whether it is an array."""
-        return bool(self.arrays)
 
     @property
     def base(self) -> str:
@@ -102,6 +97,11 @@ class TargetColumn:
     def is_money(self) -> bool:
         """Whether staging holds the column's values as numbers, which the seal turns into money."""
         return self.plain == "money"
+
+    @property
+    def adds_exactly(self) -> bool:
+        """Whether sums of its values are exact."""
+        return not self.arrays and self.plain in INTEGERS | {"numeric"} and self.staged == self.base
 
     @property
     def unfit(self) -> str | None:
@@ -145,8 +145,7 @@ _FIELDS = tuple(TargetColumn.__dataclass_fields__)
 
 def columns_of(connection: Connection, table: str) -> dict[str, TargetColumn]:
     """The columns of a table by name; empty if there is no such table."""
-    schema, name = split_table(table)
-    return _by_name(run(connection, "columns_of_table", schema=schema, table=name))
+    return _by_name(run(connection, "columns_of_table", **where(table)))
 
 
 def _by_name(rows: Iterable[Sequence[Any]]) -> dict[str, TargetColumn]:
@@ -168,8 +167,7 @@ def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTab
 
 
 def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
-    schema, name = split_table(table.sink)
-    cursor.execute(statement("columns_of_table"), {"schema": schema, "table": name})
+    cursor.execute(statement("columns_of_table"), where(table.sink))
     every = _by_name(cursor.fetchall())
     staged = {name: column for name, column in every.items() if name in table.columns}
     return replace(

@@ -5,45 +5,14 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from psycopg2 import sql
 
-from epochline.declare.columns import DELETED
 from epochline.declare.state import StateTable
-from epochline.ports import Upserted
-from epochline.postgres.queries.composed import compose, joined, names, same
+from epochline.postgres.queries.statements import compose, joined, names, same
 from epochline.postgres.targets.application import Application
 
 _FALSE, _TRUE = sql.SQL("false"), sql.SQL("true")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fates:
-    """The predicted outcome of the staged rows."""
-
-    staged: int
-    tombstones: int
-    remembered: bool
-    """Whether the table of deleted keys has rows."""
-    upserted: Upserted
-
-
-def predicted(what: Application) -> Fates:
-    """Compare the winner of each key with the target's row, before anything is written."""
-    fates = Upserted.__slots__
-    [(staged, winning, tombstones, remembered, *counts)] = what.query(
-        "WITH f AS ({fated})"
-        " SELECT (SELECT count(*) FROM {staging}), count(*), count(*) FILTER (WHERE {deleted}), {remembered}, {counts}"
-        " FROM f",
-        fated=with_fate(what, sql.Identifier("w", DELETED), "_fate"),
-        remembered=what.compose("EXISTS (SELECT FROM {side})") if what.order else _FALSE,
-        counts=joined(compose("count(*) FILTER (WHERE _fate = {fate})", fate=sql.Literal(fate)) for fate in fates),
-    )
-    upserted = Upserted(**dict(zip(fates, map(int, counts), strict=True)))
-    # Within an epoch, each row that did not win is older than the winner.
-    upserted = upserted.with_superseded(staged - winning)
-    return Fates(staged=staged, tombstones=tombstones, remembered=remembered, upserted=upserted)
 
 
 def with_fate(what: Application, columns: sql.Composable, fate: str) -> sql.Composed:
@@ -86,7 +55,6 @@ def _newer(left: sql.Composable, right: sql.Composable) -> sql.Composed:
 
 
 def _at_least(left: sql.Composable, right: sql.Composable) -> sql.Composed:
-    """The condition that one order is at least as high as another; NULL if that is unknown."""
     return compose("({left}) >= ({right})", left=left, right=right)
 
 
@@ -101,7 +69,7 @@ def replaces(what: Application, left: str, right: str) -> sql.Composable:
         return _TRUE
     if _keeps_declared_order_only(what):
         return compose("NOT {newer}", newer=newer(what.kept_order, right, left))
-    return _newer(_staged_order(what, left), _kept_order(what, right))
+    return _newer(_in_generation(what, left, _TRUE), _in_generation(what, right, what.of_generation(right)))
 
 
 def _stays(what: Application) -> sql.Composable:
@@ -110,18 +78,10 @@ def _stays(what: Application) -> sql.Composable:
         return _FALSE
     if _keeps_declared_order_only(what):
         return compose("({t}) > ({w})", t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
-    return _at_least(_kept_order(what, "t"), _staged_order(what, "w"))
+    return _at_least(_in_generation(what, "t", what.of_generation("t")), _in_generation(what, "w", _TRUE))
 
 
-def _staged_order(what: Application, row: str) -> sql.Composed:
-    return _with_generation(what, row, _TRUE)
-
-
-def _kept_order(what: Application, row: str) -> sql.Composed:
-    return _with_generation(what, row, what.of_generation(row))
-
-
-def _with_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
+def _in_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
     """The order of a row: the declared columns, whether this generation wrote it, its position.
 
     false < true, so a row of an earlier generation is older than every staged row: offsets may restart in a new one.
@@ -176,8 +136,6 @@ def _is_written(what: Application) -> sql.Composable:
     if what.kept_order:
         return compose("({t}) = ({w})", t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
     # Only its values tell whether the row was written. As text, because some types have no equality operator.
-    there, due = (
-        joined([sql.SQL("1"), *(compose("{c}::text", c=sql.Identifier(row, name)) for name in _values(what))])
-        for row in ("t", "w")
-    )
-    return compose("ROW({there}) IS NOT DISTINCT FROM ROW({due})", there=there, due=due)
+    equal = "{t}::text IS NOT DISTINCT FROM {w}::text"
+    rows = [(sql.Identifier("t", name), sql.Identifier("w", name)) for name in _values(what)]
+    return joined([_TRUE, *(compose(equal, t=there, w=due) for there, due in rows)], " AND ")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from epochline.declare.columns import INTEGERS, STAGED_PLACE, is_reserved
+from epochline.declare.columns import STAGED_PLACE, is_reserved
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
@@ -13,11 +13,9 @@ from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Fit
 from epochline.postgres.targets.application import remembers_deleted
-from epochline.postgres.targets.catalog import Target, find_target
+from epochline.postgres.targets.catalog import Target, find_target, missing_rights, refused_by_publication
 from epochline.postgres.targets.claims import check_provenance, refuse_lost
-from epochline.postgres.targets.columns import TargetColumn
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
-from epochline.postgres.targets.rights import missing_rights, refused_by_publication
 
 
 def filled_columns(
@@ -64,11 +62,7 @@ def _refusing(subject: str, command: str) -> Iterator[None]:
 
 
 def check_existing(connection: Connection, pipeline: Pipeline, sink: PostgresTable, target: Target) -> None:
-    """Check an existing append target whose columns are declared, before anything else is made for the pipeline.
-
-    Raises:
-        TargetError: the table is not one that `epochline migrate` could have made from the declaration.
-    """
+    """Refuse an append target whose columns are declared and that `migrate` could not have made from them."""
     if sink.mode != "append" or sink.columns is None:
         return
     with _refusing(f"{pipeline.name}: target {sink.table}", "migrate"):
@@ -168,13 +162,9 @@ def _check_key(sink: PostgresTable, target: Target, filled: Mapping[str, str]) -
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
         raise _UnfitError(f": key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
-    inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
+    inexact = [f"{name} {filled[name]}" for name in sink.measures if not target.columns[name].adds_exactly]
     if inexact:
         raise _UnfitError(f": measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
-
-
-def _adds_exactly(column: TargetColumn) -> bool:
-    return not column.is_array and column.plain in INTEGERS | {"numeric"} and column.staged == column.base
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:

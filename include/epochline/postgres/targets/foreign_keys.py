@@ -13,7 +13,7 @@ from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import as_text, change, compose, joined, names, query
+from epochline.postgres.queries.statements import as_text, change, compose, joined, names, query
 from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
 
 DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
@@ -50,12 +50,12 @@ def _sorted(targets: Sequence[Target], counts: Callable[[ForeignKey], bool]) -> 
     return order, left
 
 
-def referring_first(connection: Connection, sinks: Sequence[PostgresTable]) -> list[PostgresTable]:
-    """The sinks in an order in which each table comes before the tables that its foreign keys refer to."""
+def referring_first(connection: Connection, sinks: Sequence[PostgresTable]) -> tuple[list[PostgresTable], list[Target]]:
+    """The sinks, each before those that its foreign keys refer to, without missing tables; and their targets."""
     by_place = {split_table(sink.table): sink for sink in sinks}
-    targets = [find_target(connection, sink.table) for sink in sinks]
-    order, circle = parents_first([target for target in targets if target is not None])
-    return [by_place[place] for place in [*reversed(circle), *reversed(order)]]
+    targets = [target for sink in sinks if (target := find_target(connection, sink.table)) is not None]
+    order, circle = parents_first(targets)
+    return [by_place[place] for place in [*reversed(circle), *reversed(order)]], targets
 
 
 def defer(connection: Connection, targets: Iterable[Target], mode: str = "DEFERRED") -> None:

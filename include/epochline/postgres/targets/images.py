@@ -4,7 +4,6 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -13,9 +12,7 @@ from epochline.declare.names import image_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
-from epochline.postgres.queries.composed import assigned, change, compose, joined, names, same
-from epochline.postgres.queries.ownership import settle_table
-from epochline.postgres.queries.statements import run
+from epochline.postgres.queries.statements import assigned, change, compose, joined, names, run, same, settle_table
 from epochline.postgres.targets.application import Application, remembers_deleted
 from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
 from epochline.postgres.targets.fates import with_fate
@@ -29,22 +26,8 @@ THERE, FATE = "_there", "_fate"
 """In the rows that are to come back: whether the table has a row of the key now, and what must happen to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """The before-image of one epoch in one target."""
-
-    epoch_id: int
-    name: str
-
-    @property
-    def rows(self) -> sql.Identifier:
-        """The table with the rows that the epoch replaced."""
-        return sql.Identifier("epochline", self.name)
-
-    @property
-    def deleted_keys(self) -> sql.Identifier:
-        """The table with the deleted keys that the epoch replaced."""
-        return sql.Identifier("epochline", f"{self.name}_deleted")
+Image = tuple[sql.Identifier, sql.Identifier]
+"""The before-image of one epoch: a table with the rows that it replaced, and one with the deleted keys."""
 
 
 def keep_images(tables: Sequence[Application]) -> None:
@@ -65,19 +48,24 @@ def _keep_image(what: Application, taken: Sequence[sql.Identifier]) -> None:
     epoch = what.epoch
     keys = joined((what.compose("SELECT {key} FROM {rows}", rows=rows) for rows in (what.staging, *taken)), " UNION ")
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
-    image = Image(epoch_id=epoch.epoch_id, name=name)
-    _keep(what, keys, what.target.identifier, image.rows)
+    rows, deleted_keys = _tables(name)
+    _keep(what, keys, what.target.identifier, rows)
     if remembers_deleted(what.sink):
-        _keep(what, keys, what.deleted_keys, image.deleted_keys)
-    where = {"pipeline": epoch.pipeline, "sink": what.sink.table}
-    run(what.connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
-    for old in _images(what.connection, what.pipeline, what.sink)[what.sink.before_images :]:
+        _keep(what, keys, what.deleted_keys, deleted_keys)
+    of_epoch = {"pipeline": epoch.pipeline, "sink": what.sink.table, "epoch_id": epoch.epoch_id}
+    run(what.connection, "keep_image", **of_epoch, table_name=name)
+    for old in list(images_of(what.connection, what.pipeline, what.sink))[what.sink.before_images :]:
         drop_image(what.connection, what.pipeline, what.sink, old)
 
 
-def _images(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> list[Image]:
+def _tables(name: str) -> Image:
+    return sql.Identifier("epochline", name), sql.Identifier("epochline", f"{name}_deleted")
+
+
+def images_of(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[int, Image]:
+    """The before-images of a target by epoch, the newest first."""
     kept = run(connection, "images", pipeline=pipeline.name, sink=sink.table)
-    return [Image(epoch_id=row.epoch_id, name=row.table_name) for row in kept]
+    return {row.epoch_id: _tables(row.table_name) for row in kept}
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
@@ -88,7 +76,7 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
         if "_epoch" in sink.carried_lineage:
             return None
         return f"{sink} is declared with lineage=False: its rows do not tell which epoch wrote them."
-    kept = {image.epoch_id for image in _images(connection, pipeline, sink)}
+    kept = images_of(connection, pipeline, sink)
     missing = [epoch for epoch in epochs if epoch not in kept]
     if missing:
         return (
@@ -99,16 +87,12 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
     return None
 
 
-def images_of(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> list[Image]:
-    """The before-images of these epochs, the newest first."""
-    return [image for image in _images(connection, pipeline, sink) if image.epoch_id in epochs]
-
-
-def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, image: Image) -> None:
+def drop_image(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epoch_id: int) -> None:
     """Drop a before-image and its record."""
-    change(connection, "DROP TABLE {rows}", rows=image.rows)
-    change(connection, "DROP TABLE IF EXISTS {rows}", rows=image.deleted_keys)
-    run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=image.epoch_id)
+    rows, deleted_keys = images_of(connection, pipeline, sink)[epoch_id]
+    change(connection, "DROP TABLE {rows}", rows=rows)
+    change(connection, "DROP TABLE IF EXISTS {deleted_keys}", deleted_keys=deleted_keys)
+    run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=epoch_id)
 
 
 def _keep(what: Application, keys: sql.Composable, table: sql.Identifier, image: sql.Identifier) -> None:
@@ -139,15 +123,9 @@ def rows_to_come_back(
 ) -> sql.Identifier:
     """Make a temporary table with the row that each key must have, and its fate: gone, new, changed, again or same.
 
-    It begins with the rows as they are. Then each image is laid over it, so that every column ends as the oldest
-    image has it; a column that no image has stays. The fate ``again`` is that of a row that must be deleted and
-    inserted, because an identity GENERATED ALWAYS differs, which PostgreSQL updates to no given value.
-
-    Args:
-        connection: in whose transaction the table lives.
-        key: of the target.
-        table: the target, or its table of deleted keys.
-        images: the newest first.
+    It begins with the rows as they are. Then each image is laid over it, the newest first, so that every column ends as
+    the oldest image has it; a column that no image has stays. The fate ``again`` is that of a row that must be deleted
+    and inserted, because an identity GENERATED ALWAYS differs, which PostgreSQL updates to no given value.
     """
     name = f"epochline_back_{table.oid}"
     back = sql.Identifier("pg_temp", name)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import partial
 
 import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.postgres.queries.composed import change, names, query
-from epochline.postgres.targets.application import Application
-from epochline.postgres.targets.exclusive import NUMBER
-from epochline.postgres.targets.refusals import attempt, error_in_words, raised_by_code
+from epochline.postgres.queries.statements import change, names, query
+from epochline.postgres.targets.application import Application, attempt, error_in_words, raised_by_code
 from epochline.postgres.targets.together import apply_together
 from epochline.protocol.refused import Search
 
@@ -31,16 +28,16 @@ _PIECE = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedTable:
-    """One target of the trial, with temporary tables of its staged rows, numbered by record or by themselves."""
+    """One target of the trial, four times: with temporary tables of its staged rows, which are numbered by record."""
 
     what: Application
-    """The target with the rows that are left."""
+    """With the rows that are left."""
     newest: Application
-    """The target with the newest rows of each key."""
+    """With the newest rows of each key."""
     older: Application
-    """The target with rows of keys whose newer row does not fit."""
+    """With rows of keys whose newer row does not fit."""
     chunk: Application
-    """The target with those that are tried now."""
+    """With those that are tried now."""
 
     @classmethod
     def of(cls, what: Application, at: int) -> TriedTable:
@@ -103,19 +100,19 @@ class Pieces:
         table.newest.change(
             "CREATE TEMPORARY VIEW {chunk} AS SELECT {columns} FROM {staging} WHERE {number} BETWEEN"
             " current_setting({first})::bigint AND current_setting({last})::bigint",
-            chunk=table.chunk.staging.strings[-1], columns=names(table.chunk.staged.columns), number=NUMBER,
+            chunk=table.chunk.staging.strings[-1], columns=names(table.chunk.staged.columns),
             first=sql.Literal(_FIRST), last=sql.Literal(_LAST),
         )  # fmt: skip
 
     def unfit(
-        self, group: int, numbers: Sequence[int], found: Sequence[Unfit], *, at_once: bool = False
+        self, group: int, numbers: Sequence[int], blamed: Sequence[Unfit], *, at_once: bool = False
     ) -> Iterator[Unfit]:
-        """Apply records in pieces, and a piece that does not fit in halves; what fits stays applied.
+        """Apply records of a group in pieces, and a piece that does not fit in halves; what fits stays applied.
 
         Args:
-            group: number of the group of their targets.
+            group: number of the group.
             numbers: of the records, in their order.
-            found: what the search has found; it ends where the search goes on no longer.
+            blamed: what the search has found; it ends where the search goes on no longer.
             at_once: whether the records probably fit, so that all of them are the first piece.
 
         Yields:
@@ -125,7 +122,7 @@ class Pieces:
         size = max(len(numbers), 1) if at_once else _PIECE
         pieces = [numbers[at : at + size] for at in range(0, len(numbers), size)]
         left: list[tuple[Sequence[int], Sequence[int]]] = [(piece, ()) for piece in reversed(pieces)]
-        while left and self._search.goes_on(len(found), checked, len(numbers)):
+        while left and self._search.goes_on(len(blamed), checked, len(numbers)):
             tried, rest = left.pop()
             refused = self._refused(group, tried)
             if refused is None:
@@ -150,22 +147,33 @@ class Pieces:
         bounds = map(sql.Literal, (_FIRST, str(numbers[0]), _LAST, str(numbers[-1])))
         query(self._connection, sql.SQL("SELECT set_config({}, {}, true), set_config({}, {}, true)").format(*bounds))
         at: list[Application | None] = []
-        done = attempt(self._connection, partial(self._apply, [table.chunk for table in tables], at))
-        if not isinstance(done, psycopg2.Error):
+
+        def apply() -> None:
+            # The piece before has compared the constraints of all tables, also of those that only triggers write.
+            change(self._connection, "SET CONSTRAINTS ALL DEFERRED")
+            apply_together(self._connection, [table.chunk for table in tables], at.append)
+            at.append(None)
+            change(self._connection, "SET CONSTRAINTS ALL IMMEDIATE")
+
+        error = attempt(self._connection, apply)
+        if not isinstance(error, psycopg2.Error):
             return None
-        notes = getattr(done, "__notes__", ())
+        rule = error.diag.constraint_name
+        notes = getattr(error, "__notes__", ())
         if notes:
-            self._notes[done.diag.constraint_name] = notes[-1]
-        elif done.diag.constraint_name in self._notes:
-            done.add_note(self._notes[done.diag.constraint_name])
-        said, reason = error_in_words(done)
+            self._notes[rule] = notes[-1]
+        elif rule in self._notes:
+            error.add_note(self._notes[rule])
+        said, reason = error_in_words(error)
+        # The table that was written, or the one that a constraint compared later names.
+        place = (error.diag.schema_name, error.diag.table_name) if at[-1] is None else at[-1].target.place
+        table = next((table for table in tables if table.what.target.place == place), tables[0])
         return Unfit(
-            group=group, number=numbers[-1], table=self._table_of(tables, at[-1], done), said=said, reason=reason,
-            raised=raised_by_code(done), waits=self._waits(tables, done, deferred=at[-1] is None),
+            group=group, number=numbers[-1], table=table, said=said, reason=reason, raised=raised_by_code(error),
+            waits=self._waits(tables, error, deferred=at[-1] is None),
         )  # fmt: skip
 
     def _waits(self, group: Group, error: psycopg2.Error, *, deferred: bool) -> Waits:
-        """What another record may do so that a refused one fits."""
         if raised_by_code(error):
             return Waits.CODE if deferred else Waits.NOTHING
         changed = any(table.what.target.is_changed_by_others for table in group)
@@ -184,19 +192,6 @@ class Pieces:
         }
         ours = not parents or not parents.isdisjoint(target.place for target in targets)
         return Waits.PARENT if changed or self._has_partitions or ours else Waits.NOTHING
-
-    def _apply(self, chunks: Sequence[Application], at: list[Application | None]) -> None:
-        # The piece before has compared the constraints of all tables, also of those that only triggers write.
-        change(self._connection, "SET CONSTRAINTS ALL DEFERRED")
-        apply_together(self._connection, chunks, at.append)
-        at.append(None)
-        change(self._connection, "SET CONSTRAINTS ALL IMMEDIATE")
-
-    @staticmethod
-    def _table_of(tables: Group, at: Application | None, error: psycopg2.Error) -> TriedTable:
-        """The table that refused: the one that was written, or the one that a constraint compared later names."""
-        place = (error.diag.schema_name, error.diag.table_name) if at is None else at.target.place
-        return next((table for table in tables if table.what.target.place == place), tables[0])
 
 
 def _halves(numbers: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:

@@ -10,14 +10,11 @@ from epochline.declare.columns import INTEGERS, STAGED_LINEAGE, UNAVAILABLE, par
 from epochline.declare.names import order_column
 from epochline.errors import RowsRefusedError
 from epochline.ports import Prepared
-from epochline.postgres.queries.composed import compose, joined, names, same
-from epochline.postgres.queries.statements import run
-from epochline.postgres.targets.application import Application
-from epochline.postgres.targets.conversion import convert, judged
+from epochline.postgres.queries.statements import compose, joined, names, run, same
+from epochline.postgres.targets.application import Application, attempt, error_in_words, refusal_by, rows_where
+from epochline.postgres.targets.catalog import missing_rights, refused_by_publication
+from epochline.postgres.targets.conversion import convert, judged, keep_values
 from epochline.postgres.targets.exclusive import is_exclusive
-from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by, rows_where
-from epochline.postgres.targets.rights import missing_rights, refused_by_publication
-from epochline.postgres.targets.unavailable import keep_values
 from epochline.protocol.refused import RefusedRow
 
 _LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
@@ -37,7 +34,7 @@ def prepare(what: Application) -> Prepared:
     sink, target = what.sink, what.target
     unfit = judged(what)
     if unfit:
-        return Prepared(refused=unfit, untried=False)
+        return Prepared(refused=unfit)
     convert(what)
     if sink.key:
         what.change("CREATE INDEX ON {staging} ({key})")
@@ -102,9 +99,8 @@ def _refuse_what_fills_the_rest(what: Application) -> None:
                     " staged. Nothing was sealed. Widen the column and the sequence."
                 )
         elif column.expression is not None:
-            error = attempt(
-                what.connection, partial(what.query, "SELECT {default}", default=sql.SQL(column.expression)), keep=False
-            )
+            fill = partial(what.query, "SELECT {default}", default=sql.SQL(column.expression))
+            error = attempt(what.connection, fill, keep=False)
             if isinstance(error, psycopg2.Error):
                 raise refusal_by(error)(
                     f"{subject}: the default of {name} fails: {error_in_words(error)[0]}. Nothing was sealed. Correct"
@@ -114,7 +110,7 @@ def _refuse_what_fills_the_rest(what: Application) -> None:
 
 def _sequences(what: Application) -> dict[str, tuple[str, int | None]]:
     """By column, its sequence and the number of values left; None if the number is unlimited or unknown."""
-    left = {}
+    left: dict[str, tuple[str, int | None]] = {}
     for row in run(what.connection, "sequences_of_table", oid=what.target.oid):
         low, high = _LIMITS.get(row.kind, (row.lowest, row.highest))
         end = min(row.highest, high) if row.step > 0 else max(row.lowest, low)
@@ -179,8 +175,7 @@ def _nulls(what: Application) -> list[RefusedRow]:
     condition = compose("{counts} AND ({nulls})", counts=what.no_tombstone, nulls=_is_null(columns))
     if what.sink.keep_unavailable:
         condition += compose(" AND {c} IS NULL", c=UNAVAILABLE)  # superseded: see `keep_values`
-    said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
-    return rows_where(what, condition, said)
+    return rows_where(what, condition, f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL")
 
 
 def _repeats(what: Application) -> list[RefusedRow]:
@@ -206,20 +201,17 @@ def _repeats(what: Application) -> list[RefusedRow]:
 def _refuse_unordered_keys(what: Application) -> None:
     """Refuse a key that occurs in two partitions without a declared order: offsets order one partition only."""
     counted = sql.SQL("*" if what.sink.aggregated else "DISTINCT (_topic, _partition)")
-    twice = "SELECT {key} FROM {staging} GROUP BY {key} HAVING count({counted}) > 1 LIMIT 1"
-    keys = what.query(twice, counted=counted)
-    if not keys and not what.sink.aggregated:
-        anything = sql.SQL("true")
+    twice = "SELECT 1 FROM {staging} GROUP BY {key} HAVING count({counted}) > 1 LIMIT 1"
+    met_twice = bool(what.query(twice, counted=counted))
+    if not met_twice and not what.sink.aggregated:
         # Rows of an earlier generation are older than all rows of this one, in every partition.
+        anything = sql.SQL("true")
         ours = what.of_generation("t") if what.last_earlier_epoch else anything
+        there = "SELECT 1 FROM {staging} w JOIN {other} t ON {same} WHERE ({w}) <> ({t}) AND {compared} LIMIT 1"
         others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
-        for other, compared in others:
-            keys = keys or what.query(
-                "SELECT {keys} FROM {staging} w JOIN {other} t ON {same}"
-                " WHERE (w._topic, w._partition) <> (t._topic, t._partition) AND {compared} LIMIT 1",
-                keys=names(what.sink.key, "w"), other=other, compared=compared,
-            )  # fmt: skip
-    if keys:
+        w, t = names(("_topic", "_partition"), "w"), names(("_topic", "_partition"), "t")
+        met_twice = any(what.query(there, other=other, compared=compared, w=w, t=t) for other, compared in others)
+    if met_twice:
         raise RowsRefusedError(
             f"{what.pipeline.name} ({what.staged.table}): a key of {what.sink} was met twice without an order between"
             " its records (in two partitions, or twice in aggregated rows). Declare order_by for this sink. Nothing was"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from types import MappingProxyType
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -16,19 +15,24 @@ from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Applied, Fit, Prepared, TableDifference
-from epochline.postgres.queries.composed import change, compose, execute_sql, joined, names, query
-from epochline.postgres.queries.ownership import identify_rows
-from epochline.postgres.queries.statements import InTransaction
-from epochline.postgres.targets import claims, differences, images
+from epochline.postgres.queries.statements import (
+    InTransaction,
+    change,
+    compose,
+    defined_columns,
+    identify_rows,
+    names,
+    query,
+)
+from epochline.postgres.targets import accounting, claims, images
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, kept_order, order_of, remembers_deleted
-from epochline.postgres.targets.catalog import find_target
+from epochline.postgres.targets.catalog import find_target, refused_by_publication
 from epochline.postgres.targets.claims import missing_rows, refuse_lost, remember
 from epochline.postgres.targets.fit import check_existing, compare, filled_columns, table_definition
 from epochline.postgres.targets.foreign_keys import refuse_unorderable
 from epochline.postgres.targets.prepare import prepare
-from epochline.postgres.targets.rights import refused_by_publication
-from epochline.postgres.targets.state_triggers import follow, mend
+from epochline.postgres.targets.states import follow, mend
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.trial import try_out
 from epochline.postgres.targets.undo import undo
@@ -82,10 +86,8 @@ class PostgresTargets(InTransaction):
         ]
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
-        last_epoch = 0
-        generation = self._run("pipeline", pipeline=pipeline.name).one_or_none()
-        if generation is not None:
-            last_epoch = self._last_earlier_epoch(pipeline.name, generation.generation)
+        row = self._run("pipeline", pipeline=pipeline.name).one_or_none()
+        last_epoch = 0 if row is None else self._last_earlier_epoch(pipeline.name, row.generation)
         kept = {}
         for sink in pipeline.tables:
             target = find_target(self._connection, sink.table)
@@ -107,7 +109,6 @@ class PostgresTargets(InTransaction):
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         made = []
         for sink in pipeline.tables:
-            schema, table = split_table(sink.table)
             target = find_target(self._connection, sink.table)
             if target is not None:
                 check_existing(self._connection, pipeline, sink, target)
@@ -115,30 +116,27 @@ class PostgresTargets(InTransaction):
                     mend(self._connection, sink.table)
             elif sink.columns is not None:
                 refuse_lost(self._connection, pipeline, sink)
-                self._create_schema(schema)
-                where = sql.Identifier(schema, table)
-                self._create_table(where, table_definition(pipeline, sink), sink.key)
+                table = sql.Identifier(*split_table(sink.table))
+                self._create_schema(table.strings[0])
+                self._create_table(table, defined_columns(table_definition(pipeline, sink)), sink.key)
                 if isinstance(sink, StateTable):
                     follow(self._connection, sink.table)
                 if pipeline.windows is not None and sink in pipeline.states:
                     # To find windows that close among many open ones.
-                    change(self._connection, "CREATE INDEX ON {where} ({end})", where=where, end=END)
+                    change(self._connection, "CREATE INDEX ON {table} ({end})", table=table, end=END)
                 if isinstance(sink, Outbox):
                     # To find and delete the rows of one epoch while many epochs wait.
-                    change(self._connection, "CREATE INDEX ON {where} (_epoch)", where=where)
+                    change(self._connection, "CREATE INDEX ON {table} (_epoch)", table=table)
                 made.append(sink.table)
-            if remembers_deleted(sink) and find_target(self._connection, sink.table) is not None:
+            if remembers_deleted(sink):
                 made += self._create_deleted_keys(pipeline, sink)
         return made
 
     def _create_deleted_keys(self, pipeline: Pipeline, sink: PostgresTable) -> list[str]:
-        name = deleted_keys_table(pipeline.name, sink.table)
-        if find_target(self._connection, f"epochline.{name}") is not None:
+        name, target = deleted_keys_table(pipeline.name, sink.table), find_target(self._connection, sink.table)
+        if target is None or find_target(self._connection, f"epochline.{name}") is not None:
             return []
         refuse_lost(self._connection, pipeline, sink)
-        target = find_target(self._connection, sink.table)
-        if target is None:
-            return []
         missing = [key for key in sink.key if key not in target.columns]
         if missing:
             raise TargetError(
@@ -150,7 +148,7 @@ class PostgresTargets(InTransaction):
         staged = staged_columns(pipeline, sink, kinds)
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
         collations = {column: target.columns[column].collate for column in columns if column in target.columns}
-        self._create_table(sql.Identifier("epochline", name), columns, sink.key, collations)
+        self._create_table(sql.Identifier("epochline", name), defined_columns(columns, collations), sink.key)
         return [f"the side table of deleted keys of {sink.table}"]
 
     def _create_schema(self, schema: str) -> None:
@@ -160,21 +158,10 @@ class PostgresTargets(InTransaction):
             if self._has_owner():
                 change(self._connection, "GRANT USAGE ON SCHEMA {schema} TO {owner}", schema=schema, owner=OWNER)
 
-    def _create_table(
-        self,
-        table: sql.Identifier,
-        columns: Mapping[str, str],
-        key: Sequence[str],
-        collations: Mapping[str, sql.Composable] = MappingProxyType({}),
-    ) -> None:
-        nothing = sql.SQL("")
-        parts = [
-            compose("{name} {kind}{collate}", name=name, kind=sql.SQL(kind), collate=collations.get(name, nothing))
-            for name, kind in columns.items()
-        ]
-        if key:
-            parts.append(compose("PRIMARY KEY ({key})", key=names(key)))
-        change(self._connection, "CREATE TABLE {table} ({parts})", table=table, parts=joined(parts))
+    def _create_table(self, table: sql.Identifier, columns: sql.Composed, key: Sequence[str]) -> None:
+        primary = compose(", PRIMARY KEY ({key})", key=names(key)) if key else sql.SQL("")
+        create = "CREATE TABLE {table} ({columns}{primary})"
+        change(self._connection, create, table=table, columns=columns, primary=primary)
         if not key:
             identify_rows(self._connection, table)
         if self._has_owner():
@@ -200,15 +187,14 @@ class PostgresTargets(InTransaction):
                 f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.",
                 f"run {pipeline.name}",
             )
-        last_epoch = self._last_earlier_epoch(epoch.pipeline, epoch.generation)
         return Application(
             connection=self._connection, epoch=epoch, pipeline=pipeline, sink=sink, staged=staged, target=target,
-            last_earlier_epoch=last_epoch,
+            last_earlier_epoch=self._last_earlier_epoch(epoch.pipeline, epoch.generation),
         )  # fmt: skip
 
     def _last_earlier_epoch(self, pipeline: str, generation: int) -> int:
-        where = {"pipeline": pipeline, "generation": generation}
-        return int(self._run("last_epoch_of_earlier_generations", **where).scalar_one())
+        of_generation = {"pipeline": pipeline, "generation": generation}
+        return int(self._run("last_epoch_of_earlier_generations", **of_generation).scalar_one())
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         return prepare(self._application(pipeline, sink, staged, epoch))
@@ -237,12 +223,12 @@ class PostgresTargets(InTransaction):
         target = find_target(self._connection, sink.table)
         if reason is not None or target is None:
             return reason
-        said = refused_by_publication(self._connection, sink, target, deletes=True)
-        return None if said is None else f"{sink}: {said}"
+        published = refused_by_publication(self._connection, sink, target, deletes=True)
+        return None if published is None else f"{sink}: {published}"
 
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
         find_target(self._connection, sink.table)  # which refuses a table of which rows may be hidden
-        return differences.difference(self._connection, sink, staged, epoch_id, samples)
+        return accounting.difference(self._connection, sink, staged, epoch_id, samples)
 
     def undo(self, pipeline: Pipeline, epochs: Sequence[int]) -> Mapping[str, int]:
         changed, checks = undo(self._connection, pipeline, epochs)
@@ -259,17 +245,16 @@ class PostgresTargets(InTransaction):
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
-        statement = compose(
+        return change(
+            self._connection,
             "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers,"
             " {columns})"
-            " SELECT %s, %s, %s, q.topic, r.topic_id, q.headers::jsonb, {values} FROM {staging} q"
-            " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
-            " AND r.partition = q.partition",
-            columns=names(columns), values=names(columns, "q"),
-            staging=sql.Identifier("epochline_staging", staged.table),
+            " SELECT e.pipeline, e.generation, e.epoch_id, q.topic, r.topic_id, q.headers::jsonb, {values}"
+            " FROM {staging} q JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = ({pipeline}, {epoch})"
+            " JOIN epochline.planned_range r USING (pipeline, epoch_id, topic, partition)",
+            columns=names(columns), values=names(columns, "q"), pipeline=sql.Literal(epoch.pipeline),
+            epoch=epoch.epoch_id, staging=sql.Identifier("epochline_staging", staged.table),
         )  # fmt: skip
-        values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
-        return execute_sql(self._connection, statement, values)[0]
 
     def allow_time(self, statement: timedelta) -> None:
         self._run("allow_time", statement=_milliseconds(statement))

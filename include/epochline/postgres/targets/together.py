@@ -1,18 +1,23 @@
-"""Apply an epoch to all its targets, in the order that foreign keys between them ask for (ADR 0041).
+"""Apply an epoch to all its targets by set-based statements, in the order that foreign keys ask for (ADR 0041).
 
-The commit and the trial at the seal both go this way, so that what is tried is what will be done.
+The commit and the trial at the seal both go this way, so that what is tried is what will be done. Keys are written in
+sorted order, so that concurrent writers do not deadlock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.ports import Applied
-from epochline.postgres.targets.accounting import Check, watch
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.errors import TargetError
+from epochline.ports import Applied, Upserted
+from epochline.postgres.queries.statements import compose, joined, names
+from epochline.postgres.targets.accounting import Check, sums_by_key, watch
 from epochline.postgres.targets.application import Application
-from epochline.postgres.targets.foreign_keys import defer, parents_first
-from epochline.postgres.targets.modes import insert, take_all_away
+from epochline.postgres.targets.catalog import Place
+from epochline.postgres.targets.foreign_keys import defer, harm_of_delete, parents_first
 from epochline.postgres.targets.upsert import Upsert
 
 
@@ -30,10 +35,7 @@ def apply_together(
     *,
     watched: bool = False,
 ) -> tuple[dict[str, Applied], list[Check]]:
-    """Apply staging to targets.
-
-    Rows are taken away children first, and written parents first. Constraints that can be deferred are compared at the
-    end.
+    """Apply staging to targets: rows are taken away children first, and written parents first.
 
     Args:
         connection: in the epoch's transaction.
@@ -64,7 +66,7 @@ def apply_together(
             later = [upserts[table] for table in left if table in upserts]
             upserts[what.sink.table].write(partial(_delete_early, later))
         else:
-            applied[what.sink.table] = insert(what)
+            applied[what.sink.table] = _insert(what)
     for what in reversed(ordered):
         if what.sink.table in upserts:
             at(what)
@@ -85,3 +87,106 @@ def _delete_early(upserts: Sequence[Upsert]) -> None:
         for upsert in done:
             upsert.delete_later()
         raise
+
+
+def _insert(what: Application) -> Applied:
+    """Insert or add the staged rows, and count what happened to them."""
+    if what.sink.mode == "add":
+        return Applied(rows=_add(what))
+    if what.sink.repeats == "skip":
+        return _append_first(what)
+    given = what.given("s")
+    statement = "INSERT INTO {target} ({into}) SELECT {values} FROM {staging} s"
+    if what.sink.key and what.sink.mode == "append":
+        # The seal refused repeats. A key that another program wrote since is missing from the count.
+        statement += " ON CONFLICT ({key}) DO NOTHING"
+    return Applied(rows=_written(what, what.compose(statement, into=names(given), values=joined(given.values()))))
+
+
+def take_all_away(what: Application, emptied: Collection[Place]) -> None:
+    """Delete every row of a target, as of all ``emptied`` ones.
+
+    Raises:
+        TargetError: a row is still there, or rows of other tables would be deleted or changed with it.
+    """
+    epoch, rows = what.epoch, what.compose("SELECT * FROM {target}")
+    harm = harm_of_delete(what.connection, what.target, rows, sql.SQL("true"), emptied)
+    if harm is not None:
+        raise TargetError(
+            f"{epoch}: mode replace deletes all rows of {what.sink}: {harm}. Nothing was changed. Let the foreign key"
+            " be NO ACTION DEFERRABLE INITIALLY DEFERRED, or declare mode upsert, which keeps the rows that stay.",
+            f"run {epoch.pipeline}",
+        )
+    what.change("DELETE FROM {target}")
+    if what.query("SELECT 1 FROM {target} LIMIT 1"):
+        raise TargetError(
+            f"{epoch}: the rows of {what.sink} were to be replaced, and rows are still there after the DELETE: a"
+            " trigger or rule of the table keeps them, or another program writes to it. Nothing was changed. Remove the"
+            " trigger or stop the program and repeat the task, or abort the epoch.",
+            f"run {epoch.pipeline}",
+        )
+
+
+def _written(what: Application, statement: sql.Composable) -> int:
+    """Insert rows, and count those that were written with the epoch and the position that they must have.
+
+    A trigger may change both: a restore would then leave the row, and its record would be read again. A table with a
+    rewrite rule ON INSERT is only counted: PostgreSQL refuses RETURNING there, or the statement within WITH.
+    """
+    tells = {"_epoch", *STAGED_LINEAGE} <= what.sink.carried_lineage.keys()
+    if what.target.is_changed_by_others and tells and not what.target.rewrites_inserts:
+        return what.number(
+            "WITH i AS ({statement} RETURNING _epoch, {place}) SELECT count(*) FROM i WHERE _epoch = {epoch}"
+            " AND ({place}) IN (SELECT {place} FROM {staging})",
+            statement=statement, place=names(STAGED_LINEAGE),
+        )  # fmt: skip
+    return what.change("{statement}", statement=statement)
+
+
+def _append_first(what: Application) -> Applied:
+    """Append the first row of each key that the target lacks. A query counts them before, the statement itself after.
+
+    Every staged row is counted (INV-9): as inserted, or as unchanged, because the table has its key already.
+    """
+    key, given = what.sink.key, what.given("w")
+    first = what.compose(
+        "SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {order}", order=names([*key, *STAGED_LINEAGE])
+    )
+    [(staged, due)] = what.query(
+        "SELECT (SELECT count(*) FROM {staging}), (SELECT count(*) FROM ({first}) w"
+        " WHERE NOT EXISTS (SELECT FROM {target} t WHERE {same}))",
+        first=first,
+    )
+    statement = what.compose(
+        "INSERT INTO {target} ({into}) SELECT {values} FROM ({first}) w ORDER BY {sorted}"
+        " ON CONFLICT ({key}) DO NOTHING",
+        into=names(given), values=joined(given.values()), first=first, sorted=names(key, "w"),
+    )  # fmt: skip
+    written = _written(what, statement)
+    if written != due:
+        raise TargetError(
+            f"{what.epoch}: {due} rows with new keys were to be inserted into {what.sink}, but {written} were: a"
+            " trigger or rule of the table drops rows, or another program writes to it. Nothing was changed. Remove the"
+            " trigger or stop the program and repeat the task, or abort the epoch.",
+            f"run {what.epoch.pipeline}",
+        )
+    unchanged = int(staged) - written
+    counted = Upserted(inserted=written, updated=0, deleted=0, superseded=0, unchanged=unchanged)
+    return Applied(rows=written, upserted=counted)
+
+
+def _add(what: Application) -> int:
+    due = what.number("SELECT count(*) FROM (SELECT DISTINCT {key} FROM {staging}) k")
+    written = what.change(
+        "INSERT INTO {target} AS t ({key}, {measures}) {by_key} ON CONFLICT ({key}) DO UPDATE SET {added}",
+        measures=names(what.sink.measures), by_key=sums_by_key(what),
+        added=joined(compose("{m} = coalesce(t.{m}, 0) + excluded.{m}", m=name) for name in what.sink.measures),
+    )  # fmt: skip
+    if written != due:
+        raise TargetError(
+            f"{what.epoch}: the sums of {due} keys were to be added to {what.sink}, and those of {written} were: a"
+            " trigger or rule of the table drops rows. Nothing was changed. Remove it and repeat the task, or abort the"
+            " epoch.",
+            f"run {what.epoch.pipeline}",
+        )
+    return written

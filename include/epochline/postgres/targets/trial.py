@@ -10,11 +10,10 @@ import psycopg2
 from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
-from epochline.postgres.queries.composed import change
+from epochline.postgres.queries.statements import change
 from epochline.postgres.targets.accounting import Check
-from epochline.postgres.targets.application import Application
+from epochline.postgres.targets.application import Application, attempt, error_in_words, refusal_by
 from epochline.postgres.targets.blame import Suspects
-from epochline.postgres.targets.refusals import attempt, error_in_words, refusal_by
 from epochline.postgres.targets.together import apply_together
 from epochline.postgres.targets.undo import undo
 from epochline.protocol.epoch import Epoch

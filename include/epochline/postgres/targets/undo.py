@@ -16,7 +16,7 @@ from epochline.declare.names import deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import assigned, change, compose, joined, names, query, same
+from epochline.postgres.queries.statements import assigned, change, compose, joined, names, query, same
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import order_of, remembers_deleted
 from epochline.postgres.targets.catalog import Target, find_target
@@ -50,9 +50,8 @@ def undo(connection: Connection, pipeline: Pipeline, epochs: Sequence[int]) -> t
     Raises:
         TargetError: a row cannot go or come back, or would take rows of another table with it; nothing was changed.
     """
-    order = referring_first(connection, pipeline.targets)
-    targets = [find_target(connection, sink.table) for sink in order]
-    defer(connection, [target for target in targets if target is not None])
+    order, targets = referring_first(connection, pipeline.targets)
+    defer(connection, targets)
     for sink in order:
         change(connection, "LOCK TABLE {table} IN EXCLUSIVE MODE", table=sql.Identifier(*split_table(sink.table)))
     change(connection, "SAVEPOINT undo")
@@ -87,11 +86,14 @@ class _Undo:
 
     def __init__(self, connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> None:
         self._connection, self._pipeline, self._sink, self._epochs = connection, pipeline, sink, epochs
-        target = find_target(connection, sink.table)
-        if target is None:
-            raise self._refusal("the table is gone", "Bring it back.")
-        self._target: Target = target
+        self._target = self._find(sink.table, "the table")
         self.checks: list[Check] = []
+
+    def _find(self, table: str, what: str) -> Target:
+        target = find_target(self._connection, table)
+        if target is None:
+            raise self._refusal(f"{what} is gone", "Bring it back.")
+        return target
 
     def take_out(self) -> int:
         """Delete the rows of the epochs from an append target."""
@@ -121,24 +123,21 @@ class _Undo:
 
     def put_back(self) -> int:
         """Put back the rows that the epochs replaced in an upsert or add target, from their before-images."""
-        images = images_of(self._connection, self._pipeline, self._sink, self._epochs)
+        kept = images_of(self._connection, self._pipeline, self._sink)
+        images = {epoch: image for epoch, image in kept.items() if epoch in self._epochs}
         if not images:
             return 0
-        changed = self._put_back(self._target, [image.rows for image in images], self._watched())
+        # The columns that the pipeline writes. A trigger may set others, such as the time of a change.
+        filled = filled_columns(self._connection, self._pipeline, self._sink, self._target)
+        watched = {*filled, *self._sink.added_columns, *order_of(self._sink)} & set(self._target.columns)
+        changed = self._put_back(self._target, [rows for rows, _ in images.values()], watched)
         if remembers_deleted(self._sink):
             name = f"epochline.{deleted_keys_table(self._pipeline.name, self._sink.table)}"
-            side = find_target(self._connection, name)
-            if side is None:
-                raise self._refusal("its side table of deleted keys is gone", "Bring it back.")
-            self._put_back(side, [image.deleted_keys for image in images], set(side.columns))
-        for image in images:
-            drop_image(self._connection, self._pipeline, self._sink, image)
+            side = self._find(name, "its side table of deleted keys")
+            self._put_back(side, [deleted_keys for _, deleted_keys in images.values()], set(side.columns))
+        for epoch_id in images:
+            drop_image(self._connection, self._pipeline, self._sink, epoch_id)
         return changed
-
-    def _watched(self) -> set[str]:
-        """The columns that the pipeline writes. A trigger may set others, such as the time of a change."""
-        filled = filled_columns(self._connection, self._pipeline, self._sink, self._target)
-        return {*filled, *self._sink.added_columns, *order_of(self._sink)} & set(self._target.columns)
 
     def _put_back(self, table: Target, images: Sequence[sql.Identifier], watched: set[str]) -> int:
         back = rows_to_come_back(self._connection, self._sink.key, table, images)
@@ -151,8 +150,8 @@ class _Undo:
         due = (fates["gone"] + fates["again"], fates["changed"], fates["new"] + fates["again"])
         if done != due:
             raise self._swallowed(
-                f"{due[0]} rows were to be deleted, {due[1]} updated and {due[2]} inserted, and {done[0]} were deleted,"
-                f" {done[1]} updated and {done[2]} inserted"
+                "{} rows were to be deleted, {} updated and {} inserted, and {} were deleted, {} updated and {}"
+                " inserted".format(*due, *done)
             )
         self.checks.append(lambda: self._refuse_difference(table, back, watched, rows))
         return counts.total() - counts["same"]
@@ -165,23 +164,19 @@ class _Undo:
         missing = joined((compose("{c} IS NULL", c=name) for name in fixed), " OR ")
         lost = "SELECT 1 FROM {back} WHERE {comes} AND ({missing}) LIMIT 1"
         if fixed and self._rows(lost, back=back, missing=missing, **_FATES):
-            raise self._refusal(
-                f"rows must be inserted, and before-images of an earlier release lack {', '.join(fixed)}: PostgreSQL"
-                " would draw other identities",
-                "Go back to a later savepoint.",
+            lack = (
+                f"before-images of an earlier release lack {', '.join(fixed)}: PostgreSQL would draw other identities"
             )
+            raise self._refusal(f"rows must be inserted, and {lack}", "Go back to a later savepoint.")
 
     def _harm(self, table: Target, back: sql.Identifier) -> str | None:
         """Why the rows may not be exchanged: rows of other tables would be deleted or changed."""
         key = self._sink.key
         rows = "SELECT t.* FROM {table} t JOIN {back} b ON {same} WHERE {which}"
         parts = {"table": table.identifier, "back": back, "same": same(key, "t", "b")}
-        leaving = compose(
-            "EXISTS (SELECT FROM {back} b WHERE {same} AND b.{fate} IN ('gone', 'again', 'changed'))",
-            back=back, same=same(key, "r", "b"), fate=FATE,
-        )  # fmt: skip
-        doomed = compose(rows, **parts, which=_FATES["goes"])
-        harm = harm_of_delete(self._connection, table, doomed, leaving)
+        moving = "EXISTS (SELECT FROM {back} b WHERE {same} AND b.{fate} IN ('gone', 'again', 'changed'))"
+        leaving = compose(moving, back=back, same=same(key, "r", "b"), fate=FATE)
+        harm = harm_of_delete(self._connection, table, compose(rows, **parts, which=_FATES["goes"]), leaving)
         other = sorted(referred_columns(table) - set(key))
         if harm is not None or not other:
             return harm
@@ -191,7 +186,7 @@ class _Undo:
     def _exchange(self, table: Target, back: sql.Identifier) -> tuple[int, int, int]:
         """Delete, update and insert; if values of a unique column change places, through NULL or by new rows."""
         change(self._connection, "SAVEPOINT exchange")
-        said = None
+        rule = None
         ways: list[Callable[[Target, sql.Identifier], bool]] = [lambda *_: True, self._empty, self._insert_again]
         for number, way in enumerate(ways):
             try:
@@ -200,10 +195,10 @@ class _Undo:
             except psycopg2.IntegrityError as error:
                 if number == 0 and not isinstance(error, errors.UniqueViolation | errors.ExclusionViolation):
                     raise
-                said = error.diag.constraint_name or said
+                rule = error.diag.constraint_name or rule
             change(self._connection, "ROLLBACK TO SAVEPOINT exchange")
         raise self._refusal(
-            f"values that {said} keeps unique change places between rows, and no order of updates keeps to it",
+            f"values that {rule} keeps unique change places between rows, and no order of updates keeps to it",
             "Let its columns take NULL, let no foreign key refer to them, or let it be DEFERRABLE INITIALLY DEFERRED.",
         )
 
@@ -211,14 +206,13 @@ class _Undo:
         """Give up the values of unique columns outside the key, if they take NULL and no foreign key refers to them."""
         key = self._sink.key
         unique = {name for rule in exclusive_rules(self._connection, table, key) for name in rule.read} - set(key)
-        columns = {name: table.columns[name] for name in sorted(unique)}
-        free = [name for name, column in columns.items() if not column.not_null and not column.generated]
-        if not free or referred_columns(table) & set(free):
+        free = {name for name in unique if not table.columns[name].not_null and not table.columns[name].generated}
+        if not free or referred_columns(table) & free:
             return False
+        nulls = joined(compose("{c} = NULL", c=name) for name in sorted(free))
         self._changed(
             "UPDATE {table} t SET {nulls} FROM {back} b WHERE {same} AND ({goes} OR {stays})",
-            table=table.identifier, back=back, same=same(key, "t", "b"),
-            nulls=joined(compose("{c} = NULL", c=name) for name in free), **_FATES,
+            table=table.identifier, back=back, same=same(key, "t", "b"), nulls=nulls, **_FATES,
         )  # fmt: skip
         return True
 
@@ -270,28 +264,22 @@ class _Undo:
         )  # fmt: skip
         there = self._number("SELECT count(*) FROM {table}", table=table.identifier)
         if wrong or there != rows:
-            raise self._swallowed(
-                f"{wrong} keys are not as they were before the epochs, and of {rows} rows {there} are there"
-            )
+            keys = f"{wrong} keys are not as they were before the epochs"
+            raise self._swallowed(f"{keys}, and of {rows} rows {there} are there")
 
     def _refuse_harm(self, harm: str | None) -> None:
         if harm is not None:
-            raise self._refusal(
-                f"rows that they inserted must be deleted: {harm}",
-                "Take away those rows, or let the foreign key be NO ACTION.",
-            )
+            remedy = "Take away those rows, or let the foreign key be NO ACTION."
+            raise self._refusal(f"rows that they inserted must be deleted: {harm}", remedy)
 
-    def _swallowed(self, said: str) -> TargetError:
+    def _swallowed(self, what: str) -> TargetError:
         return self._refusal(
-            f"{said}: a trigger, a rule or row-level security keeps, changes or adds rows", "Remove it."
+            f"{what}: a trigger, a rule or row-level security keeps, changes or adds rows", "Remove it."
         )
 
-    def _refusal(self, said: str, remedy: str) -> TargetError:
-        return TargetError(
-            f"{self._sink}: the rows of epochs {_listed(self._epochs)} cannot be undone: {said}. Nothing was changed."
-            f" {remedy}",
-            f"plan {self._pipeline.name}",
-        )
+    def _refusal(self, why: str, remedy: str) -> TargetError:
+        undone = f"{self._sink}: the rows of epochs {_listed(self._epochs)} cannot be undone"
+        return TargetError(f"{undone}: {why}. Nothing was changed. {remedy}", f"plan {self._pipeline.name}")
 
     def _rows(self, statement: str, **parts: object) -> list[tuple[Any, ...]]:
         return query(self._connection, statement, **parts)

@@ -13,15 +13,14 @@ from functools import partial
 import psycopg2
 from psycopg2 import sql
 
+from epochline.declare.columns import DELETED
 from epochline.declare.state import StateTable
 from epochline.errors import TargetError
-from epochline.ports import Applied
-from epochline.postgres.queries.composed import assigned, compose, joined, names, same
-from epochline.postgres.targets.application import Application
-from epochline.postgres.targets.exclusive import FATES, TURN, is_exclusive
-from epochline.postgres.targets.fates import changes, newer, predicted, replaces, set_columns
-from epochline.postgres.targets.refusals import attempt
-from epochline.postgres.targets.way import make_way
+from epochline.ports import Applied, Upserted
+from epochline.postgres.queries.statements import assigned, compose, joined, names, same
+from epochline.postgres.targets.application import Application, attempt
+from epochline.postgres.targets.exclusive import is_exclusive, make_way
+from epochline.postgres.targets.fates import changes, newer, replaces, set_columns, with_fate
 
 _TAKEN = (psycopg2.errors.UniqueViolation, psycopg2.errors.ExclusionViolation)
 
@@ -31,9 +30,20 @@ class Upsert:
 
     def __init__(self, what: Application) -> None:
         self._what = what
-        self._fates = predicted(what)
         self._written = 0
         self._deleted: int | None = None
+        fates = Upserted.__slots__
+        [(self._staged, winning, self._tombstones, self._remembered, *counts)] = what.query(
+            "WITH f AS ({fated}) SELECT (SELECT count(*) FROM {staging}), count(*),"
+            " count(*) FILTER (WHERE {deleted}), {remembered}, {counts} FROM f",
+            fated=with_fate(what, sql.Identifier("w", DELETED), "_fate"),
+            remembered=what.compose("EXISTS (SELECT FROM {side})") if what.order else sql.SQL("false"),
+            counts=joined(compose("count(*) FILTER (WHERE _fate = {fate})", fate=sql.Literal(fate)) for fate in fates),
+        )
+        due = dict(zip(fates, map(int, counts), strict=True))
+        # Within an epoch, each row that did not win is older than the winner.
+        due["superseded"] += self._staged - winning
+        self._due = Upserted(**due)
 
     def write(self, delete_early: Callable[[], None]) -> None:
         """Insert and update rows.
@@ -59,7 +69,7 @@ class Upsert:
         """Delete the rows of tombstones; returns whether that was still to do."""
         due = self._deleted is None
         if due:
-            self._deleted = _delete(self._what) if self._fates.tombstones else 0
+            self._deleted = _delete(self._what) if self._tombstones else 0
         return due
 
     def delete_later(self) -> None:
@@ -74,16 +84,16 @@ class Upsert:
                 is not the predicted one.
         """
         if self._what.order:
-            if self._fates.tombstones:
+            if self._tombstones:
                 _remember(self._what)
-            if self._fates.remembered:
+            if self._remembered:
                 _forget(self._what)
         deleted = self._deleted or 0
         self._refuse_imbalance(deleted)
-        return Applied(rows=self._written + deleted, upserted=self._fates.upserted)
+        return Applied(rows=self._written + deleted, upserted=self._due)
 
     def _refuse_imbalance(self, deleted: int) -> None:
-        what, epoch, due, staged = self._what, self._what.epoch, self._fates.upserted, self._fates.staged
+        what, epoch, due, staged = self._what, self._what.epoch, self._due, self._staged
         if due.total != staged:
             raise TargetError(
                 f"{epoch}: of {staged} rows staged for {what.sink}, {staged - due.total} are neither newer nor"
@@ -112,12 +122,12 @@ def _write(what: Application, only: sql.Composable | None = None, *, in_turns: b
             values=assigned(columns, "excluded"), changes=changes(what, "excluded"),
             replaces=replaces(what, "excluded", "t"),
         )  # fmt: skip
-    turns = compose(" LEFT JOIN {fates} f ON {same}", fates=FATES, same=same(what.sink.key, "f", "w"))
+    turns = what.compose(" LEFT JOIN {fates} f ON {same}", same=same(what.sink.key, "f", "w"))
     return what.change(
         "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w{turns} WHERE NOT w.{deleted}"
         " AND {not_deleted}{only} ORDER BY {turn}{sorted} ON CONFLICT ({key}) {action}",
         into=names(given), values=joined(given.values()), action=action,
-        turns=turns if in_turns else nothing, turn=compose("f.{turn}, ", turn=TURN) if in_turns else nothing,
+        turns=turns if in_turns else nothing, turn=what.compose("f.{turn}, ") if in_turns else nothing,
         only=nothing if only is None else compose(" AND {only}", only=only), sorted=names(what.sink.key, "w"),
         not_deleted=_not_deleted_since(what),
     )  # fmt: skip

@@ -1,18 +1,18 @@
-"""Bring records from Kafka or the quarantine to the one schema that a parse receives, and back into the quarantine."""
+"""The batches that a parse receives and returns: records in one schema, and checks of what functions return."""
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from epochline.arrow.cast.reasons import printable
+from epochline.arrow.cast.reasons import any_true, printable
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.columns import QUARANTINE_COLUMNS
-from epochline.errors import ColumnMismatchError
+from epochline.errors import BatchContractError, ColumnMismatchError
 
 _HEADERS: pa.DataType = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TYPES: dict[str, pa.DataType] = {
@@ -56,10 +56,7 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-    """Records of one partition, as `epochline.kafka.records.ReadSession.read` gives them, in `SOURCE_SCHEMA`.
-
-    A time that the schema cannot hold becomes NULL.
-    """
+    """Records of one partition in `SOURCE_SCHEMA`; a time that it cannot hold becomes NULL."""
     rows = len(columns["offset"])
     headers = [pairs and _named(pairs) for pairs in columns["headers"]] if any(columns["headers"]) else [None] * rows
     given: dict[str, pa.Array] = {
@@ -102,12 +99,10 @@ def stored_record(
         "timestamp_type": None,
         "key": None if key is None else bytes(key),
         "value": None if value is None else bytes(value),
-        "headers": None if headers is None else _named([_stored_header(*header) for header in headers]),
+        "headers": None
+        if headers is None
+        else _named([(name or "", None if value is None else base64.b64decode(value)) for name, value in headers]),
     }
-
-
-def _stored_header(name: str | None, value: str | None) -> tuple[str, bytes | None]:
-    return name or "", None if value is None else base64.b64decode(value)
 
 
 def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
@@ -134,13 +129,10 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
     rows = sorted(reasons)
     taken = source.take(pa.array(rows, pa.int64()))
     columns = [taken.column(name) for name in ("topic", "partition", "offset", "timestamp", "key", "value")]
-    columns.append(pa.array(_header_texts(taken.column("headers")), pa.string()))
+    pairs = header_pairs(taken.column("headers"))
+    columns.append(pa.array([None if headers is None else _header_text(headers) for headers in pairs], pa.string()))
     columns.append(pa.array([printable(reasons[row]) for row in rows], pa.string()))
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def _header_texts(headers: pa.Array) -> list[str | None]:
-    return [None if pairs is None else _header_text(pairs) for pairs in header_pairs(headers)]
 
 
 def _header_text(pairs: list[tuple[str, bytes | None]]) -> str:
@@ -149,3 +141,70 @@ def _header_text(pairs: list[tuple[str, bytes | None]]) -> str:
         for name, value in pairs
     ]
     return json.dumps(written, ensure_ascii=False)
+
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+ERROR, SKIP = "_error", "_skip"
+
+
+def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Call a user's function, as ``what`` names it; raises `BatchContractError` unless rows match one to one."""
+    given = function(batch)
+    if isinstance(given, pa.Table):
+        given = given.combine_chunks()
+        chunks = given.to_batches()
+        given = chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=given.schema)
+    if not isinstance(given, pa.RecordBatch):
+        raise BatchContractError(f"{what} returned a {type(given).__name__}; it must return an Arrow record batch")
+    if given.num_rows != batch.num_rows:
+        raise BatchContractError(
+            f"{what} returned {given.num_rows} rows for {batch.num_rows}; it must return one row per input row, in"
+            " order. Mark rows with _error or _skip instead of leaving them out, and declare explode for several rows"
+            " per record"
+        )
+    if len(set(given.schema.names)) != len(given.schema.names):
+        raise BatchContractError(f"{what} returned two columns with the same name: {', '.join(given.schema.names)}")
+    return given
+
+
+def require_columns(what: str, batch: pa.RecordBatch, names: Iterable[str]) -> None:
+    """Raise `ColumnMismatchError` if a batch lacks a column."""
+    missing = [name for name in names if name not in batch.schema.names]
+    if missing:
+        raise ColumnMismatchError(
+            f"{what} returned no column {', '.join(missing)}; it returned {', '.join(batch.schema.names) or 'none'}"
+        )
+
+
+def refuse_generated(what: str, names: Iterable[str], generated: Collection[str]) -> None:
+    """Raise `ColumnMismatchError` for values of generated columns: PostgreSQL takes none, and would store others."""
+    refused = [name for name in names if name in generated]
+    if refused:
+        raise ColumnMismatchError(
+            f"{what} has {', '.join(refused)}, which the table generates: it would store other values. Leave the column"
+            " out, or run ALTER TABLE … ALTER COLUMN … SET GENERATED BY DEFAULT on an identity column"
+        )
+
+
+def marks(what: str, batch: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
+    """The text of ``_error`` per row, and the skipped rows without one; raises `BatchContractError` for other types."""
+    errors: dict[int, str] = {}
+    skipped: list[int] = []
+    if ERROR in batch.schema.names:
+        column = batch.column(ERROR)
+        if not (pa.types.is_null(column.type) or _is_text(column.type)):
+            raise BatchContractError(f"{what}: {ERROR} has type {column.type}; it must be text")
+        if column.null_count < len(column):
+            errors = {row: str(reason) for row, reason in enumerate(column.to_pylist()) if reason is not None}
+    if SKIP in batch.schema.names:
+        column = batch.column(SKIP)
+        if not (pa.types.is_null(column.type) or pa.types.is_boolean(column.type)):
+            raise BatchContractError(f"{what}: {SKIP} has type {column.type}; it must be boolean")
+        if not pa.types.is_null(column.type) and any_true(column):
+            skipped = [row for row, skip in enumerate(column.to_pylist()) if skip and row not in errors]
+    return errors, skipped
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -11,6 +11,7 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError
 from epochline.failpoints import failpoint
+from epochline.postgres.ledger.job_session import transaction
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.targets.columns import with_rules
@@ -19,7 +20,6 @@ from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.refused import Refused, by_partition
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.connection import transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
