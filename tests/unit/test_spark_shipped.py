@@ -32,8 +32,7 @@ from epochline.errors import InputCutError
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import ship_functions
-from epochline.spark.parse_frame import ParseTask
-from epochline.spark.part_rows import one_pass_writer, sink_writer
+from epochline.spark.part_rows import ParseTask, one_pass_writer, sink_writer
 from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
@@ -95,8 +94,7 @@ import pyarrow as pa
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.sinks import external_sink
-from epochline.spark.parse_frame import ParseTask
-from epochline.spark.part_rows import OnePassRows
+from epochline.spark.part_rows import OnePassRows, ParseTask
 from epochline.spark.staging import StagingWriter
 
 values = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "value": b"a 1"}
