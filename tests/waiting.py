@@ -43,18 +43,19 @@ def wait_until(holds: Callable[[], Any], seconds: float = 60.0) -> None:
     wait_for("the condition holds", holds, seconds)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether each thread of a process has stopped. On a busy machine they go on for a while."""
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            states.append(stat.read_text().rpartition(") ")[2][0])
+    return set(states) <= {"T", "Z", "X"}
+
+
 def stop_process(pid: int) -> None:
-    """Send SIGSTOP, and wait until each thread has stopped. On a busy machine they go on for a while."""
-
-    def stopped() -> bool:
-        states = []
-        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                states.append(stat.read_text().rpartition(") ")[2][0])
-        return set(states) <= {"T", "Z", "X"}
-
+    """Send SIGSTOP, and wait until each thread has stopped."""
     os.kill(pid, signal.SIGSTOP)
-    wait_for(f"every thread of process {pid} has stopped", stopped, every=0.002)
+    wait_for(f"every thread of process {pid} has stopped", lambda: is_stopped(pid), every=0.002)
 
 
 def stop_family(root: psutil.Process) -> list[psutil.Process]:

@@ -34,7 +34,6 @@ RUN_BY_THEMSELVES = frozenset(
 )
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
 SHIPPED = frozenset(find_all(project_folder() / "dags" / EXAMPLES))
-"""The shipped examples, most of which have a schedule."""
 
 T = TypeVar("T")
 Values = Mapping[int, Sequence[str]]
@@ -55,15 +54,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def eventually(what: str, check: Callable[[], T | None], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> T:
-    """Wait with a scheduler's patience."""
     answer: T = wait_for(what, check, seconds, every)
     return answer
 
 
 @dataclass
 class Scheduled:
-    """A pipeline of the scheduler, as the checker takes it."""
-
     name: str
     pipeline: Pipeline
     query: Query
@@ -136,7 +132,6 @@ class Scheduler:
         return str(self.call("GET", path)["value"])
 
     def links(self, dag: str, run: str, task: str) -> dict[str, str | None]:
-        """The links that Airflow shows at a task, by their names."""
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/links"
         return dict(self.call("GET", path)["extra_links"])
 
@@ -149,13 +144,11 @@ class Scheduler:
         eventually("the run runs again", lambda: self.state(dag, run) not in FINISHED, 30)
 
     def cleared(self, dag: str, run: str, task: str, *, only_failed: bool = False) -> str:
-        """Clear a task and all that follow it, wait for the run, and give the run's state."""
         self.clear(dag, run, task, only_failed=only_failed)
         return self.wait(dag, run)
 
     @contextmanager
     def slots(self, count: int) -> Iterator[None]:
-        """Let Airflow run so many tasks at once until the block ends."""
         pool = "/api/v2/pools/default_pool"
         before = self.call("GET", pool)["slots"]
         self.call("PATCH", f"{pool}?update_mask=slots", {"slots": count})
@@ -173,7 +166,6 @@ class Scheduler:
         return query(self.stack.postgres.dsn(), text, *values)
 
     def count(self, text: str, *values: Any) -> int:
-        """The only value of an answer."""
         return int(self.query(text, *values)[0][0])
 
     def make_targets(self, pipeline: str) -> None:
@@ -191,7 +183,6 @@ class Scheduler:
             produce(bootstrap, topic, map(str.encode, some), partition=partition, timestamp_ms=milliseconds)
 
     def prepare(self, pipeline: str, values: Values) -> None:
-        """Targets and records of a pipeline that a test is about to run."""
         self.make_targets(pipeline)
         self.produce(pipeline, values)
 
@@ -207,7 +198,6 @@ class Scheduler:
         return next(((state, attempt) for state, attempt in self.query(asked, pipeline, epoch_id)), ("", 0))
 
     def committed(self, pipeline: str) -> int:
-        """Number of committed epochs."""
         asked = "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
         return self.count(asked, pipeline)
 
@@ -253,7 +243,6 @@ class Scheduler:
 
 
 def processes() -> Iterator[tuple[psutil.Process, list[str]]]:
-    """Processes with their command lines, where they have one that can be read."""
     return ((one, one.info["cmdline"]) for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"])
 
 

@@ -59,7 +59,6 @@ def ask(
 
 
 def token_of(shown: Scheduler, user: str) -> str:
-    """The token of one of the users in tests/conftest.py."""
     file = shown.stack.home.path("airflow", "passwords.json")
     passwords = json.loads(file.read_text())
     if user not in passwords:

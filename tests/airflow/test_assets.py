@@ -29,14 +29,12 @@ class Arrived(list[Any]):
 
 @pytest.fixture
 def world() -> World:
-    """One epoch is committed."""
     made = fake_world()
     made.to_committed()
     return made
 
 
 def context(world: World, *arrived: Any) -> Any:
-    """What a task is given, with the events that Airflow has."""
     return {
         "dag_run": SimpleNamespace(dag_id="orders", run_id="run-1"),
         "inlet_events": {events_of(world.pipeline): Arrived(arrived)},

@@ -90,7 +90,6 @@ def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resume
 
 
 def plans(scheduler: Scheduler, dag: str) -> set[str | None]:
-    """States of the plans of a DAG's runs."""
     found = scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns/~/taskInstances?limit=100")["task_instances"]
     return {one["state"] for one in found if one["task_id"] == "plan_epoch"}
 
@@ -123,56 +122,6 @@ def test_a_run_marked_failed_while_its_dag_is_paused_is_ended_once_it_is_unpause
     scheduler.pause(pipeline, False)
     assert scheduler.wait(pipeline, run) == "failed"
     assert scheduler.epoch(pipeline, 1)[0] == "ABORTED"
-    assert "is committed: " in terminal("trigger", pipeline)
-    scheduler.assert_exact(pipeline, values)
-
-
-@pytest.mark.fault("F26")
-def test_a_topic_made_again_is_named_with_the_command_that_adopts_it(scheduler: Scheduler, terminal: Terminal) -> None:
-    """INV-9: no record of the other log is read."""
-    scheduler.prepare("remade", one_each("remade"))
-    terminal("trigger", "remade")
-    remake(scheduler, "remade")
-
-    said = terminal("trigger", "remade", code=1)
-    assert "has no epoch. plan_epoch: remade: " in said
-    assert "epochline adopt-topic remade" in said
-    assert "epochline adopt-topic remade" in terminal("logs", "remade")
-    found = re.search(r"run (\S+) of remade is failed", said)
-    assert found is not None
-    log = scheduler.log("remade", found[1], "plan_epoch")
-    assert "epochline adopt-topic remade" in log
-    assert "epochline adopt-topic remade" in terminal("lag", "remade", "--fail-above", "1000000", code=3)
-
-
-def remake(scheduler: Scheduler, topic: str) -> None:
-    """Delete a topic, and make it again with other records."""
-    from tests.integration.kafka_topics import admin_of
-
-    with admin_of(scheduler.stack.kafka.bootstrap_servers) as admin:
-        admin.delete_topics([topic])
-        eventually("it is gone", lambda: topic not in admin.list_topics(), 30)
-    scheduler.produce(topic, {p: ["other", "log"] for p in range(4)})
-
-
-@pytest.mark.fault("F39")
-def test_a_killed_driver_is_named_by_its_signal_and_the_next_run_reads_the_range(
-    scheduler: Scheduler, terminal: Terminal
-) -> None:
-    """C14, U7: no restart is declared, so the run ends red; the command that follows the run says the reason."""
-    pipeline = "killed_for_good"
-    values, run = half_written(scheduler, pipeline)
-    scheduler.client(pipeline).kill()
-    let_go(scheduler, pipeline)
-    assert scheduler.wait(pipeline, run) == "failed"
-
-    reason = "JobLostError: attempt 1 of epoch 1 of killed_for_good: the driver of the Spark job was killed by signal 9"
-    log = scheduler.log(pipeline, run, "abort_epoch")
-    assert reason in log
-    assert "Clear this run from plan_epoch to try the same range again, or let the next run take it" in log
-    shown = terminal("ledger", pipeline, "--epoch", "1")
-    assert reason in shown
-    assert "The next run reads the range again" in shown
     assert "is committed: " in terminal("trigger", pipeline)
     scheduler.assert_exact(pipeline, values)
 

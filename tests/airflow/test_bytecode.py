@@ -14,7 +14,6 @@ ADVICE = "`make setup` compiles what is installed, and the project's own files a
 
 
 def compiled(trace: Path) -> list[str]:
-    """The modules that processes compiled."""
     return sorted({line.partition(" ")[2] for line in trace.read_text().splitlines()} if trace.exists() else ())
 
 
@@ -29,7 +28,6 @@ def run_python(trace: Path, *arguments: str, **environment: str) -> subprocess.C
 
 
 def test_a_module_without_bytecode_is_noticed(tmp_path: Path) -> None:
-    """The test below can fail."""
     (tmp_path / "fresh.py").touch()
     script = tmp_path / "script.py"
     script.write_text("import json, fresh")

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from epochline.sinks.file_manifest import committed_files
 from tests.airflow.conftest import Scheduler, eventually
 from tests.integration.sinks_world import seen, values
-from tests.reading import rows_in_folder
 
 
 @contextmanager
@@ -107,32 +104,3 @@ def test_what_is_committed_is_published_once_although_the_task_is_killed_and_not
     announced = [(event["epoch_id"], event["sink"]) for event in events(scheduler, "published")]
     assert sorted(announced) == [(epoch, sink) for epoch in (1, 2) for sink in ("kafka:published_out", "published")]
     assert scheduler.run("published")["publish"] == "skipped"
-
-
-def test_a_dag_with_files_writes_each_epoch_into_one_folder_and_one_entry(scheduler: Scheduler) -> None:
-    """P5, Q5, U1: a table and files; the first publish is killed between the manifest entry and the receipt."""
-    folder = str(scheduler.stack.home.root / "filed")
-
-    def filed() -> list[str]:
-        return sorted(row["value"] for row in rows_in_folder(folder))
-
-    scheduler.prepare("filed", {0: ["a", "b"], 1: ["c"]})
-    with failing(scheduler, "filed", "files.shown:exit:once"):
-        run = scheduler.trigger("filed")
-        assert scheduler.wait("filed", run) == "success"
-    tasks = scheduler.instances("filed", run)
-    assert (tasks["publish"]["state"], tasks["publish"]["try_number"]) == ("success", 2)
-    assert filed() == ["a", "b", "c"]
-
-    scheduler.produce("filed", {2: ["d"]})
-    second = scheduler.run("filed")
-
-    assert second.pop("abort_epoch") == "skipped"
-    assert set(second.values()) == {"success"}
-    assert [(epoch.epoch_id, epoch.rows) for epoch in committed_files(folder)] == [(1, 3), (2, 1)]
-    assert filed() == ["a", "b", "c", "d"]
-    assert scheduler.query("SELECT value FROM filed ORDER BY value") == [(value,) for value in filed()]
-    assert sorted(path.name for path in Path(folder).glob("epoch=*")) == ["epoch=0000000001", "epoch=0000000002"]
-    assert list(Path(folder, "_epochline", "staging").iterdir()) == []
-    shown = "SELECT epoch_id, sink, state FROM epochline.receipts WHERE pipeline = 'filed' AND sink LIKE 'files:%%'"
-    assert sorted(scheduler.query(shown)) == [(epoch, f"files:{folder}", "SHOWN") for epoch in (1, 2)]

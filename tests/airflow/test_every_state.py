@@ -46,8 +46,6 @@ WORDS = [word.value for kind in (StandingWord, FaultWord) for word in kind if wo
 
 @dataclass
 class Night:
-    """One Airflow, and a pipeline for each state."""
-
     scheduler: Scheduler
     call: Call
     runs: dict[str, str] = field(default_factory=dict)
@@ -58,7 +56,6 @@ class Night:
         return self.scheduler.stack.kafka.bootstrap_servers
 
     def line(self, name: str) -> InProcess:
-        """A pipeline whose epochs this process makes."""
         if name not in self.lines:
             settings = {"bootstrap.servers": self.brokers}
             declared = find(name, AIRFLOW_DAGS)
@@ -83,15 +80,44 @@ class Night:
         return {one["pipeline"]: one["state"] for one in json.loads(out)}
 
     def run(self, name: str, *values: str) -> None:
-        """Start a run of Airflow's that reads these records."""
         self.scheduler.prepare(name, {0: values})
         self.runs[name] = self.scheduler.trigger(name)
 
-    def sql(self, text: str, *values: Any) -> None:
-        self.scheduler.query(f"{text}; SELECT 1", *values)
+    def sql(self, text: str) -> None:
+        self.scheduler.query(f"{text}; SELECT 1")
 
 
-Step = Callable[[Night, str], None]
+Step = Callable[[Night, str], object]
+
+
+def committed(*values: str, **options: Any) -> Step:
+    return lambda night, name: night.committed(name, *values, **options)
+
+
+def ordered(command: str) -> Step:
+    def bring(night: Night, name: str) -> None:
+        night.committed(name)
+        night.ok(command, name, "--reason", "the disk is full", "--yes")
+
+    return bring
+
+
+def changed(text: str, first: Step = lambda night, name: None) -> Step:
+    """What SQL does to the pipeline's table ({0}), or to its rows in the ledger."""
+
+    def bring(night: Night, name: str) -> None:
+        first(night, name)
+        night.sql(text.format(name) if "{0}" in text else f"{text} WHERE pipeline = '{name}'")
+
+    return bring
+
+
+def reads(*values: str) -> Step:
+    return lambda night, name: night.run(name, *(value.format(name) for value in values))
+
+
+def produced(topic: str, *values: str) -> Step:
+    return lambda night, name: night.scheduler.produce(topic.format(name), {0: values} if values else {})
 
 
 def stopped(night: Night, name: str) -> None:
@@ -100,35 +126,14 @@ def stopped(night: Night, name: str) -> None:
     night.run(name, "a value")
 
 
-def paused(night: Night, name: str) -> None:
-    night.committed(name)
-    night.ok("pause", name, "--reason", "the disk is full", "--yes")
-
-
-def dropped(night: Night, name: str) -> None:
-    night.committed(name)
-    night.ok("drop", name, "--reason", "it is done", "--yes")
-
-
-def awaiting_approval(night: Night, name: str) -> None:
-    sealed(night, name)
-    night.sql("UPDATE epochline.epoch SET approval = 'awaited' WHERE pipeline = %s", name)
-
-
 def sealed(night: Night, name: str) -> None:
     night.scheduler.prepare(name, {0: ["a"]})
     night.line(name).sealed()
 
 
-def left_planned(night: Night, name: str) -> None:
+def planned(night: Night, name: str) -> None:
     night.scheduler.prepare(name, {0: ["a"]})
     night.line(name).planned()
-    night.sql("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 s' WHERE pipeline = %s", name)
-
-
-def another_cluster(night: Night, name: str) -> None:
-    night.committed(name)
-    night.sql("UPDATE epochline.pipeline SET cluster_id = 'the old one' WHERE pipeline = %s", name)
 
 
 def topic_gone(night: Night, name: str) -> None:
@@ -181,29 +186,10 @@ def topic_missing(night: Night, name: str) -> None:
     night.runs[name] = night.scheduler.trigger(name)
 
 
-def failing(night: Night, name: str) -> None:
-    night.run(name, "raise")
-
-
 def keeps_aborting(night: Night, name: str) -> None:
-    failing(night, name)
+    night.run(name, "raise")
     for _ in range(2):
         night.runs[name] = night.scheduler.trigger(name)
-
-
-def quarantining(night: Night, name: str) -> None:
-    night.run(name, *["bad"] * 20, *map(str, range(100)))
-
-
-def staging(night: Night, name: str) -> None:
-    night.run(name, f"wait {name}-may-go")
-
-
-def silent(night: Night, name: str) -> None:
-    night.committed(name)
-    night.sql(
-        "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '90 days' WHERE pipeline = %s", name
-    )
 
 
 def not_shown(night: Night, name: str) -> None:
@@ -217,90 +203,54 @@ def not_shown(night: Night, name: str) -> None:
         line.publish()
 
 
-def not_started(night: Night, name: str) -> None:
-    night.scheduler.prepare(name, {0: ["a"]})
-
-
-def behind(night: Night, name: str) -> None:
-    night.committed(name, "a", "b", "c", record_limit=1)
-
-
-def committed(night: Night, name: str) -> None:
-    night.committed(name)
-
-
-def nothing(night: Night, name: str) -> None:
-    """No fault is to be mended."""
-
-
-def released(night: Night, name: str) -> None:
-    let_go(night.scheduler, name)
-
-
-def without_the_rule(night: Night, name: str) -> None:
-    night.sql(f"ALTER TABLE {name} DROP CONSTRAINT no_spaces")
-
-
-def with_its_column(night: Night, name: str) -> None:
-    night.sql(f"ALTER TABLE {name} RENAME COLUMN other TO value")
-
-
-def with_its_topic(night: Night, name: str) -> None:
-    night.scheduler.produce(name, {0: ["again"]})
-
-
-def with_the_sinks_topic(night: Night, name: str) -> None:
-    night.scheduler.produce(f"{name}_out", {})
-
-
 @dataclass(frozen=True)
 class Case:
-    """How a state comes about and how its cause is mended.
+    """How a state comes about (``bring``) and how its cause is mended (``mend``, before the printed step).
 
-    Args:
-        bring: brings the pipeline there.
-        run: the state of the run in Airflow that did it.
-        trigger: exit code of `epochline trigger` while the state lasts; None where it would end the state.
-        pages: what the pages say, where they know less than Kafka.
-        mend: takes the cause away; the printed step comes after it.
-        then: the state after the printed step; whatever it is, a run ends it.
+    ``run`` is the state of Airflow's run that did it, ``trigger`` the exit code of `epochline trigger` while the state
+    lasts (None where it would end it), ``pages`` what the pages say, where they know less than Kafka, and ``then`` the
+    state after the printed step; whatever it is, a run ends it.
     """
 
     bring: Step
     run: str | None = None
     trigger: int | None = None
     pages: str | None = None
-    mend: Step = nothing
+    mend: Step = lambda night, name: None
     then: str | None = None
 
 
+EXPIRED = "UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 s'"
+LONG_AGO = "UPDATE epochline.pipeline SET last_plan_at = last_plan_at - interval '90 days'"
+WITH_ITS_TOPIC = produced("{}", "again")
 CASES: dict[str, Case] = {
-    "dropped": Case(dropped, trigger=1),
-    "stopped": Case(stopped, "failed", 1, mend=without_the_rule),
-    "paused": Case(paused, trigger=1),
+    "dropped": Case(ordered("drop"), trigger=1),
+    "stopped": Case(stopped, "failed", 1, mend=changed("ALTER TABLE {0} DROP CONSTRAINT no_spaces")),
+    "paused": Case(ordered("pause"), trigger=1),
     "unread records deleted": Case(unread_deleted, "failed", 1),
-    "cannot plan": Case(cannot_plan, "failed", 1, mend=with_its_column),
-    "awaiting approval": Case(awaiting_approval),
+    "cannot plan": Case(cannot_plan, "failed", 1, mend=changed("ALTER TABLE {0} RENAME COLUMN other TO value")),
+    "awaiting approval": Case(changed("UPDATE epochline.epoch SET approval = 'awaited'", sealed)),
     "keeps aborting": Case(keeps_aborting, "failed"),
-    "keeps failing": Case(failing, "running"),
-    "failing": Case(failing, "failed", 1),
-    "left planned": Case(left_planned),
-    "staging": Case(staging, "running", mend=released),
+    "keeps failing": Case(reads("raise"), "running"),
+    "failing": Case(reads("raise"), "failed", 1),
+    "left planned": Case(changed(EXPIRED, planned)),
+    "staging": Case(reads("wait {}-may-go"), "running", mend=lambda night, name: let_go(night.scheduler, name)),
     "pre-committed": Case(sealed),
-    "quarantining": Case(quarantining, "success"),
-    "not shown everywhere": Case(not_shown, mend=with_the_sinks_topic),
-    "silent": Case(silent),
-    "not started": Case(not_started),
-    "behind": Case(behind),
-    "caught up": Case(committed, trigger=0),
-    "another cluster": Case(another_cluster, trigger=1, pages="cannot plan"),
-    "topic gone": Case(topic_gone, trigger=1, pages="cannot plan", mend=with_its_topic),
+    "quarantining": Case(reads(*["bad"] * 20, *map(str, range(100))), "success"),
+    "not shown everywhere": Case(not_shown, mend=produced("{}_out")),
+    "silent": Case(changed(LONG_AGO, committed())),
+    "not started": Case(lambda night, name: night.scheduler.prepare(name, {0: ["a"]})),
+    "behind": Case(committed("a", "b", "c", record_limit=1)),
+    "caught up": Case(committed(), trigger=0),
+    "another cluster":
+        Case(changed("UPDATE epochline.pipeline SET cluster_id = 'the old one'", committed()), trigger=1, pages="cannot plan"),
+    "topic gone": Case(topic_gone, trigger=1, pages="cannot plan", mend=WITH_ITS_TOPIC),
     "topic made again": Case(made_again, trigger=1, pages="cannot plan"),
-    "topic missing": Case(topic_missing, "failed", 1, pages="cannot plan", mend=with_its_topic),
+    "topic missing": Case(topic_missing, "failed", 1, pages="cannot plan", mend=WITH_ITS_TOPIC),
     "head beyond end": Case(beyond_end, trigger=1, pages="cannot plan"),
     "Kafka behind": Case(kafka_behind, pages="caught up"),
     "ledger behind": Case(ledger_behind, pages="caught up"),
-}
+}  # fmt: skip
 NAMES = {word: f"s_{word.lower().replace(' ', '_')}" for word in CASES}
 
 
@@ -349,7 +299,6 @@ def test_every_word_is_brought_about_or_shown_elsewhere() -> None:
 
 
 def table() -> str:
-    """The table of the page, between its heading and the next one."""
     return PAGE.read_text().partition("## Where each state is shown\n")[2].partition("\n## ")[0]
 
 
@@ -430,13 +379,11 @@ def look(night: Night) -> dict[str, Seen]:
 
 
 def badge(html: str) -> str:
-    """The first state in a page, without the number of the attempt."""
     found = re.search(r'class="badge [a-z]+">([^<,]+)', html)
     return unescape(found[1]).strip() if found else ""
 
 
 def command(html: str) -> str | None:
-    """The command in a page's banner, without ``epochline``."""
     found = re.search(
         r'class="command">epochline ([^<]+)<', html.partition('class="badge')[2].partition("</section>")[0]
     )

@@ -1,13 +1,20 @@
 """`epochline list` beside a real Airflow."""
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from epochline.local import credentials
 from tests.airflow.conftest import Scheduler, eventually
-from tests.commands import caller
+from tests.commands import Call, caller
 from tests.conftest import AIRFLOW_DAGS
 
 
@@ -36,3 +43,87 @@ def test_the_next_run_is_the_one_that_airflow_says_and_a_paused_dag_has_none(
         eventually("the list shows when Airflow starts the next run", agreed, 60, every=1)
     finally:
         scheduler.pause("listed", True)
+
+
+@pytest.fixture
+def call(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.setenv("EPOCHLINE_HOME", str(scheduler.stack.home.root))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(AIRFLOW_DAGS))
+    return caller(monkeypatch, capsys)
+
+
+def heads(out: str) -> list[str]:
+    return [line.split(",")[0] + line.split(",")[1] for line in out.splitlines() if line.startswith("==== ")]
+
+
+def test_the_logs_of_an_epoch_have_each_try_of_each_task_and_sparks_output(
+    scheduler: Scheduler, call: Call, forgive: Path
+) -> None:
+    """A failed epoch is told as it happened; followed, the next one is told to its end."""
+    scheduler.prepare("logged", {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []})
+    run = scheduler.trigger("logged")
+    assert scheduler.wait("logged", run) == "failed"
+
+    code, out, err = call("logs", "logged")
+    forgive.touch()
+    scheduler.clear("logged", run, "plan_epoch")
+    followed = call("logs", "logged", "--follow")
+
+    assert (code, err) == (0, "epoch 1 of logged is ABORTED\n")
+    assert heads(out) == ["==== plan_epoch try 1", "==== pre_commit try 1", "==== abort_epoch try 1"]
+    assert "epoch 1 of logged is PLANNED (planned): logged-0[0, 3), logged-1[0, 1)" in out
+    assert "INFO epochline.spark.job job.started pipeline=logged epoch=1 attempt=1" in out
+    assert "AirflowFailException: BadRecordError: logged-0 offset 1: the record says that it is bad" in out
+    assert "::group::" not in out
+    assert followed[2] == "epoch 1 of logged is COMMITTED\n"
+    assert scheduler.state("logged", run) == "success"
+    lines = followed[1].splitlines()
+    assert {"==== pre_commit try 1", "==== pre_commit try 2", "==== commit_epoch try 1"} <= set(heads(followed[1]))
+    assert len([line for line in lines if "job.started" in line]) == 2, "a line is missing, or was printed twice"
+    assert "is committed" in followed[1]
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+SECTION = re.search(r"^## Airflow's own commands$.*?^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = SECTION[1].splitlines() if SECTION else []
+SHOWN = {
+    "dags list": "access_log",
+    "connections get epochline_kafka -o json": '"conn_type": "kafka"',
+    "-- --help": "Usage: airflow",
+}
+
+
+def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of the page in a shell that knows another Airflow."""
+    program, *arguments = shlex.split(command)
+    assert program == "epochline"
+    environment = {**os.environ, "EPOCHLINE_HOME": str(home), "AIRFLOW_HOME": "/nowhere", "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, "-c", "from epochline.cli import main; main()", *arguments],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_page_shows_the_commands_that_are_tested() -> None:
+    assert [command.removeprefix("epochline airflow ") for command in COMMANDS] == list(SHOWN)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_airflows_own_program_talks_to_the_stacks_airflow(scheduler: Scheduler, command: str) -> None:
+    done = run(command, scheduler.stack.home.root)
+
+    assert done.returncode == 0, done.stderr
+    assert SHOWN[command.removeprefix("epochline airflow ")] in done.stdout
+    assert credentials.require(scheduler.stack.home).epochline not in done.stdout + done.stderr
+
+
+def test_airflows_exit_code_is_passed_on(scheduler: Scheduler) -> None:
+    assert run("epochline airflow dags no-such-command", scheduler.stack.home.root).returncode == 2
+
+
+def test_without_a_stack_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+    done = run("epochline airflow dags list", tmp_path / "nothing")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "run `epochline up`" in done.stderr
+    assert not (tmp_path / "nothing").exists()

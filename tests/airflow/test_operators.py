@@ -56,7 +56,6 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
 
 
 def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:
-    """Make a backfill as the UI does, wait for it, and give the states of its runs."""
     made = scheduler.call(
         "POST", "/api/v2/backfills",
         {"dag_id": pipeline, "from_date": STARTS[0].isoformat(), "to_date": STARTS[-1].isoformat(), **options},
@@ -97,24 +96,6 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     assert backfill(scheduler, "backfilled", reprocess_behavior="completed") == ["success"] * 3
     assert scheduler.wait("backfilled", external) == "success"
     scheduler.assert_exact("backfilled", added(inside, after))
-
-
-def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
-    """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
-    values, run = half_written(scheduler, "marked")
-
-    scheduler.call("PATCH", f"/api/v2/dags/marked/dagRuns/{run}/taskInstances/pre_commit", {"new_state": "failed"})
-
-    assert scheduler.wait("marked", run) == "failed"
-    assert scheduler.epoch("marked", 1)[0] == "ABORTED"
-    assert scheduler.staging_tables("marked") == []
-    assert scheduler.query("SELECT count(*) FROM marked") == [(0,)]
-
-    let_go(scheduler, "marked")
-    scheduler.produce("marked", {0: ["later"]})
-    assert scheduler.cleared("marked", run, "plan_epoch") == "success"
-    assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
-    scheduler.assert_exact("marked", values)
 
 
 @pytest.mark.slow

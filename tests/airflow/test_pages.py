@@ -26,13 +26,11 @@ VALUES = {
     "path": "no/such/page",
     "action": "pause",
 }
-"""What stands for each part of a path."""
 RECORD = "?epoch=1&topic=shown&partition=0&offset=7"
 
 
 @pytest.fixture(scope="module")
 def shown(scheduler: Scheduler) -> Scheduler:
-    """A ledger with one aborted epoch of a pipeline."""
     scheduler.query(
         f"""
         INSERT INTO epochline.pipeline (pipeline, last_epoch_id) VALUES ('{PIPELINE}', 1) ON CONFLICT DO NOTHING;
@@ -54,13 +52,11 @@ def shown(scheduler: Scheduler) -> Scheduler:
 
 @pytest.fixture(scope="module")
 def viewer(shown: Scheduler) -> str:
-    """The token of a user who may read and do nothing else."""
     return token_of(shown, "viewer")
 
 
 @pytest.fixture(scope="module")
 def operator(shown: Scheduler) -> str:
-    """The token of a user who may edit the runs of DAGs."""
     return token_of(shown, "grace")
 
 

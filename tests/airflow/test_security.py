@@ -57,7 +57,6 @@ REFUSALS: dict[str, tuple[Conf, str]] = {
     "no place": ({"action": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"}}, NO_ACTION),
     "no parameters": ({"action": {"name": "requeue", "parameters": "evil", "reason": "x"}}, NO_ACTION),
 }
-"""By name: the conf of a run, and what the plan says of it."""
 
 EXECUTE = """
 import json, runpy, sys, traceback
@@ -239,7 +238,6 @@ def fetched(url: str) -> str:
 
 
 def dump(dsn: str, schema: str) -> str:
-    """Every row of every table, as text."""
     pieces: list[str] = []
     for (table,) in query(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = %s", schema):
         rows = query(dsn, sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table)))

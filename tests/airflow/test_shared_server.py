@@ -85,7 +85,6 @@ def test_up_starts_a_scheduler_again_that_neither_reports_nor_runs_a_task(schedu
 
 
 def crash(scheduler: Scheduler) -> None:
-    """End PostgreSQL at once."""
     postgres = scheduler.stack.postgres
     assert postgres.pid is not None
     postmaster = psutil.Process(postgres.pid)
@@ -94,8 +93,6 @@ def crash(scheduler: Scheduler) -> None:
 
 
 def start_again(scheduler: Scheduler) -> None:
-    """Start what ended, as a service manager does."""
-
     def started() -> bool:
         with suppress(StackError):  # A part that broke down with the server ends while others start.
             scheduler.stack.up(parts=("postgres", "kafka", "airflow"), report=lambda _line: None)
@@ -125,7 +122,6 @@ def restarting(scheduler: Scheduler, check: Callable[[], bool]) -> Callable[[], 
 
 
 def end_of(scheduler: Scheduler, pipeline: str, run: str) -> str:
-    """The state in which a run ends."""
     ended = restarting(scheduler, lambda: scheduler.state(pipeline, run) in FINISHED)
     eventually(f"{run} of {pipeline} ends", ended, every=1)
     return scheduler.state(pipeline, run)

@@ -64,7 +64,6 @@ INPUT = {
 WINDOW = [("192.168.1.1", "10:00:00", 5)]
 
 Check = tuple[Callable[[Scheduler], Any], Any]
-"""What the sinks of a pipeline hold, and what they must hold."""
 
 
 def rows(query: str) -> Callable[[Scheduler], Any]:
@@ -147,7 +146,6 @@ CHECKS: dict[str, Check] = {
 
 @pytest.fixture(scope="module")
 def cities(scheduler: Scheduler) -> Iterator[None]:
-    """A Redis, whose address is in the stack's home."""
     file = scheduler.stack.home.root / "examples" / "redis.url"
     file.parent.mkdir(exist_ok=True)
     with redis_server() as url:

@@ -22,7 +22,6 @@ def _ready(scheduler: Scheduler) -> None:
 
 @pytest.fixture
 def unpaused(scheduler: Scheduler, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A shipped DAG that runs by itself during the test."""
     dag: str = request.param
     scheduler.pause(dag, False)
     yield dag
@@ -34,7 +33,6 @@ def send(scheduler: Scheduler, topic: str, *values: str) -> None:
 
 
 def newest(scheduler: Scheduler, pipeline: str) -> tuple[int, str, int]:
-    """The last epoch, its state and the number of its last attempt."""
     return next(iter(scheduler.query(NEWEST, pipeline)), (0, "", 0))
 
 

@@ -19,7 +19,6 @@ from epochline.errors import SourceUnavailableError
 from epochline.ports import OffsetSource
 from tests.airflow.interpreter import answer_without_airflow
 from tests.contract.worlds import World, fake_world
-from tests.waiting import wait_until
 
 STORED = """
 import json, warnings; warnings.simplefilter("ignore")
@@ -91,7 +90,6 @@ class Servers:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
-    """Their first three looks fail."""
     one = Servers(fake_world(), failures=3)
     hosted = SimpleNamespace(kafka=one.offsets, ledger=lambda connection_id: one.world.ledger)
     monkeypatch.setattr(waking, "adapters", lambda: hosted)
@@ -119,26 +117,6 @@ def test_a_look_that_fails_is_logged_once_and_repeated_until_it_is_answered(
     said = [record.message.split()[0] for record in caplog.records]
     assert said == ["waking.interrupted", "waking.resumed", "waking.woken"]
     assert "kafka=kafka ledger=ledger reason=SourceUnavailableError: Kafka does not answer" in caplog.text
-
-
-def test_a_pipeline_is_woken_once_until_an_epoch_comes_of_it(servers: Servers) -> None:
-    """K23: and again for records that come after its epoch."""
-    servers.failures = 0
-    one = trigger()
-
-    async def look() -> None:
-        async with aclosing(one.run()) as events:
-            assert (await first(events)).payload["last_epoch"] == 0
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(anext(events), 0.3)
-        servers.world.to_committed()
-        servers.world.kafka.produce("orders", 0, 1)
-        async with aclosing(one.run()) as events:
-            assert (await first(events)).payload["last_epoch"] == 1
-
-    asyncio.run(look())
-    assert servers.opened == 2
-    wait_until(lambda: servers.closed == 2)
 
 
 def test_pipelines_of_the_same_servers_share_one_look(servers: Servers) -> None:

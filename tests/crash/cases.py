@@ -28,7 +28,6 @@ _numbers = itertools.count(1)
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
 NewCase = Callable[..., Case]
-"""Makes a pipeline; the options are those of `tests.crash.one_step.SharedTopic`, after what brings it to its begin."""
 
 
 class AskedOnce(KafkaOffsets):
@@ -82,7 +81,6 @@ def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
 
 
 def keep_records(line: Line, path: Path) -> None:
-    """Read what a line has produced, for tasks in processes of their own."""
     ranges = line.to_planned("run").ranges
     batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in ranges}  # type: ignore[attr-defined]
     path.write_bytes(pickle.dumps(batches))

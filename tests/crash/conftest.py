@@ -19,7 +19,6 @@ __all__ = [
 
 
 NewLine = Callable[..., Line]
-"""Makes a pipeline; the options are those of `Line`."""
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +30,6 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def new_line(server: Server, recovery: Recovery) -> NewLine:
-    """Makes a pipeline with a database, a topic and two targets of its own."""
-
     def make(**options: Any) -> Line:
         dsn = options.pop("dsn", None) or server.new_database()
         line = Line(dsn, server.kafka.bootstrap_servers, **options)
@@ -44,7 +41,6 @@ def new_line(server: Server, recovery: Recovery) -> NewLine:
 
 @pytest.fixture
 def line(new_line: NewLine) -> Line:
-    """A pipeline with some records to read."""
     one = new_line()
     one.some()
     return one
@@ -61,14 +57,12 @@ def scripted(new_line: NewLine) -> Line:
 
 @pytest.fixture
 def sealed(line: Line) -> Line:
-    """A pipeline whose first epoch is sealed, by ``run-1``."""
     line.to_sealed("run-1")
     return line
 
 
 @pytest.fixture
 def proxied(server: Server, new_line: NewLine) -> Iterator[tuple[Line, Proxy]]:
-    """A pipeline whose use cases and writer reach PostgreSQL through a proxy."""
     dsn = server.new_database()
     with Proxy("127.0.0.1", server.postgres.port) as proxy:
         line = new_line(dsn=dsn, via=dsn.replace(f":{server.postgres.port}/", f":{proxy.port}/"))
@@ -78,6 +72,5 @@ def proxied(server: Server, new_line: NewLine) -> Iterator[tuple[Line, Proxy]]:
 
 @pytest.fixture
 def to_kafka(server: Server) -> Iterator[Proxy]:
-    """The proxy in front of the broker."""
     yield server.to_kafka
     server.to_kafka.heal()

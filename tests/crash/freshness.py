@@ -6,11 +6,11 @@ checked out. Comments, docstrings and layout of Python files do not count.
 """
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.chart import SECTION
@@ -82,84 +82,42 @@ class Measured:
     """What measures it again; empty for a test of the fault matrix."""
 
 
-@dataclass(frozen=True)
-class Stale:
-    """A result whose run does not count for the code of now."""
-
-    result: Measured
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.result.name}: {self.why}"
+Stale = tuple[Measured, str]
+"""A result whose run does not count for the code of now, and why."""
 
 
-@dataclass
-class History:
-    """The commits of a checkout, and whether files differ between one of them and the newest."""
-
-    root: Path
-    _changed: dict[str, frozenset[str] | None] = field(default_factory=dict)
-    _meaning: dict[str, str] = field(default_factory=dict)
-
-    def changed_since(self, commit: str) -> frozenset[str] | None:
-        """The files that are not what they were at a commit; None if the checkout does not have the commit."""
-        if commit not in self._changed:
-            then = self._blobs(commit)
-            self._changed[commit] = None if then is None else self._differing(then)
-        return self._changed[commit]
-
-    @cached_property
-    def _now(self) -> dict[str, str]:
-        return self._blobs("HEAD") or {}
-
-    def _differing(self, then: dict[str, str]) -> frozenset[str]:
-        return frozenset(
-            path
-            for path in then.keys() | self._now.keys()
-            if then.get(path) != self._now.get(path) and not self._means_the_same(path, then.get(path))
-        )
-
-    def _means_the_same(self, path: str, then: str | None) -> bool:
-        now = self._now.get(path)
-        if then is None or now is None or not path.endswith(".py"):
-            return False
-        return self._meaning_of(then) == self._meaning_of(now)
-
-    def _meaning_of(self, blob: str) -> str:
-        if blob not in self._meaning:
-            self._meaning[blob] = meaning(self._git("cat-file", "blob", blob) or "")
-        return self._meaning[blob]
-
-    def _blobs(self, commit: str) -> dict[str, str] | None:
-        listed = self._git("ls-tree", "-r", commit, "--", *_CODE)
-        if listed is None:
-            return None
-        return {line.partition("\t")[2]: line.split()[2] for line in listed.splitlines()}
-
-    def _git(self, *arguments: str) -> str | None:
-        done = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True, check=False)
-        return done.stdout if done.returncode == 0 else None
-
-
-def meaning(text: str) -> str:
-    """A Python text without its comments, docstrings and layout."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [one for one in node.body if not _is_text(one)]
-    return ast.dump(tree)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
+def changed_since(root: Path, commit: str) -> frozenset[str] | None:
+    """The files that are not what they were at a commit; None if the checkout does not have the commit."""
+    listed = git(root, "diff", "--raw", "--no-abbrev", "--no-renames", commit, "HEAD", "--", *_CODE)
+    if listed is None:
+        return None
+    parts = [line.split(maxsplit=5) for line in listed.splitlines()]
+    return frozenset(
+        path
+        for _, _, then, now, kind, path in parts
+        if kind != "M" or not path.endswith(".py") or meaning(root, then) != meaning(root, now)
     )
 
 
+def git(root: Path, *arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+@functools.cache
+def meaning(root: Path, blob: str) -> str:
+    """A Python text without its comments, docstrings and layout."""
+    tree = ast.parse(git(root, "cat-file", "blob", blob) or "")
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=body) | ast.ClassDef(body=body) | ast.FunctionDef(body=body):
+                body[:] = [
+                    one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+                ]
+    return ast.dump(tree)
+
+
 def of_a_fault(result: Result) -> Measured:
-    """A line of the fault matrix."""
     return Measured(f"{result.fault} {result.test}", result.commit, speaks_of(result.fault, result.test))
 
 
@@ -186,40 +144,38 @@ def of_tables(root: Path) -> Iterator[Measured]:
             yield Measured(name, commit, table.speaks_of, table.command)
 
 
-def stale(results: Iterable[Measured], history: History) -> list[Stale]:
+def stale(results: Iterable[Measured], root: Path) -> list[Stale]:
     """The results that are not of a run of the code of now, each with the reason."""
+    at = functools.cache(functools.partial(changed_since, root))
     found = []
     for result in results:
         if result.commit.endswith("+"):
-            found.append(Stale(result, f"ran on a working tree that was not its commit {result.commit}"))
-            continue
-        changed = history.changed_since(result.commit)
-        if changed is None:
-            found.append(Stale(result, f"ran at {result.commit}, which this checkout does not have"))
-            continue
-        if files := sorted(path for path in changed if path.startswith(result.speaks_of)):
+            found.append((result, f"ran on a working tree that was not its commit {result.commit}"))
+        elif (changed := at(result.commit)) is None:
+            found.append((result, f"ran at {result.commit}, which this checkout does not have"))
+        elif files := sorted(path for path in changed if path.startswith(result.speaks_of)):
             more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
-            found.append(Stale(result, f"changed since {result.commit}: {', '.join(files[:_NAMED])}{more}"))
+            found.append((result, f"changed since {result.commit}: {', '.join(files[:_NAMED])}{more}"))
     return found
 
 
 def told(results: int, found: Sequence[Stale]) -> str:
-    """What is said of so many results."""
     if not found:
         return f"All {results} results are of the code that is checked out."
-    commands = list(dict.fromkeys(stale.result.command for stale in found if stale.result.command))
-    faults = [stale.result.name for stale in found if not stale.result.command]
-    if files := sorted({name.split(" ")[1].partition("::")[0] for name in faults}):
-        commands.append(f".venv/bin/pytest -n 0 -m fault --write-reliability docs/reliability.md {' '.join(files)}")
+    commands = list(dict.fromkeys(result.command for result, _ in found if result.command))
+    faults = {result.name.split(" ")[1].partition("::")[0] for result, _ in found if not result.command}
+    if faults:
+        files = " ".join(sorted(faults))
+        commands.append(f".venv/bin/pytest -n 0 -m fault --write-reliability docs/reliability.md {files}")
     summary = f"{len(found)} of {results} results are older than the code. Measure them again:"
-    return "\n".join([*map(str, found), "", summary, *commands])
+    return "\n".join([*(f"{result.name}: {why}" for result, why in found), "", summary, *commands])
 
 
 def main() -> None:
     """Name the results that are not fresh; exit code 1 if there is one."""
     lines = parsed(data_of(ROOT / "docs" / "reliability.md").read_text())
     results = [*map(of_a_fault, lines), *of_tables(ROOT)]
-    found = stale(results, History(ROOT))
+    found = stale(results, ROOT)
     print(told(len(results), found))
     raise SystemExit(1 if found else 0)
 

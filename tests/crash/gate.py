@@ -20,12 +20,10 @@ def set_gate(line: Line, seconds: float = 60.0) -> None:
 
 
 def open_gate(line: Line) -> None:
-    """Let later commits pass."""
     line.query("DROP TRIGGER IF EXISTS gate ON epochline.committed_range")
 
 
 def backend_in_commit(line: Line) -> int:
-    """The backend that waits in the gate."""
     asked = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = 'COMMIT'"
         " AND state = 'active' AND wait_event = 'PgSleep'"

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Records = Mapping[int, Sequence[str | bytes]]
-"""By partition."""
 _numbers = itertools.count(1)
 
 RETRY_DELAY = 0.3
@@ -52,16 +51,8 @@ RETRY_DELAY = 0.3
 class Line(Driver):
     """One pipeline from a topic of its own into two tables, and everything that was produced for it.
 
-    Args:
-        dsn: of the database, as tests look at it.
-        bootstrap: of the broker, as tests produce.
-        via: another way to the database for the use cases and the writer, such as through a proxy.
-        kafka: another way to the broker for planning and reading.
-        partitions: of the topic; 0 where topic and targets are there.
-        lock_timeout: of the ledger's sessions, in seconds.
-        name: of the pipeline, its topic and its first table.
-        configs: of the topic.
-        changes: of the declaration.
+    ``via`` and ``kafka`` are other ways to the servers, such as through a proxy; ``partitions`` is 0 where topic and
+    targets are there; the rest but ``configs``, of the topic, changes the declaration.
     """
 
     recovery: Recovery
@@ -102,7 +93,6 @@ class Line(Driver):
             self.create()
 
     def again(self, *, lock_timeout: float = 5) -> Line:
-        """The same pipeline, as another process holds it."""
         other = Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
         other.produced = self.produced
         return other
@@ -140,7 +130,6 @@ class Line(Driver):
         return one_pass_writer(spec, ticket, self.via, search=self.search)
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
-        """What the Spark job does, with a Spark partition per Kafka partition."""
         self.stage_parts(map(self.read, planned.ranges), ticket)
 
     def stage_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
@@ -178,7 +167,6 @@ class Line(Driver):
     # Looking.
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of an answer; a thread keeps its session, as long as the server lets it live."""
         for again in (False, True):
             if again or not hasattr(self._looking, "session"):
                 self._looking.session = psycopg2.connect(self.dsn)
@@ -209,7 +197,6 @@ class Line(Driver):
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:
-    """Make a call in a thread that does not outlive the process."""
     future: Future[T] = Future()
 
     def work() -> None:

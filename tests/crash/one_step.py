@@ -37,12 +37,8 @@ from tests.job import write_parts
 class SharedTopic(Line):
     """A pipeline of one case. All cases read one topic, whose records were read from Kafka once.
 
-    Args:
-        records: file with the pickled Arrow batch of each partition, by number.
-        limit: most records in one epoch.
-        kind: a name of `tests.crash.kinds.KINDS`.
-        semantics: how commits are split (`tests.crash.split_commit`).
-        options: of `Line`.
+    ``records`` is the file with the pickled Arrow batch of each partition, ``limit`` the most records of an epoch,
+    ``semantics`` how commits are split (`tests.crash.split_commit`).
     """
 
     former_source: OffsetSource
@@ -78,7 +74,6 @@ class SharedTopic(Line):
             yield whole.slice(start, min(batch, planned.range.until - start))
 
     def stage(self, planned: Plan | None, ticket: StagingTicket) -> None:
-        """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
         plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
         ticket = replace(ticket, refused=plan.ticket.refused)
         try:
@@ -105,7 +100,6 @@ class SharedTopic(Line):
             self.write_counted(sink, ticket, records)
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
-        """What the state holds, asked for as the job's executors do."""
         windows = self.pipeline.windowing
         if windows is None:
             found = list(
@@ -119,7 +113,6 @@ class SharedTopic(Line):
         return sum(count.as_py() for batch in found for count in batch.column("records"))
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
-        """How many records there have been."""
         spec = self.pipeline.spec
         writer = sink_writer(spec, sink.spec, ticket, self.via, ship_functions(spec))
         key: dict[str, object] = {"kind": "all"}
@@ -129,7 +122,6 @@ class SharedTopic(Line):
         write_parts(writer, [iter([row])])
 
     def write_claims(self, ticket: StagingTicket) -> None:
-        """What the job of a requeue epoch writes."""
         reader = claim_reader(ticket, self.via)
         write_parts(self.writer(ticket), map(reader.read, range(reader.tasks)))
 
@@ -152,7 +144,6 @@ class SharedTopic(Line):
         return str(self.plan(who, writers=2, scheduled=True).outcome)
 
     def step_backfill(self, who: str) -> str:
-        """The plan of a backfill run whose interval holds every record."""
         return str(self.plan(who, writers=2, interval=ALL_TIME).outcome)
 
     def step_preview(self, who: str) -> str:
@@ -242,14 +233,9 @@ class Tracer:
 
 
 def take_step(folder: str, made_of: dict[str, Any], step: str, run: str, trace: str | None) -> Any:
-    """One task of a run.
+    """One task of a run: ``made_of`` are arguments of `SharedTopic`, ``step`` is its name after ``step_``.
 
-    Args:
-        folder: the task's work folder.
-        made_of: arguments of `SharedTopic`.
-        step: its name after ``step_``.
-        run: the id of the run.
-        trace: file for the names of all failpoints that the task passes, where none is to act.
+    ``trace`` is a file for the names of all failpoints that the task passes, where none is to act.
     """
     os.chdir(folder)
     if trace is not None:

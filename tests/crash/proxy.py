@@ -51,12 +51,9 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {port}", daemon=True)
         self.connections: set[_Connection] = set()
-        """Those of the clients that are connected through here now."""
         self._cut: tuple[Cut, int] | None = None
         self.commits = 0
-        """COMMITs that the server has answered through here."""
         self.cuts = 0
-        """Connections that were broken around a COMMIT."""
         self.delay = 0.0
         """Seconds that each piece of data is held up, in both directions."""
         self._silent: set[Cut] = set()
@@ -88,11 +85,9 @@ class Proxy:
         self._cut = (where, number)
 
     def cut(self) -> None:
-        """Close every connection."""
         self._run(self._end_all(reset=False))
 
     def reset(self) -> None:
-        """Reset every connection, as a router does that lost its state."""
         self._run(self._end_all(reset=True))
 
     def silence(self, side: Literal["server", "client"]) -> None:
@@ -100,12 +95,10 @@ class Proxy:
         self._silent.add(Cut.AFTER if side == "server" else Cut.BEFORE)
 
     def unplug(self) -> None:
-        """Close every connection and refuse new ones until `heal`."""
         self._refusing = True
         self.cut()
 
     def heal(self) -> None:
-        """Forward everything again, also what was held back."""
         self._refusing = False
         self.delay = 0.0
         self._cut = None

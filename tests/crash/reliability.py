@@ -53,12 +53,10 @@ class Result:
 
 
 def data_of(page: Path) -> Path:
-    """The file with one line per test, beside a page."""
     return page.parent / "data" / "reliability.tsv"
 
 
 def parsed(data: str) -> list[Result]:
-    """The results in a file of data."""
     rows = (line.split("\t") for line in data.splitlines()[1:])
     return [
         Result(fault, test, int(cases), outcome, float(recovery) if recovery else None, date, commit)
@@ -68,7 +66,6 @@ def parsed(data: str) -> list[Result]:
 
 @cache
 def marked() -> frozenset[tuple[str, str]]:
-    """Fault and ``path::name`` of every test function of this checkout that names a row."""
     return frozenset(
         (str(argument.value), f"{file.relative_to(ROOT)}::{node.name}")
         for file in (ROOT / "tests").rglob("test_*.py")
@@ -123,13 +120,11 @@ class Reliability:
 
 
 def written(results: Iterable[Result]) -> str:
-    """The file of data: one line per fault and test."""
     ordered = sorted(results, key=lambda result: (int(result.fault[1:]), result.test))
     return "\n".join(["\t".join(_COLUMNS), *(result.line() for result in ordered)]) + "\n"
 
 
 def rendered(results: Iterable[Result]) -> str:
-    """The page."""
     by_fault: dict[str, list[Result]] = {fault: [] for fault in FAULTS}
     for result in results:
         by_fault[result.fault].append(result)
@@ -206,5 +201,4 @@ class Recovery:
 
 @pytest.fixture
 def recovery(record_property: Callable[[str, Any], None]) -> Recovery:
-    """Measures a recovery for docs/reliability.md."""
     return Recovery(record_property)

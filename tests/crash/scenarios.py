@@ -30,13 +30,8 @@ SOME = 30
 class Scenario:
     """What was before a task, the task, and what Airflow does after it was killed: the same task again, and the rest.
 
-    Args:
-        before: brings the pipeline to where the task begins.
-        step: the task, by its name in `SharedTopic`.
-        run: whose task.
-        after: the retry and what follows; then runs come until nothing is left to read.
-        limit: most records in one epoch; all of them by default.
-        kind: of the pipeline, by its name in `tests.crash.kinds.KINDS`.
+    ``step`` is a task of `SharedTopic`, ``kind`` a name of `tests.crash.kinds.KINDS`; after ``after``, runs come until
+    nothing is left to read.
     """
 
     before: Act
@@ -48,7 +43,6 @@ class Scenario:
 
     @property
     def of_case(self) -> dict[str, Any]:
-        """What its cases are made with."""
         return {"limit": self.limit, "kind": self.kind}
 
 

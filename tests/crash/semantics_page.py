@@ -62,12 +62,10 @@ def grouped(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> lis
 
 
 def parsed(data: str) -> list[Places]:
-    """The places in a file of data."""
     return [Places(*line.split("\t")) for line in data.splitlines()[1:]]
 
 
 def written(places: Sequence[Places]) -> str:
-    """The file of data."""
     return "\n".join("\t".join(line) for line in (Places._fields, *places)) + "\n"
 
 
@@ -87,22 +85,18 @@ def rendered(places: Sequence[Places]) -> str:
 
 
 def outcomes_of(places: Sequence[Places]) -> dict[str, set[str]]:
-    """By sink, every outcome of some places; empty without places."""
     return {sink: {getattr(place, sink) for place in places} for sink in SINKS} if places else {}
 
 
 def title(semantics: Semantics) -> str:
-    """The name of a semantics in a heading."""
     return semantics.replace("_", " ").capitalize()
 
 
 def read() -> list[Places]:
-    """The data as they are in this checkout."""
     return parsed(DATA.read_text()) if DATA.exists() else []
 
 
 def write(semantics: Semantics, killed: Sequence[tuple[str, Outcomes]]) -> None:
-    """Write the data of one semantics, and the page."""
     kept = read()
     by_semantics = {
         name: grouped(name, killed) if name == semantics else [place for place in kept if place.semantics == name]

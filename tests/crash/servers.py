@@ -96,7 +96,6 @@ class Server:
         return stopped
 
     def _run(self, program: str, *arguments: str) -> None:
-        """Run a program of PostgreSQL on the server's data, as the account that these belong to."""
         command = [*self._account().prefix, str(binaries() / program), *arguments, "-D", str(self.postgres.data)]
         subprocess.run(command, check=True, capture_output=True, cwd="/")
 
@@ -124,7 +123,6 @@ class Server:
 
     @contextlib.contextmanager
     def frozen(self, pid: int | None) -> Iterator[None]:
-        """A process and its children that get no processor time."""
         family = stop_family(process_of(pid))
         try:
             yield
@@ -137,7 +135,6 @@ class Server:
     # Kafka.
 
     def copy_kafka(self) -> None:
-        """A cold copy of the broker's data."""
         self._restarted(lambda: shutil.copytree(self.kafka.folder, self._kafka_copy))
 
     def put_kafka_back(self) -> None:
@@ -174,7 +171,6 @@ class Server:
 
 
 def process_of(pid: int | None) -> psutil.Process:
-    """The process of a server that runs."""
     assert pid is not None
     return psutil.Process(pid)
 

@@ -12,7 +12,6 @@ from tests.reading import rows_in_folder
 
 
 def values_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
-    """What a consumer of committed records sees now."""
     all_decided(bootstrap, topic)
     return Counter((record.value or "").encode() for record in seen(bootstrap, topic))
 

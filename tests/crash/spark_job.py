@@ -50,16 +50,7 @@ def job(
     server: str = "",
     **environment: str,
 ) -> Iterator[psutil.Popen]:
-    """The job in a process of its own; what is left of it is ended with the block.
-
-    Args:
-        line: the pipeline.
-        ticket: the attempt.
-        folder: of the test.
-        master: Spark's master, or `SERVER`.
-        server: URL of the server, where the master is `SERVER`.
-        environment: more variables of the process.
-    """
+    """The job of an attempt (``ticket``) in a process of its own; what is left of it is ended with the block."""
     credentials = folder / "credentials.json"
     credentials.touch(mode=0o600)
     servers: dict[str, Any] = {"postgres": {"dsn": line.via}}
@@ -107,7 +98,6 @@ def job(
 def cluster_job(
     spark: Spark, kind: str, line: Line, ticket: StagingTicket, folder: Path, **environment: str
 ) -> Iterator[psutil.Popen]:
-    """The job of an attempt on the cluster."""
     if kind == SUBMITTED:
         environment["SPARK_SUBMIT_OPTS"] = f"{class_options()} {spark.driver_options}"
         environment["SPARK_HOME"] = str(spark_home())

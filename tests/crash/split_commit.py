@@ -95,8 +95,6 @@ class _Rows:
 
 
 class _SplitTransaction:
-    """A transaction that hands over the rows of tables instead of writing them, and keeps the staged rows."""
-
     def __init__(self, tx: Any, take: Callable[[_Rows], None]) -> None:
         self._tx = tx
         self.targets = _SplitTargets(tx, take)

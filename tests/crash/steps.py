@@ -36,19 +36,13 @@ class Step(Forked):
 
 
 class Case(SharedTopic):
-    """A pipeline of one case, whose tasks may be taken in processes of their own.
-
-    Args:
-        fired: file for the names of the failpoints that act.
-        made_of: arguments of `SharedTopic`.
-    """
+    """A pipeline of one case, whose tasks may be taken in processes of their own; ``made_of`` are `SharedTopic`'s arguments."""
 
     def __init__(self, fired: Path, **made_of: Any) -> None:
         super().__init__(**made_of)
         self._fired, self._made_of = fired, made_of
 
     def start(self, step: str, run: str, *, failpoint: str = "", dies: str = "", trace: Path | None = None) -> Step:
-        """Start a task. ``dies`` is a place of a split commit."""
         environment = {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": self.dsn,
             "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(self.bootstrap),
@@ -64,9 +58,7 @@ class Case(SharedTopic):
         return process
 
     def take(self, step: str, run: str, **options: Any) -> Step:
-        """Take a task from its start to its end."""
         return self.start(step, run, **options).ended()
 
     def stop_at(self, failpoint: str, step: str, run: str) -> Step:
-        """Start a task that stops itself at a failpoint."""
         return self.start(step, run, failpoint=f"{failpoint}:stop").until_stopped()

@@ -22,13 +22,7 @@ KEYS = 7
 
 
 class Stream:
-    """Epochs that are committed here and published here or by processes that can be stopped.
-
-    Args:
-        server: where everything is.
-        recovery: the clock of the test.
-        timeout: the declared time-out of transactions, in seconds.
-    """
+    """Epochs that are committed here and published here or by processes that can be stopped."""
 
     def __init__(self, server: Server, recovery: Recovery, *, timeout: float = 60) -> None:
         self.recovery = recovery
@@ -58,15 +52,12 @@ class Stream:
         return planned
 
     def commit(self, records: int = 60) -> None:
-        """Produce some records and commit them as an epoch, which nobody publishes yet."""
         self.world.it.commit(self.seal(records))
 
     def publish(self) -> list[int]:
-        """The epochs that were published here."""
         return [one.epoch_id for one in self.world.it.publish()]
 
     def publisher(self, failpoint: str, **environment: str) -> Forked:
-        """A process that publishes and has stopped itself at the failpoint, once."""
         at = failpoint if "@" in failpoint else f"{failpoint}@1"
         process = self.world.in_a_process("publish", **{NAMED: f"{at}:stop"}, **environment)
         self.processes.append(process)
@@ -105,7 +96,6 @@ class Stream:
         return self.watchers.check_all(self.epochs())
 
     def end(self) -> None:
-        """End every process that is left, and the consumers."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -114,7 +104,6 @@ class Stream:
 
 
 def assert_failed(publisher: Forked, said: str) -> None:
-    """Wait for the end of a publisher, which says why it failed."""
     assert publisher.wait() != 0
     assert said in publisher.written("err"), publisher.written("err")
 

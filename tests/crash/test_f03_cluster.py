@@ -26,7 +26,6 @@ ASLEEP = 8
 
 
 def at_work(line: Line) -> StagingTicket:
-    """An attempt to stage four parts, each of which sleeps in the middle."""
     for p in range(4):
         early, late = [f"p{p}-{i}" for i in range(25)], [f"p{p}-late-{i}" for i in range(15)]
         line.produce({p: [*early, f"sleep {ASLEEP}", *late]})

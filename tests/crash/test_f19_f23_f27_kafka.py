@@ -20,9 +20,11 @@ from tests.crash.line import Line
 from tests.crash.servers import Server
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import (
+    Topic,
     admin_of,
     delete_records,
     make_topic,
+    read_topic,
     transactional_producer,
 )  # fmt: skip
 from tests.waiting import wait_for
@@ -109,6 +111,32 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine) -> N
     assert line.query(asked) == [(9, 24)]
 
 
+@pytest.mark.fault("F24")
+def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine) -> None:
+    """The cleaner has left gaps; what a consumer sees is what arrives."""
+    configs = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    line = new_line(partitions=1, configs=configs)
+    for number in range(30):
+        line.produce({0: [f"value {number}"]}, key=b"k%d" % (number % 3))
+
+    def visible() -> dict[tuple[int, int], bytes]:
+        return {(0, one.offset): one.value for one in read_topic(line.bootstrap, line.topic)}
+
+    def gaps() -> bool:
+        line.produce({0: ["rolls the segment"]}, key=b"roll")
+        seen = visible()
+        return len(seen) < max(offset for _partition, offset in seen)
+
+    wait_for("the cleaner took records", gaps, 120, every=0.5)
+    line.run()  # may read more than was looked at: the cleaner goes on while it reads
+
+    since = time.monotonic()
+    in_target = line.query(f"SELECT _offset, value FROM {line.name}")
+    line.produced = {(0, offset): value.encode() for offset, value in in_target}
+    assert line.produced.items() >= visible().items()
+    recover(line, since=since)
+
+
 @pytest.mark.fault("F25")
 def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -> None:
     """I11: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
@@ -128,6 +156,22 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -
     for offset in range(head, head + 4):
         del line.produced[0, offset]
     recover(line)
+
+
+@pytest.mark.fault("F26")
+@pytest.mark.parametrize("records", [3, 60], ids=["shorter", "longer"])
+def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: Line, records: int) -> None:
+    """I11: by the topic's id."""
+    assert line.run() == "success"
+    heads = line.heads()
+    Topic(line.bootstrap, line.topic).make_again(2)
+    line.produce({p: [f"another {i}" for i in range(records)] for p in (0, 1)})
+
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        line.plan("run-2")
+
+    assert line.run() == "failed"
+    assert line.heads() == heads
 
 
 @pytest.mark.fault("F27")

@@ -69,7 +69,6 @@ def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
 
 @pytest.fixture
 def far_line(to_kafka: Proxy, new_line: NewLine) -> Line:
-    """A pipeline that plans and reads through the proxy."""
     line = new_line(kafka=to_kafka.address)
     line.some()
     return line

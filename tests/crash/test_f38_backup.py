@@ -30,8 +30,6 @@ KINDS = [*map(slow, ("table", "topic", "files")), "topic and files"]
 
 
 class Restored:
-    """A pipeline of lines, whose database can be put back."""
-
     def __init__(self, server: Server, kind: str, folder: Path) -> None:
         sinks: list[KafkaTopic | Files] = [KafkaTopic(topic="out", value=Text())] if "topic" in kind else []
         if "files" in kind:
@@ -47,13 +45,11 @@ class Restored:
         self.produced += lines
 
     def epoch(self, *lines: str) -> None:
-        """Produce some lines, commit them and show them."""
         self.produce(*lines)
         self.it.epoch()
         self.it.publish()
 
     def epoch_with_backup(self, moment: str, *lines: str) -> None:
-        """The same, with a backup on the way."""
         self.produce(*lines)
         planned, run, ticket = self.it.staged()
         steps: dict[str, Callable[[], object]] = {
@@ -78,7 +74,6 @@ class Restored:
         AcceptLedger().act(subject, Parameters(), Request(actor="ada@here", reason="the newer ledger is lost"))
 
     def go_on(self) -> None:
-        """Let runs come until there is nothing left to read or to show."""
         for _ in range(20):
             planned, run = self.it.asked_to_plan()
             if planned.epoch is None:

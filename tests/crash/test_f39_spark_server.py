@@ -66,7 +66,6 @@ def parse(batch):
 
 @pytest.fixture
 def sleeping(new_line: NewLine) -> Line:
-    """A pipeline whose job is in the middle of a part for a minute."""
     line = new_line(
         parse="scripted:parse", record={"value": "text"}, bad_records="fail",
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
@@ -92,7 +91,6 @@ def _importable(*path: Path) -> str:
 
 
 def writing(line: Line, ticket: StagingTicket) -> bool:
-    """Whether a part of the attempt is being copied."""
     asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
     return bool(line.query(asked, ticket.application_name))
 

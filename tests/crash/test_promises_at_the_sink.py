@@ -19,7 +19,6 @@ from tests.integration.kafka_topics import group_offsets
 
 
 def fingerprint(line: Line) -> str:
-    """The bytes of both targets, in the order in which they lie there."""
     found = [line.query(f"SELECT t.*, ctid FROM {sink.table} t ORDER BY ctid") for sink in line.pipeline.tables]
     return hashlib.sha256(repr(found).encode()).hexdigest()
 

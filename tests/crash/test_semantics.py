@@ -31,7 +31,6 @@ POSSIBLE = {
 
 
 def case(new_case: NewCase, semantics: Semantics) -> Case:
-    """A pipeline with a sealed epoch of all records."""
     exact = semantics == "exactly_once"
     return new_case(sealed, kind="every sink" if exact else "every sink at least once", semantics=semantics)
 
@@ -60,7 +59,6 @@ def judged(expected: Counter[bytes], rows: Counter[bytes]) -> str:
 
 
 def killed_at(place: str, new_case: NewCase, semantics: Semantics) -> Outcomes:
-    """Kill the process that commits and publishes at a place, start it again, and compare the sinks with the input."""
     line = case(new_case, semantics)
     at = {"failpoint": f"{place}:exit"} if place in known_failpoints() else {"dies": place}
 

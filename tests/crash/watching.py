@@ -17,13 +17,10 @@ from tests.waiting import wait_for
 
 T = TypeVar("T")
 Keyed = tuple[str, str]
-"""Key and value."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """A record as a consumer was given it."""
-
     partition: int
     offset: int
     key: str
@@ -93,8 +90,6 @@ def known(value: T | None) -> T:
 
 
 class Watchers:
-    """Both consumers of a topic."""
-
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
         self.committed = Watcher(bootstrap, topic, "read_committed")
@@ -111,11 +106,7 @@ class Watchers:
         all_decided(self._bootstrap, self._topic)
 
     def whole_epochs(self, epochs: Mapping[int, Sequence[Keyed]]) -> list[int]:
-        """The epochs that are visible now, while nobody commits: each is there whole, in order, and no record twice.
-
-        Args:
-            epochs: by id, in order, what was committed to be sent.
-        """
+        """The epochs that are visible now, while nobody commits: each is there whole, in order, and no record twice."""
         self.committed.catch_up(ends(self._bootstrap, self._topic, "read_committed"))
         given = list(self.committed.given)
         _assert_in_order(given, epochs)
@@ -127,11 +118,7 @@ class Watchers:
         return visible
 
     def check_all(self, epochs: Mapping[int, Sequence[Keyed]]) -> int:
-        """At the end: committed records are those of every epoch, once; every other record was aborted.
-
-        Returns:
-            How many records were aborted.
-        """
+        """At the end: committed records are those of every epoch, once; how many others there were, which were aborted."""
         self.decided()
         assert self.whole_epochs(epochs) == list(epochs)
         self.every.catch_up(ends(self._bootstrap, self._topic, "read_uncommitted"))

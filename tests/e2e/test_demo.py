@@ -43,7 +43,6 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def terminal(home: Path) -> Callable[[str], str]:
-    """Runs a command line, which must succeed, and gives what it printed."""
     environment = {
         **os.environ, "EPOCHLINE_HOME": str(home), "COLUMNS": "300", "PYTHONPATH": str(ROOT / "include"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -62,7 +61,6 @@ def terminal(home: Path) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def demo(terminal: Callable[[str], str]) -> str:
-    """What the demo said."""
     return terminal(f"epochline demo --lines {LINES}")
 
 

@@ -25,7 +25,6 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def terminal(stack: Stack, kafka_bootstrap: str, project: Path) -> Terminal:
-    """Runs a command in the project, checks its exit code, and gives what the command printed."""
     path = os.pathsep.join([str(ROOT / "include"), str(project / "spark_jobs")])
     environment = {
         **os.environ, "EPOCHLINE_HOME": str(stack.home.root), "EPOCHLINE_PROJECT": str(project), "COLUMNS": "300",

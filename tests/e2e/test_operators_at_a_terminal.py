@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +39,6 @@ Feed = Callable[[str], None]
 
 @pytest.fixture
 def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> Terminal:
-    """Runs a command of `epochline` in a process of its own and gives what it said; the pipeline is declared."""
     # Another test's ledger wrote this mirror; with a new database it would mean that the ledger went back in time.
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.terminal")
     (tmp_path / "terminal.py").write_text(DECLARED.format(topic=topic_name))
@@ -54,8 +52,6 @@ def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path:
 
 @pytest.fixture
 def feed(terminal: Terminal, topic_name: str, tmp_path: Path) -> Feed:
-    """Feeds lines into the pipeline's topic."""
-
     def do(lines: str) -> None:
         (tmp_path / "lines").write_text(lines)
         terminal("feed", str(tmp_path / "lines"), "--topic", topic_name)
@@ -113,53 +109,3 @@ def test_an_epoch_is_replayed_and_promoted_from_a_terminal(
     assert "takes the place of epoch 1" in promoted
     assert query(postgres_dsn, "SELECT id FROM numbers ORDER BY id") == [(1,), (2,), (3,)]
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.quarantine") == [(0,)]
-
-
-COUNTED = """
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
-
-columns = {{"word": "text", "count": "bigint"}}
-dag = epoch_dag(Pipeline(
-    name="word_count", source=KafkaSource(topics="{topic}"), parse=Text(), transform="words_of_lines:count",
-    sinks=PostgresTable(table="t_words", mode="upsert", key="word", columns=columns, aggregated=True),
-    state=StateTable(table="words_held", key="word", columns=columns, keys="words_of_lines:words"),
-    spark_connection="spark_of_terminal",
-))
-"""
-WORDS = """
-from pyspark.sql import functions as F
-
-def words(lines):
-    return lines.select(F.explode(F.split("value", " ")).alias("word"))
-
-def count(lines, state):
-    new = words(lines).groupBy("word").agg(F.count("*").alias("more"))
-    counted = new.join(state["words_held"], "word", "left").select(
-        "word", (F.coalesce("count", F.lit(0)) + F.col("more")).cast("bigint").alias("count")
-    )
-    return {"t_words": counted, "words_held": counted}
-"""
-
-
-@pytest.mark.slow
-def test_corrected_state_is_accepted_by_the_command_of_the_page(
-    terminal: Terminal, feed: Feed, postgres_dsn: str, topic_name: str, tmp_path: Path
-) -> None:
-    """S14: edited state stops the pipeline and says how to go on; accepted, the next epoch counts on from it."""
-    (tmp_path / "counted.py").write_text(COUNTED.format(topic=topic_name))
-    (tmp_path / "words_of_lines.py").write_text(WORDS)
-    terminal("migrate")
-    feed("hello world\nhello flink\n")
-    terminal("run", "word_count")
-    query(postgres_dsn, "UPDATE words_held SET count = 7 WHERE word = 'hello'")
-    feed("hello\n")
-
-    refused = terminal("run", "word_count", code=1)
-    page = Path(__file__).parents[2] / "docs" / "state-and-time.md"
-    (command,) = (line for line in page.read_text().splitlines() if line.startswith("epochline accept-state"))
-    terminal(*shlex.split(command)[1:], "--yes")
-    terminal("run", "word_count")
-
-    assert "accept-state" in refused
-    counted = query(postgres_dsn, "SELECT word, count FROM t_words ORDER BY word")
-    assert counted == [("flink", 1), ("hello", 8), ("world", 1)]

@@ -17,7 +17,6 @@ STEP = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(*command: str, folder: Path, **environment: str) -> str:
-    """What a command printed to its output."""
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
@@ -27,7 +26,6 @@ def run(*command: str, folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the tutorial's files, in which all of its commands were run."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
     project = tmp_path_factory.mktemp("tutorial")
     for name, content in FILE.findall(text):

@@ -3,7 +3,6 @@
 import pyarrow as pa
 
 MENDED = False
-"""Whether values that begin with ``bad`` are taken."""
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,7 +27,6 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def count(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The value as text, an error if it is not text, and 1."""
     parsed = parse(batch)
     ones = pa.array([1] * batch.num_rows, pa.int64())
     return pa.RecordBatch.from_arrays(

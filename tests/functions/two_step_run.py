@@ -4,7 +4,6 @@ rows = 0
 
 
 def restart() -> None:
-    """As a process that begins again."""
     global rows
     rows = 0
 

@@ -21,7 +21,6 @@ PARTITIONS = 4
 COLUMNS = {"id": "bigint", "customer": "text", "amount": "numeric(12,2)"}
 MIB = 2**20
 HEAP = 1024 * MIB
-"""Of the server, which is the driver, and of each executor."""
 
 MOST_OF_A_JVM = HEAP + 768 * MIB
 MOST_OF_A_WORKER = 512 * MIB

@@ -49,12 +49,10 @@ def main() -> int:
 
 
 def data_of(page: Path) -> Path:
-    """The file with what was searched and found, beside a page."""
     return page.parent / "data" / "model.json"
 
 
 def data(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> dict[str, Any]:
-    """What was searched and found, as it is stored."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit_of_tree(),
@@ -116,7 +114,6 @@ without the guard, too.
 
 
 def page(searched: Mapping[str, Any]) -> str:
-    """The page of the documentation."""
     states = sum(world["states"] for world in searched["worlds"])
     ways = [mutant["shortest way"] for mutant in searched["without a guard"]]
     lines = [
@@ -132,7 +129,6 @@ def page(searched: Mapping[str, Any]) -> str:
 
 
 def kinds(world: Bounds) -> str:
-    """The faults of a world, in the order of the protocol's list."""
     return ", ".join(one for one in FAULTS if one in world.faults) if world.most_faults else "none"
 
 

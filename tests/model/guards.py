@@ -20,8 +20,6 @@ from epochline.postgres.queries.named import statement, statements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """What the statements in force refuse."""
-
     swap_compares: bool
     """``advance_head`` inserts a range only at the head (INV-1)."""
     part_asks_fence: bool
@@ -39,7 +37,6 @@ class Guards:
 
 
 def guards() -> Guards:
-    """The guards in force now."""
     live = statement("insert_part")
     versions = files("epochline.postgres.ledger.migrations").joinpath("versions").iterdir()
     schema = "\n".join(path.read_text() for path in versions if path.name.endswith(".sql"))

@@ -75,25 +75,19 @@ TOLERATED: dict[type[errors.EpochlineError], tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of one search."""
-
     name: str
     faults: Set[str] = ANY
     most_faults: int = 1
     startup: str = "earliest"
     records: tuple[int, int] = (1, 1)
-    """Records per partition at first."""
     produced: int = 0
-    """Records that are produced to partition 0 on the way."""
     limit: int | None = None
     """Record limit of an epoch."""
     tries: int = 1
     """How often a plan looks again before it fails retryably."""
     runs: int = 2
     state: bool = False
-    """Whether the pipeline keeps keyed state."""
     topic: bool = False
-    """Whether the pipeline publishes to a topic."""
     backup: bool = False
     """Whether the ledger is set back, from every state on, to every earlier one (P11)."""
     after_its_end: bool = False
@@ -233,7 +227,6 @@ class Protocol:
         return number
 
     def start(self, *kind: Any) -> int:
-        """A process that has not moved yet."""
         if kind not in self._starts:
             self._starts[kind] = self._number_process(kind, Stand())
         return self._starts[kind]
@@ -241,7 +234,6 @@ class Protocol:
     # The first state.
 
     def first(self) -> State:
-        """Nothing was planned; both runs are about to."""
         ledger, kafka = FakeLedger(), KafkaWithTopic()
         with ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
@@ -387,7 +379,6 @@ class Protocol:
                 yield ("AB"[at], slot, number, answer, taken.step), after._replace(runs=_swapped(state.runs, at, new))
 
     def describe(self, label: Label) -> str:
-        """A step in words."""
         if isinstance(label, str):
             return label
         who, slot, number, answer, step = label

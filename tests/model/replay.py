@@ -82,11 +82,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where a process stands."""
-
     replies: tuple[Reply, ...] = ()
     open: tuple[Any, ...] | None = None
-    """Answers of the open transaction; None if there is none."""
     locks: frozenset[Lock] = frozenset()
     waits_for: int | None = None
     """The attempt whose Spark job the process waits for."""
@@ -102,7 +99,6 @@ class Step:
     """What one step did."""
 
     stand: Stand | None
-    """Where the process stands now; None if it has ended."""
     rows: Rows
     kafka: KafkaWithTopic
     value: Any = None
@@ -216,7 +212,6 @@ class Session:
             raise LedgerUnavailableError("the connection was lost")
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A call of Kafka."""
         if name.startswith("__"):
             raise AttributeError(name)
 
@@ -232,7 +227,6 @@ class Session:
         return call
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        """The product's own, on the model's servers."""
         return topic_sink(self, pipeline, name)
 
     def read(self, reads: Callable[[Rows, KafkaWithTopic], R]) -> R:
@@ -256,7 +250,6 @@ class Session:
         return reply.answers[0], reply.end
 
     def job(self, ticket: StagingTicket) -> bool:
-        """Start the attempt's Spark job and wait for it; whether it ended well."""
         if self.whole_job is not None:
             self.rows = self.whole_job(self.rows, ticket.attempt_id)
             return True

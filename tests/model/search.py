@@ -19,8 +19,6 @@ _PLANNING = sys.modules["epochline.coordinator.plan"]  # the package has a funct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search reached."""
-
     world: Bounds
     states: int
     transitions: int

@@ -198,8 +198,6 @@ class GuardedTransaction(FakeTransaction):
 
 
 class Guarded(Side):
-    """A side of a `GuardedTransaction`."""
-
     _tx: GuardedTransaction
 
 
@@ -282,7 +280,6 @@ class GuardedReceipts(Guarded, FakeReceipts):
 
 
 def heads_of(rows: Rows) -> Sequence[Head]:
-    """Every head of the pipeline."""
     return FakeTransaction(rows, lambda: NOW).chain.heads(NAME, 1)
 
 

@@ -79,7 +79,6 @@ class Broker:
         return True
 
     def abort(self, producer: int) -> bool:
-        """Forget the open transaction; False where the producer is fenced."""
         if self._fenced(producer):
             return False
         self.opened.pop(producer, None)
@@ -280,7 +279,6 @@ def _committed_records(rows: Rows) -> dict[int, set[str]]:
 
 
 def check_published(rows: Rows, broker: Broker) -> None:
-    """Hold the end against what was committed: each epoch once, nothing due, no outbox row left."""
     check_topic(rows, broker)
     there = {
         str(value, "ascii") for sent in broker.committed for topic, _, value in sent if topic == OUT.topic and value

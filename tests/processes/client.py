@@ -1,47 +1,60 @@
-"""Processes of the tests' own, forked by a server that has everything imported: see `tests.processes.server`."""
+"""Processes of the tests' own, which multiprocessing forks from a server that has everything imported (`tests.processes.warm`)."""
 
-from __future__ import annotations
-
-import itertools
+import multiprocessing
 import os
 import pickle
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
-from tests.processes.server import Event, Request
-from tests.waiting import wait_for
+import psutil
+
+from epochline.failpoints import arm
+from tests.waiting import is_stopped, wait_for
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
 
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Of the server alone: numpy and pyarrow start threads when they are imported."""
+_FORKS = multiprocessing.get_context("forkserver")
+_PATHS = [str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions", ".")]
+_OF_THE_SERVER = {
+    "PYTHONPATH": os.pathsep.join(_PATHS),
+    # numpy and pyarrow start threads when they are imported.
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 class Forked:
-    """A process of the server's; what `subprocess.Popen` has too is named as there.
+    """A process that calls a function; what `subprocess.Popen` has too is named as there.
 
-    Attributes:
-        stopped: whether the process stopped itself and nobody let it go on through `send_signal`.
-        answer: once the process ended by itself, what its task returned (``said``), or its error.
+    Args:
+        folder: where the process writes its outputs and its answer.
+        task: ``MODULE:FUNCTION``.
+        given: positional and keyword arguments of the function.
+        environment: all variables of the process.
+        path: folders that come first in `sys.path`.
     """
 
-    def __init__(self, server: ForkServer, request: Request) -> None:
-        self._server = server
-        self._request = request
-        self.pid = 0
-        self.stopped = False
-        self.returncode: int | None = None
-        self.answer: dict[str, Any] = {}
+    def __init__(
+        self, folder: Path, task: str, given: tuple[Any, Any], environment: Mapping[str, str], path: Sequence[str]
+    ) -> None:
+        self._files = folder
+        self._task = task
+        self._process = _FORKS.Process(target=_carry_out, args=(folder, task, pickle.dumps(given), environment, path))
+        self._process.start()
+        self._returncode: int | None = None
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
 
     def __enter__(self) -> Self:
         return self
@@ -51,14 +64,26 @@ class Forked:
             self.kill()
         self.wait()
 
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process is alive."""
+        if self._returncode is None and self._process.exitcode is not None:
+            self._returncode = self._process.exitcode
+            self._process.close()
+        return self._returncode
+
     def poll(self) -> int | None:
-        """The exit code, or None while the process is alive."""
-        self._server.hear()
         return self.returncode
 
+    @property
+    def answer(self) -> dict[str, Any]:
+        """Once the process ended by itself: what its task returned (``said``), or its error."""
+        file = self._files / "answer"
+        answer: dict[str, Any] = pickle.loads(file.read_bytes()) if file.exists() else {}  # noqa: S301 - our own
+        return answer
+
     def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Wait for the end of the process; its exit code, negative for a signal."""
-        self._server.hear_until(lambda: self.returncode is not None, f"{self._request.task} ends", timeout)
+        wait_for(f"{self._task} ends", lambda: self.returncode is not None, timeout, every=0.005)
         assert self.returncode is not None
         return self.returncode
 
@@ -68,18 +93,20 @@ class Forked:
         return self.written("out"), self.written("err")
 
     def until_stopped(self, timeout: float = PATIENCE_SECONDS) -> Self:
-        """Wait until the process stopped itself."""
-        task = self._request.task
-        self._server.hear_until(lambda: self.stopped or self.returncode is not None, f"{task} stops", timeout)
+        def stopped() -> bool:
+            with suppress(psutil.NoSuchProcess):
+                if psutil.Process(self.pid).status() == psutil.STATUS_STOPPED and is_stopped(self.pid):
+                    return True
+            return self.returncode is not None
+
+        wait_for(f"{self._task} stops", stopped, timeout, every=0.005)
         assert self.returncode is None, (
-            f"{task} ended with {self.returncode} instead of stopping: {self.answer}\n{self.written('err')}"
+            f"{self._task} ended with {self.returncode} instead of stopping: {self.answer}\n{self.written('err')}"
         )
         return self
 
     def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            if number == signal.SIGCONT:
-                self.stopped = False
+        if self.returncode is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -87,40 +114,21 @@ class Forked:
 
     def written(self, kind: str) -> str:
         """What the process wrote so far, to ``out`` or to ``err``."""
-        file = self._request.file(kind)
+        file = self._files / kind
         return file.read_text() if file.exists() else ""
-
-    def hear(self, event: Event) -> None:
-        """Called by the server alone."""
-        self.pid = event.pid
-        self.stopped = event.stopped
-        self.returncode = event.returncode
-        file = self._request.file("answer")
-        if event.returncode is not None and file.exists():
-            self.answer = pickle.loads(file.read_bytes())  # noqa: S301 - written by our own process
 
 
 class ForkServer:
-    """Forks processes; the server starts with the first of them."""
+    """Forks processes, and ends those that are left."""
 
     def __init__(self) -> None:
-        self._running = ExitStack()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: Connection
-        self._events: Connection
-        self._folder: Path
-        self._numbers = itertools.count(1)
-        self._forked: dict[int, Forked] = {}
+        self._forked: list[Forked] = []
+        self._folder: Path | None = None
 
     def fork(
-        self,
-        task: str,
-        *args: object,
-        kind: type[Forked] = Forked,
-        environment: Mapping[str, str] | None = None,
-        path: Sequence[str | Path] = (),
-        **options: object,
-    ) -> Any:
+        self, task: str, *args: object, kind: type[Forked] = Forked, environment: Mapping[str, str] | None = None,
+        path: Sequence[str | Path] = (), **options: object,
+    ) -> Any:  # fmt: skip
         """Start a process that calls a function; give what it is at.
 
         Args:
@@ -131,58 +139,63 @@ class ForkServer:
             path: folders that come first in `sys.path`.
             options: keyword arguments of the function.
         """
-        if self._process is None:
-            self._start()
-        request = Request(
-            number=next(self._numbers), task=task, given=pickle.dumps((args, options)),
-            environment={**os.environ, **(environment or {})}, path=tuple(map(str, path)), folder=self._folder,
-        )  # fmt: skip
-        one = kind(self, request)
-        self._forked[request.number] = one
-        self._requests.send(request)
-        self.hear_until(lambda: one.pid != 0, f"{task} starts", PATIENCE_SECONDS)
-        return one
-
-    def hear(self, seconds: float = 0) -> None:
-        """Take in what happened to the processes; wait for the first news as long as is given."""
-        while self._events.poll(seconds):
-            seconds = 0
-            try:
-                event: Event = self._events.recv()
-            except EOFError:
-                said = (self._folder / "server.err").read_text()
-                self.end()
-                raise AssertionError(f"the fork server ended:\n{said}") from None
-            self._forked[event.number].hear(event)
-
-    def hear_until(self, happened: Callable[[], bool], what: str, seconds: float) -> None:
-        def heard() -> bool:
-            self.hear(0 if happened() else 0.2)
-            return happened()
-
-        wait_for(what, heard, seconds, every=0)
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="epochline-forked-"))
+            # Where its socket lies: a folder of multiprocessing's own would be removed with the worker's, and then again.
+            vars(multiprocessing.current_process())["_config"]["tempdir"] = tempfile.gettempdir()
+            with patch.dict(os.environ, _OF_THE_SERVER):
+                forkserver.set_forkserver_preload(["tests.processes.warm"])
+                forkserver.ensure_running()
+        folder = self._folder / str(len(self._forked))
+        folder.mkdir()
+        every = {**os.environ, **(environment or {})}
+        self._forked.append(kind(folder, task, (args, options), every, tuple(map(str, path))))
+        return self._forked[-1]
 
     def end(self) -> None:
-        """Kill what is left; the next process starts another server."""
-        self._running.close()
-        self._process = None
+        for process in self._forked:
+            process.kill()
+            process.wait()
+        if self._folder is not None:
+            shutil.rmtree(self._folder)
+        self._forked, self._folder = [], None
 
-    def _start(self) -> None:
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="epochline-forked-"))
-        self._running.callback(shutil.rmtree, folder)
-        given, self._requests = Pipe(duplex=False)
-        self._events, news = Pipe(duplex=False)
-        paths = [str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions", ".")]
-        with given, news, (folder / "server.err").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.server", str(given.fileno()), str(news.fileno())],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}, pass_fds=(given.fileno(), news.fileno()),
-            )  # fmt: skip
-        # From the last to the first: the server ends when it can be asked no more.
-        for last in (self._events.close, lambda: self._process.wait(30), self._requests.close):
-            self._running.callback(last)
+
+def _carry_out(folder: Path, task: str, given: bytes, environment: Mapping[str, str], path: Sequence[str]) -> None:
+    """Call the task in a process that has nothing of the one before, and write its answer or its error."""
+    check_nothing_is_inherited()
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = path
+    for number, name in enumerate((os.devnull, str(folder / "out"), str(folder / "err"))):
+        opened = os.open(name, os.O_RDWR | os.O_CREAT)
+        os.dup2(opened, number)
+        os.close(opened)
+    arm(os.environ)
+    module, _, function = task.partition(":")
+    try:
+        args, options = pickle.loads(given)  # noqa: S301 - written by the tests
+        answer: dict[str, Any] = {"said": getattr(import_module(module), function)(*args, **options)}
+    except BaseException as error:
+        traceback.print_exc()
+        retryable = getattr(error, "retryable", True)
+        answer = {"error": type(error).__name__, "message": str(error)[:800], "retryable": retryable}
+    (folder / "answer").write_bytes(pickle.dumps(answer))
+    sys.exit(1 if "error" in answer else 0)
+
+
+def check_nothing_is_inherited() -> None:
+    """A forked process would have no thread of its server but one, and would share the server's connections.
+
+    Raises:
+        AssertionError: the server has another thread, or this process a socket.
+    """
+    threads = len(os.listdir(f"/proc/{os.getppid()}/task"))
+    assert threads == 1, f"the server has {threads} threads: a module that it imports starts one"
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            file = os.readlink(f"/proc/self/fd/{number}")
+            assert not file.startswith("socket:"), "the server has a connection: a module that it imports opens one"
 
 
 fork_server = ForkServer()
-"""The one server of a session of tests."""

@@ -36,8 +36,6 @@ Met = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A fault that was made: what it met, and when it was over."""
-
     kind: str
     pipeline: str
     phase: str
@@ -63,7 +61,6 @@ class Nemesis:
         self._dsn = stack.postgres.dsn()
 
     def strike(self, fault: Fault) -> Hit | None:
-        """Make one fault; None where nothing was there that it could have hurt."""
         for seat in self._seats:
             while not seat.ended.empty():
                 self._runs.append(seat.ended.get())
@@ -119,7 +116,6 @@ class Nemesis:
         return seat.pipeline, phase
 
     def _cut_connections(self) -> int:
-        """End every session of the product; how many there were."""
         asked = (
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"

@@ -36,13 +36,11 @@ def enough(result: Result) -> list[str]:
 
 
 def _table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
-    """The lines of a Markdown table, with a blank line at the end."""
     ruler = "|" + "---|" * (header.count("|") + 1)
     return [f"| {header} |", ruler, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
 
 def tables(result: Result) -> str:
-    """The result as Markdown tables."""
     planned = Counter(fault.kind for fault in result.planned)
     hits = Counter(hit.kind for hit in result.hits)
     live = Counter(hit.kind for hit in result.hits if hit.live)
@@ -71,7 +69,6 @@ def tables(result: Result) -> str:
 
 
 def summary(result: Result) -> str:
-    """The result in sentences."""
     live = sum(hit.live for hit in result.hits)
     drained = "never" if result.drained_after is None else f"{result.drained_after:.1f} s after the last fault"
     longest = max((max(times) for times in result.recovery.values()), default=0.0)
@@ -92,7 +89,6 @@ def summary(result: Result) -> str:
 
 
 def page(result: Result, commit: str) -> str:
-    """The page of the documentation."""
     airflow = "" if result.airflow else " --without-airflow"
     return f"""\
 # A soak

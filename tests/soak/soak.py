@@ -40,8 +40,6 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(kw_only=True)
 class Result:
-    """What a soak saw."""
-
     seed: int
     seconds: float
     airflow: bool
@@ -62,8 +60,6 @@ class Result:
 
 
 class Soak:
-    """A soak in a home of its own."""
-
     def __init__(self, home: Path, *, seed: int, seconds: float, airflow: bool) -> None:
         self._seed, self._seconds, self._with_airflow = seed, seconds, airflow
         here, heartbeat = Path(__file__).parent, "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
@@ -91,7 +87,6 @@ class Soak:
         watch = Watch(self._stack.postgres.dsn(), self._pipelines)
         watch.start()
         topics = TopicWatch(self._stack.kafka.bootstrap_servers, [topic_of(name) for name in self._pipelines])
-        topics.start()
         planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
         hits = self._break(Nemesis(self._stack, seats, self._call if self._with_airflow else None), planned)
         self._producing.set()
@@ -108,7 +103,6 @@ class Soak:
         return result
 
     def down(self) -> None:
-        """Stop all that was started."""
         self._stopping.value = 1
         if self._supervisor.is_alive():
             self._supervisor.join(20)
@@ -219,7 +213,6 @@ class Soak:
         return behind + len(self._ask(unfinished, name))
 
     def _count(self, topics: TopicWatch, result: Result) -> None:
-        """What the ledger, the tables and the topics hold at the end."""
         bootstrap = self._stack.kafka.bootstrap_servers
         for name in self._pipelines:
             [(epochs, records)] = self._ask(

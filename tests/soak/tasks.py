@@ -36,8 +36,6 @@ class Servers:
 
 
 class Tasks(Driver):
-    """The tasks of one run of one pipeline."""
-
     lease = LEASE
 
     def __init__(self, pipeline: Pipeline, run_id: str, servers: Servers, enter: Callable[[str], None]) -> None:

@@ -175,7 +175,6 @@ class Exactness:
 
     @property
     def exact(self) -> bool:
-        """Each record once, none that was not produced, each key in its order."""
         return not (self.missing or self.duplicates or self.strangers or self.disordered)
 
 

@@ -50,7 +50,6 @@ class Seat:
 
     @property
     def now(self) -> str:
-        """The phase of the task at work."""
         return _PHASES[self.phase.value]
 
 

@@ -22,7 +22,6 @@ def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """The folders of a stack that was never started."""
     home = Home(tmp_path / "home")
     home.create()
     return home

@@ -1,13 +1,19 @@
 """The independent reading of a line, and the comparison, fed by hand."""
 
+import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from epochline_examples.access_log.check import ANYTHING, Comparison, Expected, Report, Row, main, parse, read_lines
+from epochline_examples.access_log import maker
+from epochline_examples.access_log.check import Comparison, Report, Row, main, parse, read_lines
+from epochline_examples.access_log.maker import MALFORMED as NO_LINE
+from epochline_examples.access_log.maker import ODD, Line, lines
 
 Clients = list[tuple[str, int | None, int | None]]
 
@@ -22,102 +28,6 @@ DASH_ROW: Row = ("192.0.2.7", (SECONDS + 1) * 10**6, 304, None, "GET", "/b", "HT
 ESCAPED_ROW: Row = ("host.example", (SECONDS + 2) * 10**6, 200, 7, "GET", "/c", "HTTP/1.1", "-", r"a \"b\" c")
 ROWS = [CLEAN_ROW, DASH_ROW, ESCAPED_ROW]
 CLIENTS: Clients = [("192.0.2.7", 2, 10), ("host.example", 1, 7)]
-
-TIME, REQUEST = b"17/May/2015:10:05:03 +0000", b"GET / HTTP/1.1"
-LINE = b'h - - [%s] "%s" 200 1' % (TIME, REQUEST)
-
-
-def sound(text: bytes) -> Expected:
-    parsed = parse(text)
-    assert parsed is not None
-    return parsed
-
-
-def test_every_column_of_a_regular_line_is_sure() -> None:
-    parsed = sound(CLEAN)
-
-    assert (parsed.client, parsed.seconds, parsed.status, parsed.size) == ("192.0.2.7", SECONDS, 200, 10)
-    assert parsed.texts == ("GET", "/a?b=1", "HTTP/1.1", "http://x/", "curl/7")
-    assert parsed.sure
-
-
-@pytest.mark.parametrize(
-    ("request_text", "columns"),
-    [
-        pytest.param(b"", (None, "", None), id="empty"),
-        pytest.param(b"-", (None, "-", None), id="dash"),
-        pytest.param(b"GET /x", (None, "GET /x", None), id="no protocol"),
-        pytest.param(b"HELP", (None, "HELP", None), id="one word"),
-        pytest.param(b"GET /a b HTTP/1.1", (ANYTHING,) * 3, id="space in the path"),
-        pytest.param(b"GET / RTSP/1.0", (ANYTHING,) * 3, id="another protocol"),
-        pytest.param(b"GET /a/1.0", (None, "GET /a/1.0", None), id="a path like a protocol"),
-        pytest.param(b"get / HTTP/1.1", (ANYTHING,) * 3, id="small letters"),
-        pytest.param(b'GET /"x HTTP/1.1', (ANYTHING,) * 3, id="unescaped quote"),
-        pytest.param(rb"\x16\x03", (None, frozenset({r"\x16\x03", "\x16\x03"}), None), id="bytes"),
-        pytest.param(rb"GET /\" HTTP/1.1", ("GET", frozenset({r"/\"", '/"'}), "HTTP/1.1"), id="escaped quote"),
-    ],
-)
-def test_a_request_is_regular_or_odd_or_may_be_read_in_several_ways(
-    request_text: bytes, columns: tuple[object, ...]
-) -> None:
-    assert sound(LINE.replace(REQUEST, request_text)).texts[:3] == columns
-
-
-@pytest.mark.parametrize(
-    ("tail", "columns"),
-    [
-        pytest.param(b"", (None, None), id="common log format"),
-        pytest.param(b' "-" "-"', ("-", "-"), id="dashes"),
-        pytest.param(b' "-" "Mozilla', (ANYTHING, ANYTHING), id="no closing quote"),
-        pytest.param(b' "-"', (ANYTHING, ANYTHING), id="no agent"),
-        pytest.param(' "-" "Обозреватель 🦊"'.encode(), ("-", "Обозреватель 🦊"), id="other scripts"),
-        pytest.param(b' "-" "caf\xe9"', ("-", ANYTHING), id="not utf-8"),
-        pytest.param(rb' "-" "\xe9\n\\"', ("-", frozenset({r"\xe9\n\\", "\xe9\n\\"})), id="escapes"),
-    ],
-)
-def test_referrer_and_agent_are_sure_where_the_tail_is_regular(tail: bytes, columns: tuple[object, ...]) -> None:
-    assert sound(LINE + tail).texts[3:] == columns
-
-
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [
-        (TIME, SECONDS), (b"17/May/2015:15:50:03 +0545", SECONDS), (b"17/May/2015:06:35:03 -0330", SECONDS),
-        (b"17/MAY/2015:10:05:03 +0000", SECONDS), (b"29/Feb/2016:00:00:00 +0000", 1456704000),
-        (b"31/Dec/1969:23:59:59 +0000", -1),
-    ],
-)  # fmt: skip
-def test_a_time_is_an_instant_whatever_its_zone(time: bytes, seconds: int) -> None:
-    assert sound(LINE.replace(TIME, time)).seconds == seconds
-
-
-@pytest.mark.parametrize(
-    "malformed",
-    [
-        b"", b" \t ", b'{"client": "192.0.2.7"}', b"h - - [17/May/20", MALFORMED,
-        LINE.replace(TIME, b"29/Feb/2015:10:05:03 +0000"), LINE.replace(TIME, b"17/May/2015:25:05:03 +0000"),
-        LINE.replace(TIME, b"17/May/2015:10:05:03"), LINE.replace(TIME, b"17/May/2015:10:05:03 +0075"),
-        LINE.replace(b" 200 ", b" abc "), LINE.replace(b" 200 ", b" 20 "), LINE.removesuffix(b"1"),
-        LINE.removesuffix(b"1") + b"12kB", LINE.removesuffix(b"1") + b"9223372036854775808",
-        LINE.removeprefix(b"h - - "), LINE.replace(b' "GET / HTTP/1.1"', b""), LINE.replace(b'1.1"', b"1.1"),
-    ],
-)  # fmt: skip
-def test_a_line_without_client_time_request_status_or_size_in_its_place_is_malformed(malformed: bytes) -> None:
-    assert parse(malformed) is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(LINE.replace(b"- -", b"- frank the tank"), id="user with spaces"),
-        pytest.param(LINE.replace(b"- -", b"-"), id="no user"),
-        pytest.param(LINE + b"\r", id="carriage return"),
-        pytest.param(LINE + b' "-" "-"  ', id="blanks at the end"),
-        pytest.param(LINE + b' "-" "-" "192.0.2.1" 0.003', id="more fields"),
-    ],
-)
-def test_a_line_with_all_five_is_sound_whatever_else_it_holds(text: bytes) -> None:
-    assert sound(text).seconds == SECONDS
 
 
 @pytest.fixture
@@ -272,3 +182,73 @@ def test_the_comparison_reads_no_module_of_epochline() -> None:
     code = "import sys, epochline_examples.access_log.check; print('epochline' in sys.modules)"
 
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+REGULAR = Line(
+    client="192.0.2.7",
+    user="-",
+    time="17/May/2015:10:05:03 +0000",
+    request="GET /index.html HTTP/1.1",
+    status="200",
+    size="203023",
+    tail=' "http://www.example.com/" "curl/7.35.0"',
+)
+
+
+@pytest.fixture(scope="module")
+def lines_of_the_maker() -> list[bytes]:
+    return list(lines(10_000, 7))
+
+
+def test_a_seed_and_a_count_give_the_same_bytes_in_every_version_of_python_and_of_this_module(
+    lines_of_the_maker: list[bytes],
+) -> None:
+    assert list(lines(10_000, 7)) == lines_of_the_maker
+    digest = hashlib.sha256(b"\n".join(lines_of_the_maker)).hexdigest()
+    assert digest == "318e25326052ec25eaf5d34434e38e5b72b4ecf050fc45851e956e7416d5365f"
+
+
+def test_ten_thousand_lines_of_utf_8_hold_25_malformed_ones_and_no_line_end(lines_of_the_maker: list[bytes]) -> None:
+    assert sum(parse(line) is None for line in lines_of_the_maker) == 25
+    assert not any(b"\n" in line or b"\r" in line or not line for line in lines_of_the_maker)
+    assert all(line.decode() for line in lines_of_the_maker)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_an_odd_line_is_sound(kind: str) -> None:
+    line = str(ODD[kind](Random(1), REGULAR))
+
+    assert line != str(REGULAR)
+    assert parse(line.encode()) is not None
+
+
+@pytest.mark.parametrize("kind", NO_LINE)
+def test_a_malformed_line_cannot_be_read_whatever_it_was_made_of(kind: str, lines_of_the_maker: list[bytes]) -> None:
+    pattern = re.compile(
+        r'(?P<client>\S+) - (?P<user>\S+) \[(?P<time>.+?)\] "(?P<request>.*?)" (?P<status>\d{3}) (?P<size>\d+|-)(?P<tail>.*)'
+    )
+    regular = [line.decode() for line in lines_of_the_maker if parse(line)]
+
+    for seed, line in enumerate([str(REGULAR), *regular[:500]], start=1):
+        parts = pattern.fullmatch(line)
+        assert parts is not None
+        made = NO_LINE[kind](Random(seed), Line(**parts.groupdict()))
+        assert parse(made.encode()) is None, made
+
+
+def test_the_command_writes_the_lines_each_with_a_line_end(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    out = tmp_path / "access.log"
+
+    assert maker.main(["--lines", "50", "--seed", "3", "--out", str(out)]) == 0
+    assert maker.main(["--lines", "50", "--seed", "3"]) == 0
+
+    assert out.read_bytes() == b"".join(line + b"\n" for line in lines(50, 3))
+    assert capsysbinary.readouterr().out == out.read_bytes()
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert maker.main(["--lines", "1", "--out", str(tmp_path / "missing" / "access.log")]) == 2
+
+    assert "missing/access.log cannot be written" in capsys.readouterr().err

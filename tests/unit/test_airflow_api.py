@@ -34,7 +34,6 @@ class Server(ThreadingHTTPServer):
         return AirflowApi(f"http://127.0.0.1:{self.server_port}")
 
     def says(self, **answers: Any) -> None:
-        """The answers of a run `second` of the DAG `shop`, whose first run is `first`."""
         runs = "/api/v2/dags/shop/dagRuns"
         paths = {
             "health": "/api/v2/monitor/health", "dag": "/api/v2/dags/shop", "running": runs, "run": f"{runs}/second",

@@ -65,17 +65,6 @@ ODD = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(deadline=None)
-@given(st.lists(DOCUMENTS | ODD, max_size=8))
-def test_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> None:
-    with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
-        at_once = parse(Json(columns=COLUMNS), values)
-    with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
-        one_by_one = parse(Json(columns=COLUMNS), values)
-
-    assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
-
-
 def digits(most: int) -> st.SearchStrategy[str]:
     """Also digits that are nearly all 0 or 9, as far as a decimal of Arrow reaches and much further."""
     lengths = st.integers(1, most) | st.sampled_from([38, 39, 46, 76, 77, 400])
@@ -178,15 +167,24 @@ NESTED_ODD = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("parser", "documents"),
+    [(Json(columns=COLUMNS), DOCUMENTS | ODD), (NESTED, NESTED_DOCUMENTS | NESTED_ODD | ODD)],
+    ids=["flat", "nested"],
+)
 @settings(deadline=None)
-@given(st.lists(NESTED_DOCUMENTS | NESTED_ODD | ODD, max_size=8))
-def test_nested_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> None:
-    with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
-        at_once = parse(NESTED, values)
-    with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
-        one_by_one = parse(NESTED, values)
+@given(data=st.data())
+def test_json_means_the_same_all_at_once_and_one_by_one(
+    parser: Json, documents: st.SearchStrategy[bytes], data: st.DataObject
+) -> None:
+    values = data.draw(st.lists(documents, max_size=8))
 
-    assert repr(at_once) == repr(one_by_one)
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
+        at_once = parse(parser, values)
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
+        one_by_one = parse(parser, values)
+
+    assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
 
 
 ADDRESS = Json(
@@ -238,13 +236,6 @@ def test_an_object_and_a_member_of_it_are_two_columns() -> None:
     assert printable(rows[1]["_error"]) == "city: [] at $.address is not an object"
 
 
-def test_a_json_tombstone_takes_a_nested_column_from_its_key_by_the_same_path() -> None:
-    rows = parse(ADDRESS, [None, None], [b'{"id": 7, "address": {"city": "Bern"}}', b'{"address": 1}'])
-
-    assert [(row["id"], row["city"]) for row in rows] == [(7, "Bern"), (None, None)]
-    assert printable(rows[1]["_error"]) == "key: city: 1 at $.address is not an object"
-
-
 def test_nested_members_of_json_columns_keep_their_text() -> None:
     value = b'{"j": {"a": [1, 2.50, "\xc3\xa4\\n", null, true], "b": 1e2}, "n": 1.10, "k": "text"}'
 
@@ -262,13 +253,20 @@ def test_json_texts_are_written_as_they_were_read(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"), [(b'{"i":7,"x":1}', 7), (b"7", None), (None, None), (b"\xff", None), (b"[1]", None)]
-)
-def test_a_json_tombstone_takes_its_columns_from_its_key(key: bytes | None, expected: int | None) -> None:
-    rows = parse(Json(columns={"i": "bigint"}), [b'{"i":1}', None, b'{"i":3}'], [None, key, b'{"i":9}'])
+    ("key", "expected", "error"),
+    [
+        (b'{"id":7,"x":1}', (7, None), None), (b'{"id": 7, "address": {"city": "Bern"}}', (7, "Bern"), None),
+        (b"7", (None, None), None), (None, (None, None), None), (b"\xff", (None, None), None), (b"[1]", (None, None), None),
+        (b'{"address": 1}', (None, None), "key: city: 1 at $.address is not an object"),
+    ],
+)  # fmt: skip
+def test_a_json_tombstone_takes_its_columns_from_its_key_by_the_same_paths(
+    key: bytes | None, expected: tuple[int | None, str | None], error: str | None
+) -> None:
+    rows = parse(ADDRESS, [b'{"id":1}', None, b'{"id":3}'], [None, key, b'{"id":9}'])
 
-    assert [row["i"] for row in rows] == [1, expected, 3]
-    assert [row["_error"] for row in rows] == [None] * 3
+    assert [(row["id"], row["city"]) for row in rows] == [(1, None), expected, (3, None)]
+    assert [row["_error"] and printable(row["_error"]) for row in rows] == [None, error, None]
 
 
 def test_bytes_are_given_as_they_are() -> None:

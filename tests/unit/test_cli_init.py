@@ -22,7 +22,6 @@ EVERY_TYPE = ", ".join(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a DAGs folder and nothing else."""
     (tmp_path / "dags").mkdir()
     monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "dags"))
@@ -37,7 +36,6 @@ def init(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def run_tests(project: Path) -> str:
-    """Run the tests of the project as its author does; the summary of each test."""
     command = [
         sys.executable,
         "-m",

@@ -41,12 +41,6 @@ for name in {names}:
     epoch_dag(Pipeline(name=name, source=KafkaSource(topics=name), parse=Bytes(), sinks=table))
 """
 
-ABORTED = {
-    "aborted_epoch": 7, "aborted_at": NIGHT, "aborted_error": "Spark failed: no space left.",
-    "aborted_command": None, "failure": None, "failing_since": None, "failure_command": None, "failed_epoch": None,
-}  # fmt: skip
-
-
 MIRROR = {
     "number": 3, "generation": 1, "epoch_id": 9, "topics": ["second"], "age": timedelta(hours=1), "after": []
 }  # fmt: skip
@@ -63,7 +57,6 @@ class Servers:
         self.partition = 0
         self.leader_epoch = 3
         self.ends: int | None = 9
-        self.aborts = 0
         self.group: dict[tuple[str, int], MirroredOffset] = {}
         self.known = False
         """Whether the ledger knows what the group of the second pipeline shows, and that it mirrored more since."""
@@ -80,9 +73,7 @@ class Servers:
         if pipeline in self.refused:
             raise self.refused[pipeline]
         if name == "standing":
-            known = {**UNKNOWN, **ABORTED, "cluster_id": "c", "last_epoch_id": 1, "pipeline": pipeline}
-            aborts = self.aborts if pipeline == "second" else 0
-            return [known | {"aborts": aborts}]
+            return [{**UNKNOWN, "cluster_id": "c", "last_epoch_id": 1, "pipeline": pipeline, "aborts": 0}]
         if name == "knows_token":
             return [{"known": self.known}]
         if name == "last_mirror":
@@ -210,13 +201,6 @@ def test_a_pipeline_that_its_next_plan_would_refuse_stands_and_names_the_command
     assert {way_on(row["reason"]) for row in rows} == {goes_on}
     assert 4 in [row["head"] for row in rows]
     assert "\nthird: " in shown.output
-
-
-@pytest.mark.parametrize(("aborts", "code"), [(0, 0), (1, 3), (2, 3)])
-def test_the_first_abort_since_the_last_commit_wakes_somebody(servers: Servers, aborts: int, code: int) -> None:
-    servers.aborts = aborts
-
-    assert lag("--fail-above", "1000").exit_code == code
 
 
 def test_a_broken_declaration_is_named_and_the_other_pipelines_are_shown(servers: Servers, tmp_path: Path) -> None:

@@ -1,10 +1,23 @@
 """Column types by PostgreSQL's names: aliases, modifiers, refusals."""
 
+from io import BytesIO
+from typing import Any, cast
+
+import fastavro
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epochline.arrow.cast.arrays import literals
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.avro import AvroReader
+from epochline.arrow.formats.json_values import JsonReader
+from epochline.arrow.formats.texts import JsonWriter
+from epochline.config.registry import Registry, with_header
 from epochline.declare.columns import BY_TEXT, SUPPORTED, Carrier, parse_type
+from epochline.errors import ColumnMismatchError
 
 
 @pytest.mark.parametrize(
@@ -68,3 +81,83 @@ def test_any_other_text_is_refused_and_never_half_read(text: str) -> None:
         return
     assert (kind.element or kind).name in {*SUPPORTED, *BY_TEXT}
     assert parse_type(str(kind)) == parse_type(str(parse_type(str(kind))))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=5)
+ELEMENTS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "bigint": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "text": (pa.string(), TEXTS),
+    "boolean": (pa.bool_(), st.booleans()),
+    "double precision": (pa.float64(), st.floats()),
+    "numeric(6,2)": (pa.decimal128(6, 2), st.decimals("-9999", "9999", places=2)),
+    "bytea": (pa.binary(), st.binary(max_size=5)),
+    "timestamp with time zone": (pa.timestamp("us", "UTC"), st.datetimes().map(lambda one: one.replace(tzinfo=None))),
+    "date": (pa.date32(), st.dates()),
+    "time without time zone": (pa.time64("us"), st.times()),
+}
+
+
+@given(data=st.data(), kind=st.sampled_from(sorted(ELEMENTS)))
+def test_an_array_is_read_back_as_it_was_written(data: st.DataObject, kind: str) -> None:
+    """From lists to what travels, and from there through a transform, or through a topic's JSON."""
+    arrow, values = ELEMENTS[kind]
+    rows = data.draw(st.lists(st.none() | st.lists(st.none() | values, max_size=3), min_size=1, max_size=4))
+    array = column_type(f"{kind}[]")
+
+    once = cast_column("v", pa.array(rows, pa.list_(arrow)), array)
+
+    assert once.problems == {}
+    again = cast_column("v", once.array, array)
+    assert (again.array, again.problems) == (once.array, {})
+    lines, problems = JsonWriter({"v": array}).write(pa.record_batch([once.array], ["v"]))
+    [column], more = JsonReader({"v": array}, {"v": ("v",)}).read_each([line or "" for line in lines.to_pylist()])
+    assert (cast_column("v", column, array).array, problems, more) == (once.array, {}, {})
+    assert literals(again.array, array).null_count == rows.count(None)
+
+
+def test_a_slice_and_a_null_list_with_hidden_elements_show_only_their_own() -> None:
+    offsets, mask = pa.array([0, 2, 4, 5], pa.int32()), pa.array([False, True, False])
+    hidden = pa.ListArray.from_arrays(offsets, pa.array([1, 2, 3, 4, 5]), mask=mask)
+
+    assert cast_column("v", hidden.slice(1), column_type("int[]")).array.to_pylist() == [None, "[5]"]
+
+
+def test_an_array_of_another_arrow_type_is_a_mistake_of_the_function_and_not_of_a_record() -> None:
+    with pytest.raises(ColumnMismatchError, match=r"column v: Arrow's int64 cannot be cast to integer\[\]"):
+        cast_column("v", pa.array([1]), column_type("int[]"))
+
+
+class OneSchema:
+    def __init__(self, items: Any) -> None:
+        field = {"name": "v", "type": ["null", {"type": "array", "items": items}]}
+        self.parsed = fastavro.parse_schema({"type": "record", "name": "r", "fields": [field]})
+
+    def schema(self, schema_id: int) -> Any:
+        return self.parsed
+
+
+@pytest.mark.parametrize(("items", "kind", "value", "carried"), [
+    (["null", "long"], "bigint[]", [1, None, 2**62], f"[1,null,{2**62}]"),
+    ("string", "text[]", ['a"', ""], '["a\\"",""]'),
+    ("bytes", "bytea[]", [b"\0\xff"], '["AP8="]'),
+    ("double", "float8[]", [0.5, float("nan")], '[0.5,"NaN"]'),
+    ({"type": "array", "items": "int"}, "int[]", [[1, 2], [3, 4]], "[[1,2],[3,4]]"),
+    ("int", "int[]", [], "[]"), ("int", "int[]", None, None),
+    ({"type": "array", "items": "int"}, "int[]", [[1], [2, 3]], "the lists within the array differ"),
+    ("string", "int[]", ["x"], "an element of Avro does not fit integer"),
+    ("long", "int[]", [2**40], "does not fit integer"),
+])  # fmt: skip
+def test_an_array_of_avro_is_an_array(items: Any, kind: str, value: Any, carried: str | None) -> None:
+    registry = OneSchema(items)
+    body = BytesIO()
+    fastavro.schemaless_writer(body, registry.parsed, {"v": value})
+    reader = AvroReader({"v": column_type(kind)}, cast("Registry", registry))
+
+    [column], problems, _ = reader.read(pa.array([with_header(1, body.getvalue())]), pa.array([None], pa.binary()))
+
+    if problems:
+        assert carried is not None
+        assert carried in problems[0]
+        assert column.to_pylist() == [None]
+    else:
+        assert column.to_pylist() == [carried]

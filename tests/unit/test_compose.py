@@ -38,7 +38,6 @@ def exactly(required: str, **properties: Any) -> dict[str, Any]:
 
 
 def each(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object with members of any names, each of which has a schema."""
     return {"type": "object", "additionalProperties": schema}
 
 
@@ -85,7 +84,6 @@ def found(pattern: str, file: Path) -> str:
 
 
 def package(name: str) -> Path:
-    """The folder of a package, found without importing it."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -244,14 +242,12 @@ def test_the_servers_are_of_the_versions_that_the_embedded_stack_runs() -> None:
 
 
 def test_spark_and_its_client_in_the_image_are_of_one_version() -> None:
-    """They share files."""
     spark, client = (found(rf"^{name}==(\S+)", PROJECT / "requirements.txt") for name in ("pyspark", "pyspark-client"))
 
     assert spark == client
 
 
 def test_the_class_of_sparks_server_is_among_the_jars_of_pyspark() -> None:
-    """So the server needs no further jar."""
     command = " ".join(SERVICES["spark-connect"]["command"])
     (name,) = re.findall(r"--class (\S+)", command)
     (jar,) = package("pyspark").glob("jars/spark-connect_*.jar")

@@ -34,8 +34,6 @@ def spec(source: str = COUNTER, *, dense: bool = True, **options: Any) -> Custom
 
 
 class Given:
-    """Gives these positions, whatever it is asked for."""
-
     def __init__(self, positions: Sequence[int], error: Exception | None = None) -> None:
         self._positions, self._error = positions, error
 

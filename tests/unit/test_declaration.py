@@ -366,6 +366,7 @@ VARIETY: dict[str, Fields] = {
     "upsert": {"sinks": table(**UPSERT, order_by=("seen", "hits"), tombstone="ignore")},
     "replace": {"sinks": table(mode="replace")},
     "schedule": {"schedule": timedelta(minutes=7, seconds=3)},
+    "woken": {"wake_on_data": 7},
     "cron": {"schedule": "*/5 * * * *"},
     "continuous": {"schedule": "@continuous"},
     "times": {"settings": Settings(timeout=timedelta(milliseconds=1500)), "lock_timeout": timedelta(seconds=5)},
@@ -390,23 +391,11 @@ def test_a_stored_declaration_is_read_back_equal(fields: Fields) -> None:
     read_back_equal(pipeline(**fields))
 
 
-def test_a_declaration_stored_before_there_were_other_startup_modes_is_read_back() -> None:
+@pytest.mark.parametrize("newer", ["paths", "wake_on_data"])
+def test_a_declaration_without_a_newer_field_is_stored_as_before_there_was_the_field(newer: str) -> None:
     """The ledger keeps declarations for ever, and their hashes mean the same."""
-    stored = pipeline(source=source(startup="latest")).stored()
-
-    assert '"startup":"latest"' in stored
-    assert Pipeline.from_stored(stored).inputs[""].source.startup == "latest"
-
-
-def test_a_json_parser_without_paths_is_stored_as_before_there_were_paths() -> None:
-    """The ledger keeps declarations for ever, and their hashes mean the same."""
-    assert "paths" not in pipeline().stored()
-
-
-def test_a_declaration_that_says_nothing_of_waking_is_stored_as_before_there_was_waking() -> None:
-    """The ledger keeps declarations for ever, and their hashes mean the same."""
-    assert "wake_on_data" not in pipeline().stored()
-    assert Pipeline.from_stored(pipeline(wake_on_data=5).stored()).wake_on_data == timedelta(seconds=5)
+    assert newer not in pipeline().stored()
+    assert '"startup":"latest"' in pipeline(source=source(startup="latest")).stored()
 
 
 WRONG_STARTUP = {

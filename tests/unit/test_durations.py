@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-TESTS = """
+OF_EACH_KIND = """
 import time
 import pytest
 
@@ -31,7 +31,7 @@ def test_two():
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_every_test_and_every_fixture_is_in_the_file_and_ci_prints_it(tmp_path: Path, processes: str) -> None:
-    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_some.py").write_text(OF_EACH_KIND)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.durations", "-n", processes, "--durations-file", "out/durations"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "CI": "true"},

@@ -28,7 +28,6 @@ def epoch(state: EpochState) -> Epoch:
 @pytest.mark.parametrize("after", EpochState, ids=str.lower)
 @pytest.mark.parametrize("before", EpochState, ids=str.lower)
 def test_a_transition_is_allowed_by_the_table_or_refused(before: EpochState, after: EpochState) -> None:
-    """Protocol, "States"."""
     if (before, after) in ALLOWED:
         assert epoch(before).to(after) is after
         return

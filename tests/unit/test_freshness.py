@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.freshness import TABLES, History, Measured, of_a_fault, of_tables, stale, told
+from tests.crash.freshness import TABLES, Measured, of_a_fault, of_tables, stale, told
 from tests.crash.matrix import FAULTS, SPEAKS_OF
 from tests.crash.reliability import ROOT, Result
 
@@ -43,52 +43,39 @@ def of(commit: str) -> Measured:
     return of_a_fault(Result("F11", f"{TEST}::test_one", 1, "passed", None, "2026-01-01", commit))
 
 
-@pytest.mark.parametrize("path", [CODE, TEST, "include/epochline/postgres/queries/new.sql"])
-def test_a_line_is_stale_once_the_code_of_its_fault_or_its_test_changes(
-    write: Write, tmp_path: Path, path: str
-) -> None:
-    commit = write("README.md", "as it was")
-    assert stale([of(commit)], History(tmp_path)) == []
-
-    write(path, "def f():\n    return 2\n")
-
-    (found,) = stale([of(commit)], History(tmp_path))
-    assert found.why == f"changed since {commit}: {path}"
+OTHER = "def f():\n    return 2\n"
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
+    ("changes", "is_stale"),
     [
-        (CODE, '"""What it does now."""\n\n\ndef f():\n    """One."""\n    return 1  # always\n'),
-        ("include/epochline/cli/main.py", "X = 1\n"),
-        ("docs/page.md", "text"),
+        pytest.param([(CODE, OTHER)], True, id="the code of its fault changes"),
+        pytest.param([(TEST, OTHER)], True, id="its test changes"),
+        pytest.param([("include/epochline/postgres/queries/new.sql", "SELECT 1")], True, id="a statement is added"),
+        pytest.param([(CODE, BEFORE.replace("it does", "it did") + "    # always\n")], False, id="words alone change"),
+        pytest.param([("include/epochline/cli/main.py", OTHER)], False, id="another folder changes"),
+        pytest.param([("docs/page.md", "text")], False, id="a page changes"),
+        pytest.param([(CODE, OTHER), (CODE, BEFORE)], False, id="a change is taken back"),
     ],
-    ids=["words alone", "another folder", "a page"],
 )
-def test_what_a_line_does_not_speak_of_leaves_it_fresh(write: Write, tmp_path: Path, path: str, text: str) -> None:
+def test_a_line_is_stale_once_what_it_speaks_of_changes_and_stays_fresh_otherwise(
+    write: Write, tmp_path: Path, changes: list[tuple[str, str]], is_stale: bool
+) -> None:
     commit = write("README.md", "as it was")
 
-    write(path, text)
+    for path, text in changes:
+        write(path, text)
 
-    assert stale([of(commit)], History(tmp_path)) == []
-
-
-def test_a_change_that_was_taken_back_leaves_a_line_fresh(write: Write, tmp_path: Path) -> None:
-    commit = write("README.md", "as it was")
-    write(CODE, "def f():\n    return 2\n")
-
-    write(CODE, BEFORE)
-
-    assert stale([of(commit)], History(tmp_path)) == []
+    assert [why for _, why in stale([of(commit)], tmp_path)] == [f"changed since {commit}: {path}"] * is_stale
 
 
 def test_a_run_of_no_known_commit_does_not_count(write: Write, tmp_path: Path) -> None:
     commit = write("README.md", "as it was")
 
-    found = stale([of("0123456789"), of(f"{commit}+")], History(tmp_path))
+    found = stale([of("0123456789"), of(f"{commit}+")], tmp_path)
 
-    assert ["does not have" in one.why for one in found] == [True, False]
-    assert "working tree" in found[1].why
+    assert ["does not have" in why for _, why in found] == [True, False]
+    assert "working tree" in found[1][1]
     said = told(2, found)
     assert "2 of 2 results are older than the code" in said
     assert said.endswith(f"--write-reliability docs/reliability.md {TEST}")
@@ -109,11 +96,10 @@ def test_every_measured_table_has_the_commit_of_its_run_and_names_code_that_exis
 def test_a_table_that_is_stale_names_what_measures_it_again(write: Write, tmp_path: Path) -> None:
     commit = write("README.md", "as it was")
     table = Measured("docs/performance.md bench.state", commit, ("bench/state.py",), "python -m bench.state")
-    assert stale([table], History(tmp_path)) == []
-
     write("bench/state.py", "ROUNDS = 7\n")
 
-    said = told(1, stale([table], History(tmp_path)))
+    said = told(1, stale([table], tmp_path))
+
     assert said.startswith(f"docs/performance.md bench.state: changed since {commit}: bench/state.py")
     assert said.endswith("python -m bench.state")
 

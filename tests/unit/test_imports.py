@@ -102,7 +102,6 @@ except SystemExit:
 
 
 def those(modules: set[str], *unwanted: str) -> set[str]:
-    """The top-level packages among the modules that are unwanted."""
     return {module.partition(".")[0] for module in modules} & set(unwanted)
 
 

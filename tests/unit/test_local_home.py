@@ -2,17 +2,20 @@
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import Home, default_home, project_root, write_private
+from epochline.local.home import DEFAULTS, Home, Ports, default_home, holder, is_free, project_root, write_private
+from epochline.local.stack import Stack
 from tests.waiting import wait_until
 
 
@@ -133,3 +136,73 @@ def test_damaged_credentials_are_reported_without_their_content(home: Home) -> N
 
     assert str(home.secrets) in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochline.local.home.becomes_free", is_free)
+
+
+def test_a_port_in_use_is_not_free_and_its_holder_is_named(listener: int) -> None:
+    assert not is_free(listener)
+    assert "pid" in holder(listener)
+
+
+def test_a_taken_default_is_replaced_by_a_free_port(home: Home, listener: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochline.local.home.DEFAULTS", {**DEFAULTS, "postgres": listener})
+
+    chosen = Ports(home).settle(set())
+
+    assert chosen["postgres"] != listener
+    assert is_free(chosen["postgres"])
+    assert len(set(chosen.values())) == len(DEFAULTS)
+
+
+def test_a_lost_port_is_replaced_unless_its_server_runs_or_airflow_relies_on_it(home: Home) -> None:
+    first = Ports(home).settle(set())
+    with socket.create_server(("127.0.0.1", first["kafka"])):
+        assert Ports(home).settle({"kafka"}) == first
+        with pytest.raises(StackError, match=f"port {first['kafka']} of kafka is now used by"):
+            Ports(home).settle({"airflow"})
+        second = Ports(home).settle({"postgres"})
+
+    assert second["kafka"] != first["kafka"]
+    assert second == first | {"kafka": second["kafka"]}
+    with socket.create_server(("127.0.0.1", second["kafka"])):
+        third = Ports(home).settle(set())
+    assert third["kafka"] != second["kafka"]
+    assert third == first | {"kafka": third["kafka"]}
+
+
+def test_a_stack_that_was_never_started_has_no_ports(home: Home) -> None:
+    with pytest.raises(StackError, match="epochline up"):
+        Ports(home).get("postgres")
+
+
+def test_a_damaged_file_is_reported(home: Home) -> None:
+    home.ports.write_text("{")
+
+    with pytest.raises(StackError, match="delete it"):
+        Ports(home).known()
+
+
+def test_a_user_whom_somebody_added_keeps_the_password_when_airflow_starts_again(tmp_path: Path) -> None:
+    """Airflow's simple auth manager keeps a password for each of its users in one file."""
+    stack = Stack(tmp_path / "home")
+    stack.home.create()
+    credentials.ensure(stack.home)
+    stack.airflow.folder.mkdir()
+    stack.airflow.write_password_file()
+    passwords = json.loads(stack.airflow.password_file.read_text())
+    stack.airflow.password_file.write_text(json.dumps({**passwords, "eve": "a password", "admin": "an old one"}))
+
+    stack.airflow.write_password_file()
+
+    assert json.loads(stack.airflow.password_file.read_text()) == {**passwords, "eve": "a password"}
+    assert stack.airflow.password_file.stat().st_mode & 0o077 == 0

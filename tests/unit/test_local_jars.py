@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from epochline.errors import StackError
-from epochline.local.jars import KAFKA, JarSet, cache_folder
+from epochline.local import spark_home as module
+from epochline.local.jars import KAFKA, JarSet, cache_folder, find_java
+from epochline.local.spark_home import spark_home
 
 ROOT = Path(__file__).parents[2]
 CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
@@ -116,3 +118,83 @@ def test_a_cache_that_cannot_be_written_is_named(jar_set: JarSet, tmp_path: Path
 
     with pytest.raises(StackError, match="the jar cache .*cache cannot be written.*EPOCHLINE_CACHE"):
         jar_set.ensure()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pyspark as pip installs it, and an empty cache."""
+    folder = tmp_path / "pyspark"
+    for name in ("bin", "jars", "sbin", "python/lib"):
+        (folder / name).mkdir(parents=True)
+    (folder / "python/lib/pyspark.zip").touch()
+    monkeypatch.setattr(module, "installed_pyspark", lambda: folder)
+    monkeypatch.setenv("EPOCHLINE_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def test_launcher_and_jars_are_there_once_per_installation_and_no_archive_of_python(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = spark_home()
+
+    names = ("bin", "jars", "sbin")
+    assert {one.name: one.resolve() for one in home.iterdir()} == {name: installed / name for name in names}
+    assert spark_home() == home
+
+    other = installed.rename(installed.with_name("other"))
+    monkeypatch.setattr(module, "installed_pyspark", lambda: other)
+    assert spark_home() != home
+
+
+def test_a_package_without_archives_is_taken_as_it_is(installed: Path) -> None:
+    (installed / "python/lib/pyspark.zip").unlink()
+
+    assert spark_home() == installed
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_cache_of_spark_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+
+    with pytest.raises(StackError, match=r"the cache .*cache cannot be written.*EPOCHLINE_CACHE"):
+        spark_home()
+
+
+def fake_java(folder: Path, says: str, code: int = 0) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    java.chmod(0o755)
+    return java
+
+
+@pytest.mark.parametrize(
+    "says", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19'], ids=["17", "21"]
+)
+def test_a_supported_java_is_taken(tmp_path: Path, says: str) -> None:
+    java = fake_java(tmp_path, says)
+
+    assert find_java({"JAVA_HOME": str(tmp_path)}) == java
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "refusal"),
+    [
+        ('java version "1.8.0_402"', 0, r"Java 1\.8\.0_402.*17 or 21"),
+        ('java version "11.0.22"', 0, r"Java 11\.0\.22.*17 or 21"),
+        ('java version "25.0.1"', 0, r"Java 25\.0\.1.*17 or 21"),
+        ("Segmentation fault", 139, "exit code 139"),
+    ],
+)
+def test_another_java_is_refused_by_version(tmp_path: Path, says: str, code: int, refusal: str) -> None:
+    fake_java(tmp_path, says, code)
+
+    with pytest.raises(StackError, match=refusal):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+def test_without_java_the_error_says_what_to_install_or_which_java_home_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="apt-get install"):
+        find_java({"PATH": str(tmp_path)})
+    with pytest.raises(StackError, match=str(tmp_path)):
+        find_java({"JAVA_HOME": str(tmp_path)})

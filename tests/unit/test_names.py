@@ -26,7 +26,6 @@ HOSTILE = {
     "upper case": "ORDERS",
 }
 
-STAGING = re.compile(r"stg_[a-z0-9_]{0,20}_[0-9a-f]{10}_e\d+_a\d+")
 
 texts = st.text(min_size=1, max_size=260).filter(lambda text: "\0" not in text)
 ids = st.integers(1, 2**63 - 1)

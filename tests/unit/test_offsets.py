@@ -1,19 +1,25 @@
 """Offset arithmetic: half-open ranges, whole chains, balances (INV-1, INV-9). Properties, found by hypothesis."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from epochline import FromGroup, FromOffsets, FromTimestamp
+from epochline.errors import DataLossError, SourceError
 from epochline.postgres.ledger.parts import counts_of, message_of
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts, add_up, unbalanced
-from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.data_loss import check_not_truncated, check_same_log
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange
+from epochline.protocol.origins import begun_by_startup, missing_origins
+from epochline.protocol.planning import PartitionView
 from tests.chains import chain_breaks
-from tests.unit.partitions import tp
+from tests.unit.partitions import head, tp, view
 
 offsets = st.integers(min_value=0, max_value=2**62)
 moments = st.datetimes(timezones=st.just(UTC))
@@ -24,7 +30,6 @@ Chain = list[tuple[int | None, int]]
 
 @st.composite
 def chains(draw: st.DrawFn) -> Chain:
-    """Origin and ranges as successive epochs write them."""
     head = draw(st.integers(min_value=0, max_value=10**9))
     links: Chain = [(None, head)]
     for length in draw(st.lists(st.integers(min_value=1, max_value=10**6), min_size=1, max_size=20)):
@@ -205,3 +210,157 @@ def test_a_part_that_an_older_version_wrote_has_counts_and_no_timestamps(one: Pa
         del message["seen"][0][name]
 
     assert counts_of(message) == {("orders", 0): replace(one, oldest_timestamp=None, newest_timestamp=None)}
+
+
+@given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))
+def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, origin: int, end: int) -> None:
+    """I11: a head at the end of the log is inside, one beyond it is not."""
+    start, end = min(first, end), max(first, end)
+    inside = start <= origin <= end
+
+    with nullcontext() if inside else pytest.raises(DataLossError, match="Nothing was planned"):
+        check_same_log("p", [head(tp(), origin)], [view(tp(), start, end)])
+
+
+ONE, TWO = [head(tp(), 5)], [head(tp(0), 5), head(tp(1), 6)]
+FEWER = (
+    r"orders-1, committed up to offset 6 \(6 offsets were committed\)\..*with fewer\. The new one holds 10"
+    r" offsets in 1 partition\..*`epochline adopt-topic p orders --reason …`$"
+)
+VOID = (
+    r"offset 5 of partition 0; offset 6 of partition 1 now means another record\. 11 offsets of the old topic were"
+    r" committed;.*The new topic holds 20 offsets in 2 partitions\."
+)
+
+
+@pytest.mark.parametrize(
+    ("heads", "seen", "said"),
+    [
+        (ONE, [], "no longer has the partition"),
+        (ONE, [view(tp(topic_id="other"))], "deleted and made again .its id was id, is now other"),
+        (ONE, [view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of"),
+        (ONE, [view(tp(), 0, 3)], "ends at 3: 2 offsets that were read have been truncated"),
+        (TWO, [view(tp(0))], FEWER),
+        (TWO, [], r"orders-0, .* 5; orders-1, .* 6 \(11 offsets were .*Remove the topic from the declaration"),
+        (TWO, [view(tp(number, topic_id="other")) for number in range(2)], VOID),
+    ],
+    ids=["partition gone", "made again", "retention", "truncated", "fewer partitions", "both gone", "void heads"],
+)
+def test_another_log_is_refused_with_what_is_gone_and_what_to_do(
+    heads: list[Head], seen: list[PartitionView], said: str
+) -> None:
+    """I11: never a silent reset. The topic's id need not be known to see that its partitions are fewer."""
+    with pytest.raises(DataLossError, match=said):
+        check_same_log("p", heads, seen)
+
+
+def test_a_head_above_the_last_stable_offset_but_within_the_log_is_no_loss() -> None:
+    """S13: an open transaction may hold the last stable offset below a head that was read before it."""
+    check_same_log("p", [head(tp(), 8)], [view(tp(), 0, 5, high_watermark=10)])
+
+
+def test_two_partitions_are_named_with_their_offsets_and_more_of_them_as_ranges_with_the_sum() -> None:
+    """I11: an operator who declares the loss knows its size."""
+    heads = [head(tp(number), 5) for number in range(3)]
+    views = [view(tp(0), 7, 10), view(tp(1), 5, 10), view(tp(2), 9, 10)]
+
+    with pytest.raises(DataLossError) as caught:
+        check_same_log("p", heads, views)
+
+    said = str(caught.value)
+    assert "orders-0: offsets [5, 7), 2 of them" in said
+    assert "orders-2: offsets [5, 9), 4 of them" in said
+    assert "orders-1" not in said
+    assert "(6 offsets in all)" in said
+    assert "`epochline declare-loss p --reason …`" in said
+    heads = [head(tp(number), 5) for number in range(30)]
+    with pytest.raises(DataLossError, match=r"the heads of partitions 0-29 of orders: 60 offsets are gone"):
+        check_same_log("p", heads, [view(tp(number), 7, 10) for number in range(30)])
+
+
+def led(number: int, offset: int) -> Head:
+    return head(tp(number), offset, leader_epoch=3)
+
+
+@pytest.mark.parametrize("end", [10, 11, 50], ids=["at the head", "one beyond", "far beyond"])
+def test_a_new_leader_that_has_all_that_was_read_is_no_loss(end: int) -> None:
+    check_not_truncated("p", [led(0, 10), led(1, 99)], {tp(0): end})
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (
+            8,
+            "orders-0 is committed up to offset 10, but the records of leader epoch 3 now end at 8 .*: 2 offsets that"
+            " were read have been truncated.*`epochline adopt-topic p orders --reason …`",
+        ),
+        (None, "its log no longer has leader epoch 3 or a later one: offsets that were read"),
+    ],
+    ids=["grown again", "older leaders alone"],
+)
+def test_a_log_that_lost_what_was_read_stops_the_pipeline(end: int | None, said: str) -> None:
+    """I11: by offsets alone nothing is wrong."""
+    with pytest.raises(DataLossError, match=said):
+        check_not_truncated("p", [led(0, 10), led(1, 10)], {tp(0): end, tp(1): 10})
+
+
+MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+FLINK = FromGroup(group="flink")
+Word = Literal["earliest", "latest"]
+Startup = Word | FromGroup | FromTimestamp | FromOffsets
+
+
+FROM_2_TO_12 = view(tp(0), 2, 10, high_watermark=12)  # the last stable offset is 10
+EARLIEST, LATEST = FromGroup(group="flink", reset="earliest"), FromGroup(group="flink", reset="latest")
+
+
+@pytest.mark.parametrize(
+    ("startup", "found", "offset", "chosen_by"),
+    [
+        (FLINK, 6, 6, "startup group flink offset 6"),
+        (FLINK, 12, 12, "startup group flink offset 12"),
+        (EARLIEST, None, 2, "startup group flink reset earliest: no offset"),
+        (LATEST, None, 10, "startup group flink reset latest: no offset"),
+        (LATEST, 1, 10, "startup group flink reset latest: offset 1, outside the log"),
+        (EARLIEST, 13, 2, "startup group flink reset earliest: offset 13, outside the log"),
+        (FromTimestamp(timestamp=MOMENT), 8, 8, "startup timestamp 2026-03-01T12:00:00+00:00"),
+        (FromTimestamp(timestamp=MOMENT), None, 10, "startup timestamp 2026-03-01T12:00:00+00:00: no record that late"),
+        (FromOffsets(offsets={"orders": {0: 3}}), None, 3, "startup offset"),
+        (FromOffsets(offsets={"orders": {0: 12}}), None, 12, "startup offset"),
+    ],
+    ids=str,
+)
+def test_a_mode_gives_an_offset_and_the_origin_says_how_it_was_chosen(
+    startup: Startup, found: int | None, offset: int, chosen_by: str
+) -> None:
+    """S9, S10."""
+    [origin] = missing_origins([], [FROM_2_TO_12], startup=startup, by_pattern=False, found={tp(0): found})
+
+    assert (origin.offset, origin.chosen_by) == (offset, chosen_by)
+
+
+@pytest.mark.parametrize(
+    ("startup", "found", "said"),
+    [
+        (FLINK, None, r"group flink holds no offset, for orders-0, whose log is \[2, 12\].*reset="),
+        (FLINK, 1, "group flink holds offset 1, outside the log, for orders-0"),
+        (FLINK, 13, "group flink holds offset 13, outside the log, for orders-0"),
+        (FromOffsets(offsets={"orders": {0: 1}}), None, r"offset 1 for orders-0, whose log is \[2, 12\]"),
+        (FromOffsets(offsets={"orders": {0: 13}}), None, r"offset 13 for orders-0, whose log is \[2, 12\]"),
+        (FromOffsets(offsets={"orders": {1: 3}}), None, r"no offset for orders-0, whose log is \[2, 12\]"),
+    ],
+    ids=["no offset", "below the log", "beyond the log", "given below", "given beyond", "not given"],
+)
+def test_an_offset_that_is_not_there_is_refused_with_what_is(startup: Startup, found: int | None, said: str) -> None:
+    """S9, X28: nothing is guessed."""
+    with pytest.raises(SourceError, match=said):
+        missing_origins([], [FROM_2_TO_12], startup=startup, by_pattern=False, found={tp(0): found})
+
+
+def test_the_mode_rules_only_topics_that_are_new_in_the_declaration() -> None:
+    known, new = view(tp(0)), view(tp(0, topic="returns"))
+
+    assert begun_by_startup([], [known, new], by_pattern=True) == [known, new]
+    assert begun_by_startup([head(tp(0))], [known, view(tp(1)), new], by_pattern=False) == [new]
+    assert begun_by_startup([head(tp(0))], [known, new], by_pattern=True) == []

@@ -14,6 +14,8 @@ import pytest
 from epochline.airflow.pages import charts
 from epochline.airflow.pages.charts import rates, time_to_loss
 from epochline.airflow.pages.rendering import ago, duration, number, size
+from epochline.protocol.offsets import TopicPartition, places
+from epochline.protocol.quantities import counted, runs
 
 NOW = datetime.now(UTC)
 
@@ -30,7 +32,7 @@ def test_numbers_have_commas_between_thousands_as_at_the_terminal(value: float |
     ("seconds", "text"),
     [
         (None, "\u2013"), (0, "0_s"), (59.94, "59.9_s"), (59.96, "1_min"), (61, "1_min_1_s"), (3600, "1_h"),
-        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (-7, "-7_s"),
+        (3601, "1_h"), (90_061, "1_d_1_h"), (86_400 * 3 + 23, "3_d"), (4.24, "4.2_s"), (-75, "-1_min_15_s"),
     ],
 )  # fmt: skip
 def test_a_duration_has_its_largest_unit_and_the_next(seconds: float | None, text: str) -> None:
@@ -159,3 +161,12 @@ def test_a_task_that_loads_the_plugin_loads_no_web_server() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_partitions_are_named_by_topic_with_ranges_and_things_are_counted() -> None:
+    found = [TopicPartition(topic=topic, partition=number, topic_id="") for topic, number in
+             [("b", 7), *(("a", number) for number in (2, 0, 1, 5))]]  # fmt: skip
+
+    assert places(found) == "partitions 0-2, 5 of a, b-7"
+    assert runs([3]) == "3"
+    assert [counted(one, "record") for one in (0, 1, 2_000)] == ["0 records", "1 record", "2,000 records"]

@@ -1,12 +1,15 @@
 """Which ranges come next, by properties: limits, order, bounds."""
 
 import itertools
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.protocol.offsets import TopicPartition
-from epochline.protocol.planning import next_ranges, share_limit
+from epochline.protocol.epoch import Interval
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.planning import IntervalOffsets, PartOfInterval, next_ranges, parts_of, share_limit, shared
 from tests.unit.partitions import head, tp, view
 
 partitions = st.integers(0, 30)
@@ -99,3 +102,116 @@ def test_a_backfill_bound_ends_a_range_and_a_partition_without_one_is_not_read()
 
 def test_a_head_whose_partition_kafka_does_not_show_is_not_read() -> None:
     assert next_ranges([head(tp(0))], []) == []
+
+
+def planned(partition: int, start: int, until: int) -> PlannedRange:
+    tp = TopicPartition(topic="t", partition=partition, topic_id="id")
+    return PlannedRange(tp=tp, range=OffsetRange(start=start, until=until))
+
+
+def test_a_large_partition_is_cut_and_small_ones_are_read_by_one_task() -> None:
+    ranges = [planned(0, 10, 20), planned(1, 0, 2), planned(2, 5, 7)]
+
+    first, second = shared(ranges, 2)
+
+    assert first == (planned(0, 10, 17),)
+    assert second == (planned(0, 17, 20), planned(1, 0, 2), planned(2, 5, 7))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30)), max_size=8),
+    st.integers(1, 12),
+)
+def test_every_offset_is_read_by_exactly_one_task_and_shares_differ_by_one_at_most(
+    sizes: list[tuple[int, int]], tasks: int
+) -> None:
+    """INV-3: what tasks read is the planned range, however many they are."""
+    ranges = [planned(partition, start, start + size) for partition, (start, size) in enumerate(sizes)]
+
+    shares = shared(ranges, tasks)
+
+    def offsets(one: PlannedRange) -> list[tuple[int, int]]:
+        return [(one.tp.partition, at) for at in range(one.range.start, one.range.until)]
+
+    wanted = [place for one in ranges for place in offsets(one)]
+    assert [place for share in shares for one in share for place in offsets(one)] == wanted
+    assert len(shares) == min(tasks, len(wanted))
+    counts = [sum(len(one.range) for one in share) for share in shares]
+    assert max(counts, default=1) - min(counts, default=1) <= 1
+    assert min(counts, default=1) > 0
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+INTERVAL = Interval(start=NOON, until=NOON + timedelta(hours=1))
+TP = tp()
+
+
+def part(head: Head, start: int | None, until: int | None, end: int = 100) -> PartOfInterval:
+    offsets = IntervalOffsets(interval=INTERVAL, starts={TP: start}, untils={TP: until})
+    [only] = parts_of([head], [view(TP, end=end)], offsets)
+    return only
+
+
+@pytest.mark.parametrize(
+    ("origin", "head", "start", "until", "expected"),
+    [
+        pytest.param(0, 10, 20, 30, ("-", "-", "[10, 20)"), id="ahead of the head"),
+        pytest.param(0, 20, 20, 30, ("-", "-", "-"), id="at the head"),
+        pytest.param(0, 25, 20, 30, ("-", "[20, 25)", "-"), id="around the head"),
+        pytest.param(0, 50, 20, 30, ("-", "[20, 30)", "-"), id="behind the head"),
+        pytest.param(40, 50, 20, 30, ("[20, 30)", "-", "-"), id="before the origin"),
+        pytest.param(25, 50, 20, 30, ("[20, 25)", "[25, 30)", "-"), id="around the origin"),
+        pytest.param(40, 40, 20, 60, ("[20, 40)", "-", "-"), id="around an origin that is the head"),
+        pytest.param(0, 50, 20, 20, ("-", "-", "-"), id="without a record"),
+        pytest.param(0, 50, None, None, ("-", "-", "[50, 100)"), id="after the last record"),
+        pytest.param(0, 50, 20, None, ("-", "[20, 50)", "-"), id="up to the last record"),
+    ],
+)
+def test_an_interval_is_divided_at_origin_and_head(
+    origin: int, head: int, start: int | None, until: int | None, expected: tuple[str, str, str]
+) -> None:
+    """INV-1, Triggers."""
+    one = part(Head(tp=TP, origin=origin, next_offset=head), start, until)
+
+    assert (str(one.before_origin or "-"), str(one.committed or "-"), str(one.early or "-")) == expected
+
+
+def offsets(found: OffsetRange | None) -> set[int]:
+    return set() if found is None else set(range(found.start, found.until))
+
+
+@given(numbers=st.lists(st.integers(0, 50), min_size=4, max_size=4), end=st.integers(0, 50))
+def test_the_parts_and_the_next_range_never_overlap_and_leave_nothing_of_the_interval_out(
+    numbers: list[int], end: int
+) -> None:
+    """INV-8: the interval decides where a range ends, and nothing else."""
+    origin, head = sorted(numbers[:2])
+    start, until = sorted(numbers[2:])
+    heads = [Head(tp=TP, origin=origin, next_offset=head)]
+    one = part(heads[0], start, until, end=end)
+
+    ranges = next_ranges(heads, [view(TP, end=end, high_watermark=max(end, head))], bounds={TP: one.until})
+
+    read = offsets(ranges[0].range) if ranges else set()
+    interval = set(range(start, min(until, end)))
+    assert interval == offsets(one.before_origin) | offsets(one.committed) | (read & interval)
+    assert not offsets(one.before_origin) & offsets(one.committed)
+    assert not read & (offsets(one.before_origin) | offsets(one.committed))
+    if read:
+        assert read - interval == offsets(one.early)
+        assert min(read) == head
+        assert max(read) < min(until, end)
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "said"),
+    [
+        (NOON, NOON, "needs start < until"),
+        (NOON, NOON - timedelta(seconds=1), "needs start < until"),
+        (NOON.replace(tzinfo=None), NOON, "need a time zone"),
+    ],
+    ids=["empty", "backward", "without a zone"],
+)
+def test_an_interval_that_says_nothing_is_refused(start: datetime, until: datetime, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Interval(start=start, until=until)

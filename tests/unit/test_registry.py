@@ -93,7 +93,6 @@ def test_a_registry_is_kept_until_its_settings_change() -> None:
 
 @pytest.fixture
 def answering(request: pytest.FixtureRequest) -> Iterator[Registry]:
-    """A registry that gives one answer, a status and a text, to every request."""
     status, text = request.param
 
     class Handler(BaseHTTPRequestHandler):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, defined, problems, written
+from tests.requirements import DATA, PAGE, CitingTest, all_tests, citing_tests, problems, written
 
 MODULE = '''
 """Some tests (X1)."""
@@ -36,20 +36,6 @@ def test_ids_are_found_in_docstrings_and_marks() -> None:
     assert (two.cites, two.tier) == ({"X1": 2, "A2": 0}, "slow")
     assert (three.cites, three.tier) == ({"X1": 2, "F9": 0}, "default")
     assert four.cites == {"X1": 2, "A1": 1}
-
-
-def test_several_requirements_may_share_a_sentence() -> None:
-    assert defined("- **A1**, **B2** It works.\n- **C3** As A1.\n") == {
-        "A1": "It works.",
-        "B2": "It works.",
-        "C3": "As A1.",
-    }
-
-
-def test_a_module_can_be_slow_as_a_whole() -> None:
-    (one,) = citing_tests("pytestmark = [pytest.mark.long]\ndef test_one(): pass\n", "tests/test_some.py")
-
-    assert one.tier == "long"
 
 
 def test_of_several_tests_the_one_that_cites_the_id_itself_is_named_first() -> None:

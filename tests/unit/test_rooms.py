@@ -37,17 +37,9 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_the_library_has_few_rooms_few_arrows_and_no_circle() -> None:
     rooms = rooms_of("epochline")
 
-    assert len(rooms.imports) <= MOST_ROOMS, str(rooms)
-    assert rooms.arrows <= MOST_ARROWS, str(rooms)
+    assert MOST_ROOMS - 8 < len(rooms.imports) <= MOST_ROOMS, str(rooms)
+    assert MOST_ARROWS - 40 < rooms.arrows <= MOST_ARROWS, str(rooms)
     assert rooms.circles == ()
-
-
-def test_a_folder_with_code_is_a_room_and_so_is_a_file_next_to_the_folders(made: Made) -> None:
-    rooms = made({"a.py": "", "b/__init__.py": "", "b/one.py": "", "b/two.py": "", "b/c/__init__.py": "X = 1"})
-    assert set(rooms.imports) == {"a", "b", "b.c"}
-
-    docstring_alone = made({"a/__init__.py": '"""What is here."""', "a/b/__init__.py": "", "a/b/one.py": ""})
-    assert set(docstring_alone.imports) == {"a.b"}
 
 
 @pytest.mark.parametrize(
@@ -64,13 +56,6 @@ def test_every_kind_of_import_is_an_arrow(made: Made, text: str) -> None:
     rooms = made({"a.py": text, "b/__init__.py": "", "b/one.py": "X = 1"})
 
     assert rooms.imports == {"a": {"b"}, "b": frozenset()}
-
-
-def test_imports_from_one_room_are_one_arrow_and_none_in_the_room_itself(made: Made) -> None:
-    b = {"b/__init__.py": "", "b/one.py": "from {p}.b import two", "b/two.py": ""}
-
-    assert made({"a.py": "from {p}.b import one, two", **b}).arrows == 1
-    assert made(b).arrows == 0
 
 
 def test_rooms_that_reach_each_other_are_a_circle(made: Made) -> None:

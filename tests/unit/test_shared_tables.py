@@ -1,14 +1,18 @@
 """Two declarations that name one table are reported with both pipelines and files."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from epochline.cli.declarations import migrate
+from epochline import Pipeline
+from epochline.cli import declarations
 from epochline.config import discovery
 from epochline.config.shared_tables import refuse_newer_file, shared_tables
-from epochline.errors import DeclarationError
+from epochline.errors import DeclarationError, EpochlineError
+from epochline.local.stack import Stack
+from tests.commands import caller
 from tests.declaring import DAG, declare
 
 
@@ -67,4 +71,96 @@ def test_migrate_refuses_before_it_asks_a_server(folder: Path) -> None:
     declare(folder, "two", "rows")
 
     with pytest.raises(DeclarationError, match="both name the table rows"):
-        migrate()
+        declarations.migrate()
+
+
+GOOD = """from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+table = PostgresTable(table="{name}", columns={{"value": "bytea"}})
+epoch_dag(Pipeline(name="{name}", source=KafkaSource(topics="{topic}"), parse=Bytes(), sinks=table))
+"""
+BROKEN = {
+    "a wrong field": ("from epochline import KafkaSource, epoch_dag\n\nKafkaSource(subject='a')\n", 3),
+    "no Python": ("epoch_dag = 1\nepoch_dag(\n", 2),
+    "a missing import": ("from epochline import epoch_dag\nimport no_such_module_at_all\n", 2),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path, kind: str) -> None:
+    text, line = BROKEN[kind]
+    (tmp_path / "a_broken.py").write_text(text)
+    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
+
+    declared = discovery.look(tmp_path)
+
+    assert list(declared.pipelines) == ["good"]
+    assert [str(error).split(": ")[0] for error in declared.broken] == [f"{tmp_path / 'a_broken.py'}:{line}"]
+    assert discovery.find("good", tmp_path).name == "good"
+    with pytest.raises(DeclarationError, match=f"declared: good. Broken: .*a_broken.py:{line}: "):
+        discovery.find("a_broken", tmp_path)
+
+
+def made(found: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
+    return {name: [name] for name in found}, {}
+
+
+def test_up_refuses_two_pipelines_of_one_table_and_makes_the_targets_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare(tmp_path, "one", "rows")
+    declare(tmp_path, "two", "rows")
+    declare(tmp_path, "good", "good")
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(declarations, "create_targets", made)
+    said: list[str] = []
+
+    declarations.create_declared(said.append)
+
+    assert said == ["good: made good"]
+    assert "pipelines 'one' and 'two' both name the table rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [(("status",), 3), (("up", "kafka"), 0), (("up", "spark"), 0)],
+    ids=["status", "up kafka", "up spark"],
+)
+def test_a_command_on_the_stack_names_a_broken_declaration(
+    command: tuple[str, ...], expected: int, no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(Stack, "up", lambda stack, parts, **options: None)
+
+    code, _, err = caller(monkeypatch, capsys)(*command)
+
+    assert code == expected
+    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in err
+
+
+def test_a_folder_of_declarations_that_is_missing_does_not_hide_the_stack(
+    no_stack: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path / "none"))
+
+    code, out, err = caller(monkeypatch, capsys)("status")
+
+    assert (code, "stopped" in out) == (3, True)
+    assert f"warning: there is no folder {tmp_path / 'none'}" in err
+
+
+def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
+    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(declarations, "create_targets", made)
+    said: list[str] = []
+
+    declarations.create_declared(said.append)
+
+    assert said == ["good: made good"]
+    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err

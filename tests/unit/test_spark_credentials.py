@@ -1,11 +1,20 @@
 """The credentials file of a job, and what is made of a failed job's message."""
 
 import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
+from epochline.airflow.handover import credentials_file as file_of_credentials
+from epochline.airflow.handover import environment_of_job
 from epochline.config.connections import Connection
 from epochline.errors import (
     ConfigurationError,
@@ -13,6 +22,7 @@ from epochline.errors import (
 )
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 from epochline.spark.failure import epochline_error_from
+from epochline.spark.session import in_session
 
 _GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 
@@ -96,3 +106,97 @@ def test_a_missing_variable_or_file_is_named(tmp_path: Path) -> None:
 )
 def test_a_failed_jobs_text_says_what_happened(text: str, kind: type) -> None:
     assert type(epochline_error_from(RuntimeError(text))) is kind
+
+
+SESSION = uuid.UUID(int=7, version=4)
+
+
+@pytest.mark.parametrize("url", ["sc://h:15002", "sc://h:15002/", "sc://h:15002/;", "sc://h:15002/;user_id=ada;"])
+def test_a_url_with_or_without_parameters_is_taken(url: str) -> None:
+    """Airflow's provider ends the URL of a server without token and login with a slash."""
+    read = DefaultChannelBuilder(in_session(url, SESSION))
+
+    assert (read.endpoint, read.session_id) == ("h:15002", str(SESSION))
+    assert read.userId == ("ada" if "ada" in url else None)
+
+
+def test_a_token_stays_in_the_url() -> None:
+    assert DefaultChannelBuilder(in_session("sc://localhost:1/;token=a-b_c", SESSION)).token == "a-b_c"
+
+
+CONNECTIONS = {"postgres": {"dsn": "postgresql://u:canary@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
+HOLDER = """
+import json, os, signal, sys
+from epochline.airflow.handover import credentials_file as file_of_credentials
+with file_of_credentials(json.loads(sys.argv[1])) as path:
+    print(path, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder: Path) -> None:
+    with file_of_credentials(CONNECTIONS) as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+    assert list(folder.iterdir()) == []
+
+
+def test_the_driver_deletes_it_as_soon_as_it_is_read() -> None:
+    """SEC-4: a task that is killed while Spark works leaves no password behind."""
+    with file_of_credentials(CONNECTIONS) as path:
+        credentials = read_credentials({CREDENTIALS_VARIABLE: str(path)})
+
+        assert credentials.dsn == CONNECTIONS["postgres"]["dsn"]
+        assert not path.exists()
+
+
+def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(CONNECTIONS))
+    path.chmod(0o600)
+
+    read_credentials({CREDENTIALS_VARIABLE: str(path)})
+
+    assert path.exists()
+
+
+def test_what_a_killed_task_left_is_deleted_by_the_next_one() -> None:
+    """SIGKILL ends the task before its driver reads the file."""
+    command = [sys.executable, "-c", HOLDER, json.dumps(CONNECTIONS)]
+    left = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    assert left.exists()
+
+    with file_of_credentials(CONNECTIONS):
+        assert not left.parent.exists()
+
+
+def test_what_a_living_task_holds_is_left_alone() -> None:
+    with file_of_credentials(CONNECTIONS) as first, file_of_credentials(CONNECTIONS) as second:
+        assert first.exists()
+        assert second.exists()
+
+
+def test_a_job_does_not_inherit_the_passwords_of_airflows_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-6: what Spark runs is the pipeline's own code; it gets the writer's login and no other."""
+    secret = ("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__FERNET_KEY",
+              "AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_VAR_KEY")  # fmt: skip
+    for name in secret:
+        monkeypatch.setenv(name, "canary")
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "8")
+
+    with environment_of_job(EPOCHLINE_CREDENTIALS="/x"):
+        inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+
+    assert "canary" not in inherited
+    assert "EPOCHLINE_CREDENTIALS=/x" in inherited
+    assert "AIRFLOW__CORE__PARALLELISM=8" in inherited
+    assert os.environ["AIRFLOW_CONN_EPOCHLINE_POSTGRES"] == "canary"
+    assert CREDENTIALS_VARIABLE not in os.environ

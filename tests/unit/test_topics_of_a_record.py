@@ -23,7 +23,6 @@ def topic(**declared: Any) -> KafkaTopic:
 
 
 def made(**declared: Any) -> KafkaTopic:
-    """A topic whose records a function makes."""
     return KafkaTopic(**{"topic": "eu", "value": PACKED, "columns": COLUMNS} | declared)
 
 

@@ -58,7 +58,6 @@ def into_topic(**changed: Any) -> Pipeline:
 
 
 def changed(**given: Any) -> Pipeline:
-    """A table that gets each correction as two rows."""
     fields = {"table": "hits", "columns": CHANGES, "aggregated": True}
     return pipeline(windows(retractions="added"), PostgresTable(**fields | given))
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from epochline import Files, KafkaSource, KafkaTopic, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
+from epochline import KafkaSource, KafkaTopic, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
 from epochline.failpoints import NAMED, RECORD, arm
 
 
@@ -14,7 +14,7 @@ def failing(name: str) -> None:
         arm({NAMED: (home / f"{name}-fails").read_text(), RECORD: str(home / f"{name}-failed")})
 
 
-def pipeline(name: str, *sinks: KafkaTopic | Files) -> Pipeline:
+def pipeline(name: str, *sinks: KafkaTopic) -> Pipeline:
     return Pipeline(
         name=name, source=KafkaSource(topics=name), parse=Text(), settings=Settings(restart=NoRestart()),
         sinks=[PostgresTable(table=name, columns={"value": "text"}), *sinks],
@@ -25,7 +25,3 @@ failing("published")
 failing("announced")
 published = epoch_dag(pipeline("published", KafkaTopic(topic="published_out", value=Text())))
 announced = epoch_dag(pipeline("announced"))
-failing("filed")
-# Below the stack's home, which only Airflow's processes know.
-FOLDER = Path(os.environ.get("EPOCHLINE_HOME", "/nowhere"), "filed")
-filed = epoch_dag(pipeline("filed", Files(path=str(FOLDER), columns={"value": "text"})))

@@ -32,7 +32,7 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 
 BY_HAND = (
     "after_hanging", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client", "killed_commit",
-    "logged", "lost_worker", "marked", "marked_while_paused", "nothing", "remade", "rescheduled", "shared_server",
+    "logged", "lost_worker", "marked_while_paused", "nothing", "rescheduled", "shared_server",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
 # Their drivers are started by spark-submit; every other job runs on the stack's Spark server.
@@ -65,7 +65,6 @@ WITHOUT_KAFKA = ("plans_without_kafka", "reads_without_kafka", "commits_without_
 patient = Settings(restart=FixedDelay(attempts=3, delay=10), parallelism=4)
 globals().update({name: epoch_dag(scripted(name, settings=patient)) for name in WITHOUT_KAFKA})
 once = Settings(restart=NoRestart(), parallelism=4)
-killed_for_good = epoch_dag(scripted("killed_for_good", settings=once))
 # Data alone starts them.
 WOKEN = ("woken", "woken_beside", "woken_late")
 globals().update({name: epoch_dag(scripted(name, wake_on_data=timedelta(seconds=5), settings=once)) for name in WOKEN})

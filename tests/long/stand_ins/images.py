@@ -96,7 +96,6 @@ def _build(folder: Path, tag: str, text: str, *programs: str) -> None:
 
 
 def run(*command: str, **environment: str) -> str:
-    """What a command printed; where it fails, the assertion shows it."""
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=3600
     )
