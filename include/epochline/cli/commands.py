@@ -1,6 +1,5 @@
 """The table of commands. A command's module is imported to run or explain the command, not to list it."""
 
-import ast
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -79,11 +78,11 @@ def summaries() -> Mapping[str, str]:
     for name, module in COMMANDS.items():
         text = here.joinpath(*module.split(".")).with_suffix(".py").read_text()
         function = re.search(rf'^def {name.replace("-", "_")}\(.*?^    """(.+?)(?:\n\n|""")', text, re.M | re.S)
-        action = re.search(rf'^    name = "{name}"\n    help = (.+?)\n    parameters', actions, re.M | re.S)
+        action = re.search(rf'"""([^"]+)"""\n\n    name = "{name}"$', actions, re.M)
         if function is not None:
             found[name] = function[1]
         elif action is not None:
-            found[name] = ast.literal_eval(action[1])
+            found[name] = " ".join(action[1].split())
     return found
 
 
