@@ -110,7 +110,8 @@ def test_a_killed_sender_leaves_no_record_visible(topic: Out, place: str) -> Non
     with topic.process(1, 100, f"{place}:exit") as process:
         assert process.wait(60) == KILLED
     assert topic.values() == []
-    assert topic.marked() is None
+    with topic.fenced():
+        assert topic.marked() is None
 
     topic.sent(100)
 
