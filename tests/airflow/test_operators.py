@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
