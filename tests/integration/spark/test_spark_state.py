@@ -160,7 +160,7 @@ def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting
     assert line.both() == {"hello": 1, "world": 1}
 
 
-COLUMNS = {"word": "text", "drawn": "bigint", "line": "bigint"}
+DRAWN = {"word": "text", "drawn": "bigint", "line": "bigint"}
 
 
 def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers: Servers) -> None:
@@ -168,8 +168,8 @@ def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers
     source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
     pipeline = Pipeline(
         name=servers.name, source=source, parse=Text(), transform="drawing:draw",
-        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=COLUMNS, aggregated=True)],
-        state=[StateTable(table="drawn_state", key="word", columns=COLUMNS, keys="drawing:keys")],
+        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=DRAWN, aggregated=True)],
+        state=[StateTable(table="drawn_state", key="word", columns=DRAWN, keys="drawing:keys")],
     )  # fmt: skip
 
     Runs(servers, pipeline).epoch()

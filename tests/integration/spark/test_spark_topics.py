@@ -268,7 +268,7 @@ def test_fifteen_set_aside_is_quarantined_and_the_other_nineteen_are_there(progr
     with pytest.raises(SealRefusedError):
         program.sealed(planned, who)
     abort(program.ledger, program.name, 2, who, reason="test")
-    changes = {"parse": "pipelines.raw_value:parse_all_but_15", "bad_records": "quarantine"}
+    changes = {"parse": "all_but_15:parse", "bad_records": "quarantine"}
     settings = Settings(parallelism=parallelism)
     program.pipeline = program.pipeline.model_copy(update={**changes, "settings": settings})
 
