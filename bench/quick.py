@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.report import machine
@@ -27,42 +26,31 @@ ROUNDS = 2
 _LEAST_SECONDS, _SECONDS_TO_STOP = 20, 90
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """One ratio, and whether more of it is better."""
-
-    name: str
-    more_is_better: bool = False
-
-    def change(self, stored: float, now: float) -> float:
-        """How much better the ratio became, as a share; negative if it became worse."""
-        return now / stored - 1 if self.more_is_better else stored / now - 1
-
-
-STATEFUL = Ratio(name="small epoch, stateful against stateless: time")
-ONCE_TABLE = Ratio(name="exactly once against at least once, a table: time")
-ONCE_BOTH = Ratio(name="exactly once against at least once, a table and a topic: time")
-RECIPE = Ratio(name="whole epoch against the Structured Streaming recipe: records per second", more_is_better=True)
-NOOP = Ratio(name="pre-commit against Spark to noop: records per second", more_is_better=True)
-PAGES = Ratio(name="page of a pipeline, after 100,000 epochs against 1,000: time")
-WARM = Ratio(name="small epoch on Spark's server against an empty DAG: time")
+STATEFUL = "small epoch, stateful against stateless: time"
+ONCE_TABLE = "exactly once against at least once, a table: time"
+ONCE_BOTH = "exactly once against at least once, a table and a topic: time"
+RECIPE = "whole epoch against the Structured Streaming recipe: records per second"
+NOOP = "pre-commit against Spark to noop: records per second"
+PAGES = "page of a pipeline, after 100,000 epochs against 1,000: time"
+WARM = "small epoch on Spark's server against an empty DAG: time"
+RATIOS = (STATEFUL, ONCE_TABLE, ONCE_BOTH, RECIPE, NOOP, PAGES, WARM)
+MORE_IS_BETTER = {RECIPE, NOOP}
 
 
-def _stateful() -> Mapping[Ratio, float]:
+def _stateful() -> Mapping[str, float]:
     from bench import stateful
 
-    times = stateful.measured(1_000, ROUNDS, ("session",))
-    return {STATEFUL: stateful.ratio(times, stateful.STATEFUL, "session")}
+    return {STATEFUL: stateful.ratio(stateful.measured(1_000, ROUNDS, ("session",)), stateful.STATEFUL, "session")}
 
 
-def _price() -> Mapping[Ratio, float]:
+def _price() -> Mapping[str, float]:
     from bench.price import measured, ratio
 
     times, _ = measured(20_000, ROUNDS)
     return {ONCE_TABLE: ratio(times, "table"), ONCE_BOTH: ratio(times, "both")}
 
 
-def _records() -> Mapping[Ratio, float]:
+def _records() -> Mapping[str, float]:
     from bench import records
 
     took = {name: statistics.median(seconds) for name, seconds in records.measured(100_000, ROUNDS).times.items()}
@@ -72,24 +60,23 @@ def _records() -> Mapping[Ratio, float]:
     }
 
 
-def _small_epoch() -> Mapping[Ratio, float]:
+def _small_epoch() -> Mapping[str, float]:
     from bench import small_epoch
 
     times = small_epoch.measured(ROUNDS, 1, others=False).times
     return {WARM: statistics.median(times[small_epoch.WARM]) / statistics.median(times[small_epoch.EMPTY])}
 
 
-def _pages() -> Mapping[Ratio, float]:
+def _pages() -> Mapping[str, float]:
     from bench import pages
 
     lengths = (1_000, 100_000)
     return {PAGES: pages.ratio(pages.measured(lengths, 10 * ROUNDS), "one pipeline", lengths[-1])}
 
 
-BENCHES: Mapping[str, Callable[[], Mapping[Ratio, float]]] = {
+BENCHES: Mapping[str, Callable[[], Mapping[str, float]]] = {
     "pages": _pages, "stateful": _stateful, "price": _price, "records": _records, "small_epoch": _small_epoch
 }  # fmt: skip
-RATIOS = (STATEFUL, ONCE_TABLE, ONCE_BOTH, RECIPE, NOOP, PAGES, WARM)
 
 
 def measured() -> dict[str, float]:
@@ -126,14 +113,14 @@ def _in_a_process(bench: str, seconds: float) -> dict[str, float]:
 def compared(stored: Mapping[str, float], now: Mapping[str, float]) -> str:
     """The ratios of this run beside the stored ones."""
     lines = ["| ratio | better is | stored | now | |", "|---|---|---:|---:|---|"]
-    for one in RATIOS:
-        before, after = stored.get(one.name), now.get(one.name)
-        said = ""
+    for ratio in RATIOS:
+        before, after = stored.get(ratio), now.get(ratio)
+        said, more_is_better = "", ratio in MORE_IS_BETTER
         if before is not None and after is not None:
-            change = one.change(before, after)
+            change = after / before - 1 if more_is_better else before / after - 1
             said = f"{'WORSE' if change < -WORSE else 'better' if change > WORSE else 'as before'} ({change:+.0%})"
         figures = " | ".join("-" if figure is None else f"{figure:.2f}" for figure in (before, after))
-        lines.append(f"| {one.name} | {'more' if one.more_is_better else 'less'} | {figures} | {said} |")
+        lines.append(f"| {ratio} | {'more' if more_is_better else 'less'} | {figures} | {said} |")
     return "\n".join(lines)
 
 
@@ -144,7 +131,7 @@ def main() -> None:
     parser.add_argument("--one", choices=BENCHES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps({ratio.name: value for ratio, value in BENCHES[given.one]().items()}))
+        print(json.dumps(BENCHES[given.one]()))
         return
     now = measured()
     print(f"Measured on {machine()}; load average {os.getloadavg()[0]:.1f}.")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from confluent_kafka import KafkaException, Producer
 
@@ -33,9 +34,7 @@ _WAITING = 10_000
 _TICK = 0.1
 
 
-def say(text: str) -> None:
-    """Print a line and flush it."""
-    print(text, flush=True)
+say = partial(print, flush=True)
 
 
 class Clients(socketserver.ThreadingTCPServer):

@@ -1,4 +1,4 @@
-"""The interval of a schedule and the latency of records under a real scheduler, from stored times alone (K8, G7)."""
+"""Epochs and their intervals under a real scheduler: when they come, what they read, and that backfills bound them."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

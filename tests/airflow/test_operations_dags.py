@@ -139,10 +139,7 @@ def test_the_log_ends_dag_stores_the_ends_and_the_retention_that_kafka_says(
         postgres_dsn,
         "SELECT pipeline, partition, log_start, last_stable, cleanup_policy, retention_ms, retention_bytes"
         " FROM epochline.log_ends ORDER BY partition",
-    ) == [
-        ("rare", 0, 0, 0, "compact,delete", 3_600_000, -1),
-        ("rare", 1, 0, 1, "compact,delete", 3_600_000, -1),
-    ]
+    ) == [("rare", 0, 0, 0, "compact,delete", 3_600_000, -1), ("rare", 1, 0, 1, "compact,delete", 3_600_000, -1)]
 
 
 def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(act: Act, postgres_dsn: str) -> None:

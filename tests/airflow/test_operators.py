@@ -3,6 +3,7 @@
 import os
 import signal
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,50 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     assert backfill(scheduler, "backfilled", reprocess_behavior="completed") == ["success"] * 3
     assert scheduler.wait("backfilled", external) == "success"
     scheduler.assert_exact("backfilled", added(inside, after))
+
+
+def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
+    """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
+    values, run = half_written(scheduler, "marked")
+
+    scheduler.call("PATCH", f"/api/v2/dags/marked/dagRuns/{run}/taskInstances/pre_commit", {"new_state": "failed"})
+
+    assert scheduler.wait("marked", run) == "failed"
+    assert scheduler.epoch("marked", 1)[0] == "ABORTED"
+    assert scheduler.staging_tables("marked") == []
+    assert scheduler.query("SELECT count(*) FROM marked") == [(0,)]
+
+    let_go(scheduler, "marked")
+    scheduler.produce("marked", {0: ["later"]})
+    assert scheduler.cleared("marked", run, "plan_epoch") == "success"
+    assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
+    scheduler.assert_exact("marked", values)
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F10")
+def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(
+    scheduler: Scheduler, recovery: Recovery, forgive: Path
+) -> None:
+    """U5."""
+    values = {0: ["good", "bad"], 1: ["fine"], 2: [], 3: []}
+    scheduler.prepare("overtaken", values)
+    old = scheduler.trigger("overtaken")
+    assert scheduler.wait("overtaken", old) == "failed"
+    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
+
+    forgive.touch()
+    scheduler.produce("overtaken", {2: ["newer"]})
+    assert scheduler.run("overtaken")["run"] == "success"
+    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
+
+    recovery.last_fault()
+    assert scheduler.cleared("overtaken", old, "plan_epoch") == "success"
+    assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
+    assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
+    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
+    scheduler.assert_exact("overtaken", added(values, {2: ["newer"]}))
+    recovery.took()
 
 
 @pytest.mark.slow

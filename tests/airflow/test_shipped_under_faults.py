@@ -1,13 +1,15 @@
 """The Flink examples under the scheduler, with the fault of each: Airflow restarts them as their profile says."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.airflow.conftest import Scheduler, Terminal, eventually
-from tests.airflow.shipped import make_ready, run_sql
+from tests.airflow.shipped import make_ready, run_sql, three_sinks
 from tests.integration.kafka_topics import produce, transactional_producer
 
 pytestmark = pytest.mark.slow
@@ -52,9 +54,7 @@ def counted(scheduler: Scheduler, query: str) -> Counter[str]:
 
 @pytest.mark.parametrize("unpaused", ["restart_demo"], indirect=True)
 def test_the_restart_demo_exits_after_its_last_restart_and_the_next_scheduled_runs_say_so(
-    scheduler: Scheduler,
-    unpaused: str,
-    terminal: Terminal,
+    scheduler: Scheduler, unpaused: str, terminal: Terminal
 ) -> None:
     """E8, N1: fixedDelay(3, 5 s) is one run of four tries, at least five seconds apart; nothing is planned after it."""
 
@@ -141,3 +141,46 @@ def test_the_word_count_is_exact_after_ten_restarts_and_reads_no_aborted_record(
     assert (epoch, state) == (done + 1, "COMMITTED")
     assert len([error for error in errors(scheduler, "word_count", epoch) if "the word count fails" in error]) >= 10
     assert counted(scheduler, "SELECT word, count FROM examples.word_count") == before + counts()
+
+
+@pytest.mark.parametrize("unpaused", ["sink_comparison"], indirect=True)
+def test_three_sinks_hold_the_same_although_the_program_throws_at_its_twelfth_row(
+    scheduler: Scheduler, unpaused: str
+) -> None:
+    """E6, X25: the topic as a read_committed consumer sees it, the table of rows and the table of sums.
+
+    The counter of the program is back at zero after each restart: of ten rows in an epoch, the twelfth row since then is
+    the second row of the next epoch.
+    """
+
+    def sums() -> list[tuple[int, int]]:
+        return [(rows, total) for rows, _, total in three_sinks(scheduler)]
+
+    [(base, total), *_] = sums() if three_sinks(scheduler)[1][2] is not None else [(0, 0)]
+    size = 10
+
+    def tuples(epoch: int) -> list[tuple[int, int]]:
+        """Send the tuples of an epoch; give what each sink must hold after it."""
+        sent = [{"key1": f"fault-{epoch}-{at}", "key2": "b", "key3": "c", "indicate": at} for at in range(size)]
+        send(scheduler, "flink_input", *map(json.dumps, sent))
+        return [(base + epoch * size, total + epoch * sum(range(size)))] * 3
+
+    def is_now(expected: list[tuple[int, int]]) -> bool:
+        return sums() == expected
+
+    run_sql(scheduler, "sink_comparison_fault.sql")
+    tries = {}
+    try:
+        for number in (1, 2, 3):
+            expected = tuples(number)
+            eventually("the three sinks hold the same", partial(is_now, expected), every=0.5)
+            epoch, _, tries[number] = newest(scheduler, "sink_comparison")
+            said = errors(scheduler, "sink_comparison", epoch)
+            assert len(said) == (number > 1), "the second and the third epoch fail once, at their second row"
+            assert all("compare test exception." in error for error in said)
+    finally:
+        run_sql(scheduler, "DROP TRIGGER compare_test_exception ON examples.test_two_step_compare")
+
+    assert tries == {1: 1, 2: 2, 3: 2}
+    records, uuids, _ = three_sinks(scheduler)[0]
+    assert records == uuids, "each record has a uuid of its own"

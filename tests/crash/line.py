@@ -17,10 +17,7 @@ import pyarrow as pa
 from kafka import KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import (
-    Plan,
-    PlanOutcome,
-)  # fmt: skip
+from epochline.coordinator import Plan, PlanOutcome  # fmt: skip
 from epochline.errors import EpochlineError
 from epochline.kafka.source import KafkaOffsets
 from epochline.ports import Ledger, OffsetSource

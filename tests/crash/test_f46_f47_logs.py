@@ -71,8 +71,7 @@ def test_a_log_of_forgotten_producers_is_read_to_its_end(server: Server, recover
         admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, name, soon)])
         partition = TopicPartition(topic.name, 0)
         wait_for(
-            "the producer is forgotten",
-            lambda: not admin.describe_producers([partition])[partition].active_producers,
+            "the producer is forgotten", lambda: not admin.describe_producers([partition])[partition].active_producers
         )
     recovery.last_fault()
     planned, run, ticket = it.staged()

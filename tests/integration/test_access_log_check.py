@@ -49,6 +49,7 @@ def test_rows_of_another_topic_can_be_left_out_and_programs_get_json(postgres_ds
     assert run(dsn, log).returncode == 1
     assert run(dsn, log, "--topic", "access_log").returncode == 0
 
+    query(postgres_dsn, "DELETE FROM access_log WHERE _topic = 'access_log' AND _offset = 7")
     query(postgres_dsn, "UPDATE access_log SET bytes = bytes + 1 WHERE _offset = 3")
     query(postgres_dsn, "DELETE FROM epochline.quarantined_record WHERE value LIKE '{%%'")
     query(postgres_dsn, "UPDATE requests_per_client SET requests = requests + 1 WHERE client LIKE 'host-%%'")
@@ -58,7 +59,7 @@ def test_rows_of_another_topic_can_be_left_out_and_programs_get_json(postgres_ds
     assert answer.returncode == 1
     found = json.loads(answer.stdout)
     assert found["exact"] is False
-    assert (found["lines"], found["duplicates"], found["missing"], found["altered"]) == (2000, 0, 0, 1)
+    assert (found["lines"], found["duplicates"], found["missing"], found["altered"]) == (2000, 0, 1, 1)
     assert found["quarantine_differing"] > 0
     assert found["requests_per_client_differing"] > 0
     assert len(found["samples"]) == 5

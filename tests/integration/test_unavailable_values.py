@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,8 +112,9 @@ def test_a_kept_value_is_that_of_the_newest_older_record_of_its_partition(postgr
 
     assert job.rows() == ([] if x is None else [x])
     assert set(job.bad()) == bad
-    said = "a is unavailable.*no older row of its key in the same partition"
-    assert all(re.search(said, reason) for reason in job.bad().values())
+    for reason in job.bad().values():
+        assert "a is unavailable" in reason
+        assert "no older row of its key in the same partition" in reason
 
 
 def reference(history: Sequence[Row]) -> tuple[dict[str, tuple[Any, ...]], set[int]]:

@@ -170,11 +170,11 @@ MUTANTS = (
         where="write_origin", world="startup mode latest", breaks="origin",
         old=(
             "VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
-            " %(chosen_by)s,\n        %(leader_epoch)s, %(same_log_until)s)"
+            " %(chosen_by)s,\n        %(leader_epoch)s, %(same_log_until)s, %(newest)s, %(read_at)s)"
         ),
         new=(
             "SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
-            " %(chosen_by)s, %(leader_epoch)s, %(same_log_until)s WHERE false"
+            " %(chosen_by)s, %(leader_epoch)s, %(same_log_until)s, %(newest)s, %(read_at)s WHERE false"
         ),
     ),
     Mutant(

@@ -16,8 +16,7 @@ Record = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize(
-    "world",
-    [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS],
+    "world", [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS]
 )
 def test_no_state_within_the_bounds_breaks_an_invariant(
     world: Bounds, record_property: Record, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""The independent reading of a line, and the comparison, fed by hand."""
+"""The comparison of an access log with its tables, fed by hand, and the maker of such logs."""
 
 import hashlib
 import re

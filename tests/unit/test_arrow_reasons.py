@@ -1,4 +1,4 @@
-"""A record that fails its epoch is named by its place; no value of it reaches a log (SEC-5)."""
+"""A bad record and a refused row are named by their place; no value of a record reaches a log."""
 
 import json
 import traceback
@@ -41,7 +41,7 @@ CASES = [(bad, kind) for bad in BAD for kind in SUPPORTED if kind != "text" and 
 
 @pytest.mark.parametrize(("bad", "kind"), CASES, ids=[f"{bad}-{kind}" for bad, kind in CASES])
 def test_an_error_names_the_record_and_never_shows_its_value(bad: str, kind: str) -> None:
-    """F28: also half a surrogate in a document, which has to be a bad record and no crash of the parser."""
+    """SEC-5, F28: also half a surrogate in a document, which has to be a bad record and no crash of the parser."""
     shown = refusal(kind, f'{{"c": {BAD[bad]}}}'.encode(), Json(columns={"c": kind}))
 
     assert "t-0 offset 100" in shown
@@ -60,6 +60,7 @@ def test_the_same_holds_for_what_a_path_meets(value: str) -> None:
 @pytest.mark.parametrize("kind", ["integer", "numeric(5,2)", "date", "interval", "uuid", "inet", "jsonb", "boolean"])
 @pytest.mark.parametrize("value", [CANARY.encode(), b"\xff" + CANARY.encode()], ids=["text", "no text"])
 def test_the_same_holds_for_texts_that_a_regex_took_apart(kind: str, value: bytes) -> None:
+    """SEC-5."""
     assert CANARY not in refusal(kind, value, Regex(pattern="(?P<c>.*)", columns={"c": kind}))
 
 

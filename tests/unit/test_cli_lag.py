@@ -19,12 +19,7 @@ from epochline.adapters import Adapters
 from epochline.cli import database
 from epochline.cli.standing import UNKNOWN
 from epochline.declare.source import KafkaSource
-from epochline.errors import (
-    EpochlineError,
-    LedgerError,
-    LedgerUnavailableError,
-    SourceUnavailableError,
-)
+from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.planning import SourceView

@@ -1,5 +1,7 @@
 """The command line's manners: help everywhere, one paragraph for an error, an exit code that is documented."""
 
+import stat
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -7,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from epochline import cli
+from epochline.cli import execution
 from epochline.cli.commands import COMMANDS, load
 from epochline.errors import DeclarationError, StackError
 from tests.commands import Call, caller
@@ -122,3 +125,35 @@ def test_what_nobody_expected_is_said_shortly_and_kept_in_a_file(called: Call, m
     kept = Path(err.split("is in ")[1].split(";")[0])
     assert "ZeroDivisionError: oh" in kept.read_text()
     kept.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--from", "2026-03-01"], "give both"),
+        (["--to", "2026-03-01"], "give both"),
+        (["--from", "yesterday", "--to", "2026-03-01"], "yesterday"),
+        (["--from", "2026-03-02", "--to", "2026-03-01"], "start < until"),
+        (["--from", "2026-03-01", "--to", "2026-03-02", "--until-caught-up"], "a backfill is one epoch"),
+    ],
+    ids=["no end", "no begin", "no time", "backward", "until caught up"],
+)
+def test_an_interval_that_cannot_be_meant_is_wrong_use(arguments: list[str], said: str) -> None:
+    answer = CliRunner().invoke(cli.app, ["run", "orders", *arguments], env={"COLUMNS": "200"})
+
+    assert answer.exit_code == 2
+    assert said in answer.output
+
+
+@pytest.mark.usefixtures("no_stack")
+def test_the_log_is_one_file_that_nobody_else_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-4: what a pipeline's own code says in a traceback stands in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    execution.spark_log.cache_clear()
+
+    log = execution.spark_log()
+
+    assert log.parent == tmp_path
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert execution.spark_log() == log
+    execution.spark_log.cache_clear()

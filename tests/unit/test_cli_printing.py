@@ -1,4 +1,4 @@
-"""Tables: whole lines for a file, lines that fit for a terminal."""
+"""What is printed: whole lines of tables for a file, lines that fit for a terminal, and logs of tasks."""
 
 import errno
 import os

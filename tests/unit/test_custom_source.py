@@ -9,13 +9,7 @@ import pytest
 from epochline import CustomSource, KafkaSource, Pipeline, PostgresTable, Text
 from epochline.declare.inputs import require_kafka
 from epochline.declare.specs import CustomSourceSpec
-from epochline.errors import (
-    ConfigurationError,
-    DeclarationError,
-    RecordsGoneError,
-    SourceError,
-    SourceUnavailableError,
-)
+from epochline.errors import ConfigurationError, DeclarationError, RecordsGoneError, SourceError, SourceUnavailableError
 from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.source import SourcePartition, SourceRecord
 from epochline.sources.counter import Counter

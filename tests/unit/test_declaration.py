@@ -54,12 +54,7 @@ def pipeline(**fields: Any) -> Pipeline:
 
 
 UPSERT: Fields = {"mode": "upsert", "key": "client"}
-ADD: Fields = {
-    "mode": "add",
-    "key": "client",
-    "measures": "hits",
-    "columns": {"client": "text", "hits": "bigint"},
-}
+ADD: Fields = {"mode": "add", "key": "client", "measures": "hits", "columns": {"client": "text", "hits": "bigint"}}
 
 WRONG_SOURCE = {
     "neither topics nor pattern": ({"topics": ()}, "give either topics or pattern"),

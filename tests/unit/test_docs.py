@@ -1,4 +1,4 @@
-"""Every link, path and module that a page names exists, and every requirement that a test cites is defined."""
+"""Pages agree with the code: links, names, layers, memory settings, times, the reference, and cited requirements."""
 
 import configparser
 import re

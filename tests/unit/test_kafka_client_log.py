@@ -1,4 +1,4 @@
-"""kafka-python's log: each line once, then once a minute with the number of repeats."""
+"""Kafka's clients: their properties and versions, their fatal errors, and their log, each line of it once a minute."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Offset arithmetic: half-open ranges, whole chains, balances (INV-1, INV-9). Properties, found by hypothesis."""
+"""Offsets: half-open ranges, whole chains and balances, whether a log is the one that was read, and where one begins."""
 
 import json
 from contextlib import nullcontext
@@ -359,6 +359,7 @@ def test_an_offset_that_is_not_there_is_refused_with_what_is(startup: Startup, f
 
 
 def test_the_mode_rules_only_topics_that_are_new_in_the_declaration() -> None:
+    """S2, X32."""
     known, new = view(tp(0)), view(tp(0, topic="returns"))
 
     assert begun_by_startup([], [known, new], by_pattern=True) == [known, new]

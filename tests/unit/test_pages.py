@@ -119,8 +119,7 @@ def test_rows_of_a_sink_are_drawn_by_fate_or_as_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "\u2013"), (0, "0_B"), (1023, "1,023_B"), (1024, "1_KiB"), (5 * 2**50, "5,120_TiB")],
+    ("value", "text"), [(None, "\u2013"), (0, "0_B"), (1023, "1,023_B"), (1024, "1_KiB"), (5 * 2**50, "5,120_TiB")]
 )
 def test_bytes_have_a_unit(value: int | None, text: str) -> None:
     assert size(value) == text.replace("_", "\u202f")

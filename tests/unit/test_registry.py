@@ -23,8 +23,7 @@ from epochline.config.registry import (
     split_header,
     with_header,
 )
-from epochline.declare.avro import proposed
-from epochline.declare.columns import SUPPORTED
+from epochline.declare.columns import SUPPORTED, avro_type
 from epochline.errors import (
     ConfigurationError,
     DeclarationError,
@@ -261,7 +260,7 @@ def test_a_field_may_name_a_type_of_another() -> None:
 @pytest.mark.parametrize("kind", [*SUPPORTED, "numeric(38,4)"])
 def test_a_derived_schema_and_the_type_that_is_proposed_hold_their_columns(kind: str) -> None:
     Avro(columns={"a": kind}, schema_=derived_schema({"a": column_type(kind)}, "t"))
-    Avro(columns={"a": kind}, schema_=of({"name": "a", "type": json.loads(proposed(column_type(kind)))}))
+    Avro(columns={"a": kind}, schema_=of({"name": "a", "type": avro_type(column_type(kind))}))
 
 
 def parsed_by(parse: Avro) -> Pipeline:

@@ -1,4 +1,4 @@
-"""Two declarations that name one table are reported with both pipelines and files."""
+"""Two declarations of one table, and broken ones, are reported with their files, and hide no other pipeline."""
 
 import os
 from collections.abc import Mapping

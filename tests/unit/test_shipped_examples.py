@@ -1,4 +1,4 @@
-"""Shipped examples are off until somebody enables them, and share no table with a user's pipeline."""
+"""Shipped examples are off until somebody enables them, share no table with a user's, and their programs name them."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The credentials file of a job, and what is made of a failed job's message."""
+"""The credentials of a job: their file, their way to Spark's driver, and what is made of a failed job's message."""
 
 import json
 import os
@@ -16,10 +16,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from epochline.airflow.handover import credentials_file as file_of_credentials
 from epochline.airflow.handover import environment_of_job
 from epochline.config.connections import Connection
-from epochline.errors import (
-    ConfigurationError,
-    EpochFencedError,
-)
+from epochline.errors import ConfigurationError, EpochFencedError
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 from epochline.spark.failure import epochline_error_from
 from epochline.spark.session import in_session
@@ -142,6 +139,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder: Path) -> None:
+    """SEC-4."""
     with file_of_credentials(CONNECTIONS) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

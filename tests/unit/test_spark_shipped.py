@@ -1,5 +1,7 @@
-"""What the driver ships to Spark's workers is read there without the libraries of declarations and of Avro."""
+"""What is shipped to a worker of Spark is all that it needs, and a stream that breaks off is not taken for a whole one."""
 
+import io
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
@@ -25,19 +28,63 @@ from epochline import (
     Tumbling,
     Windowed,
 )  # fmt: skip
+from epochline.errors import InputCutError
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import ship_functions
-from epochline.spark.parse_frame import ParseTask
-from epochline.spark.part_rows import one_pass_writer, sink_writer
+from epochline.spark.part_rows import ParseTask, one_pass_writer, sink_writer
+from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
+
+END_OF_STREAM = struct.pack("!i", -4)
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def stream(batches: int, *, ended: bool) -> bytes:
+    """What an executor writes to its Python worker: batches, and at the end Arrow's mark."""
+    sink = io.BytesIO()
+    writer = pa.ipc.new_stream(sink, SCHEMA)
+    for number in range(batches):
+        writer.write_batch(pa.record_batch([[number]], schema=SCHEMA))
+    if ended:
+        writer.close()
+    return sink.getvalue()
+
+
+def main(data: bytes, outfile: None = None) -> int:
+    """As pyspark's worker, whose frame is found by these names: it alone holds the stream, and reads its end mark."""
+    infile = io.BufferedReader(io.BytesIO(data))
+    rows: int = sum(batch.num_rows for batch in pa.ipc.open_stream(infile))
+    require_whole_input("the attempt")
+    return rows
+
+
+def test_an_input_that_was_ended_by_spark_is_whole() -> None:
+    assert main(stream(3, ended=True) + END_OF_STREAM) == 3
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["between two batches", "before Spark's end mark"])
+def test_an_input_that_broke_off_is_refused_though_arrow_reads_it_to_its_end(ended: bool) -> None:
+    """I4: a part of it would stand, and Spark's next try of the task would be refused as another one."""
+    cut = stream(2, ended=ended)
+    assert sum(batch.num_rows for batch in pa.ipc.open_stream(io.BytesIO(cut))) == 2
+
+    with pytest.raises(InputCutError, match="broke off before the last record") as refused:
+        main(cut)
+
+    assert refused.value.retryable
+
+
+def test_outside_a_worker_there_is_nothing_to_ask() -> None:
+    require_whole_input("the attempt")
+
 
 COLUMNS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 ROWS = PostgresTable(table="rows", columns=COLUMNS)
 Shipped = Callable[[str], list[object]]
-"""Makes what the driver of a pipeline ships; the argument is a folder that the pipeline may write to."""
+"""Makes what the driver of a shipped_pipeline ships; the argument is a folder that the shipped_pipeline may write to."""
 
 NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydantic", "re2", "sqlalchemy"}
 
@@ -47,8 +94,7 @@ import pyarrow as pa
 from epochline.arrow.stage.batch_rows import BatchRows
 from epochline.arrow.cast.batches import SOURCE_SCHEMA
 from epochline.sinks import external_sink
-from epochline.spark.parse_frame import ParseTask
-from epochline.spark.part_rows import OnePassRows
+from epochline.spark.part_rows import OnePassRows, ParseTask
 from epochline.spark.staging import StagingWriter
 
 values = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "value": b"a 1"}
@@ -69,7 +115,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-def pipeline(*sinks: Any, **declared: Any) -> Pipeline:
+def shipped_pipeline(*sinks: Any, **declared: Any) -> Pipeline:
     declared = {"parse": Json(columns={**COLUMNS, "at": "timestamptz"})} | declared
     return Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, bad_records="quarantine", **declared)
 
@@ -83,7 +129,7 @@ def ticket(declared: Pipeline) -> StagingTicket:
 
 
 def one_pass(folder: str, **declared: Any) -> list[object]:
-    whole = pipeline(
+    whole = shipped_pipeline(
         ROWS,
         PostgresTable(table="sums", mode="add", columns=COLUMNS, key="who", measures="n"),
         PostgresTable(table="latest", mode="upsert", columns=COLUMNS, key="who", order_by="n", tombstone="ignore"),
@@ -105,13 +151,13 @@ def by_regex(folder: str) -> list[object]:
 
 def bytes_alone(folder: str) -> list[object]:
     sinks = (PostgresTable(table="raw", columns={"value": "bytea"}), KafkaTopic(topic="raw", value=Bytes()))
-    return [writer(pipeline(*sinks, parse=Bytes()))]
+    return [writer(shipped_pipeline(*sinks, parse=Bytes()))]
 
 
 def by_windows(folder: str) -> list[object]:
     time, window = EventTime(column="at"), Tumbling(size=timedelta(seconds=5))
     windows = Windowed(time=time, window=window, key="who", aggregates={"hits": "count(*)"}, into="hits")
-    declared = pipeline(
+    declared = shipped_pipeline(
         PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True),
         windows=windows,
     )
@@ -121,7 +167,7 @@ def by_windows(folder: str) -> list[object]:
 
 def with_state(folder: str) -> list[object]:
     state = StateTable(table="seen", key="who", columns=COLUMNS)
-    declared = pipeline(ROWS).model_copy(update={"transform": "not_shipped:transform", "state": (state,)})
+    declared = shipped_pipeline(ROWS).model_copy(update={"transform": "not_shipped:transform", "state": (state,)})
     return [*of_a_transform(declared), StateReader.of(ticket(declared), state, "")]
 
 

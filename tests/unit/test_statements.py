@@ -1,4 +1,4 @@
-"""Every named SQL statement is described, and some code runs it."""
+"""Every named SQL statement is described and used, and nothing keeps a checkpoint beside the ledger."""
 
 import re
 from pathlib import Path

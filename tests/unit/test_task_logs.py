@@ -1,4 +1,4 @@
-"""What the log of a failing task begins with: one readable line, and a traceback only if it says more (issue 19)."""
+"""What is said of an epoch and of a failure: one readable line, the reason in words, and a traceback only if it says more."""
 
 import logging
 import signal
@@ -9,12 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-)
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from epochline.airflow.connections import epochline_errors
 from epochline.airflow.outcome import EpochOutcome, kind_of, no_epoch, not_planned, show_outcome
@@ -110,6 +105,7 @@ def test_an_outcome_that_airflow_does_not_take_fails_no_task(caplog: pytest.LogC
     ],
 )
 def test_a_failure_that_passes_is_told_from_one_that_needs_somebody(error: str | None, failure: Failure) -> None:
+    """N1, K11."""
     name, found, _ = (error or "").partition(": ")
     assert failure_of(name if found and name.isidentifier() else None, error) is failure
 

@@ -1,4 +1,4 @@
-"""What tests share lies in a conftest or a plain module: a test module stands alone and may be changed alone."""
+"""A test module stands alone and may be changed alone; what tests share is named in their README."""
 
 import ast
 import re

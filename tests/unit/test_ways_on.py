@@ -15,11 +15,7 @@ import epochline
 from epochline import errors
 from epochline.cli.commands import COMMANDS, load
 from epochline.cli.printing import told
-from epochline.errors import (
-    PipelinePausedError,
-    PipelineStandsError,
-    rebuilt,
-)
+from epochline.errors import PipelinePausedError, PipelineStandsError, rebuilt
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.standing import way_out_of_pause
 from tests.ways import way_on

@@ -1,6 +1,5 @@
 """The table of commands. A command's module is imported to run or explain the command, not to list it."""
 
-import ast
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -75,16 +74,15 @@ def summaries() -> Mapping[str, str]:
     """The first paragraph of each command's help, from the source text: to import every module takes a second."""
     here = Path(__file__).parent
     actions = "".join(path.read_text() for path in here.with_name("operations").glob("*.py"))
-    found = {}
+    texts = {}
     for name, module in COMMANDS.items():
         text = here.joinpath(*module.split(".")).with_suffix(".py").read_text()
         function = re.search(rf'^def {name.replace("-", "_")}\(.*?^    """(.+?)(?:\n\n|""")', text, re.M | re.S)
-        action = re.search(rf'^    name = "{name}"\n    help = (.+?)\n    parameters', actions, re.M | re.S)
-        if function is not None:
-            found[name] = function[1]
-        elif action is not None:
-            found[name] = ast.literal_eval(action[1])
-    return found
+        action = re.search(rf'^    """((?:(?!""").)+)"""\n\n    name = "{name}"$', actions, re.M | re.S)
+        described = function or action
+        if described is not None:
+            texts[name] = " ".join(described[1].partition("\n\n")[0].split())
+    return texts
 
 
 class Commands(TyperGroup):

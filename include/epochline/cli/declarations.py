@@ -37,7 +37,7 @@ def validate(names: Names = None, as_json: AsJson = False) -> None:
     checked = _Checked()
     unknown = [name for name in asked if name not in declared.pipelines]
     if unknown or not names:
-        checked.problems += [one_line(one) for one in declared.broken]
+        checked.problems += [one_line(error) for error in declared.broken]
     for name in asked:
         _check(declared, name, checked)
     if as_json:
@@ -92,7 +92,7 @@ def _check(declared: Declared, name: str, checked: _Checked) -> None:
         checked.problems.append(left_out or f"no valid pipeline {name!r} is declared; valid ones: {valid}")
         return
     pipeline = declared.pipelines[name]
-    shared = [str(one) for one in shared_tables(declared) if repr(name) in str(one)]
+    shared = [str(error) for error in shared_tables(declared) if repr(name) in str(error)]
     problems = list(unimportable(pipeline))
     has_functions = isinstance(pipeline.parse, str) or any(sink.select is not None for sink in pipeline.sinks)
     if not problems and has_functions:
@@ -100,7 +100,7 @@ def _check(declared: Declared, name: str, checked: _Checked) -> None:
 
         problems += breaches(pipeline)
     problems += _misfits(pipeline, checked)
-    checked.problems += [one for one in shared if one not in checked.problems]
+    checked.problems += [error for error in shared if error not in checked.problems]
     checked.problems += [f"{declared.places[name]}: pipeline {name!r}: {why}" for why in problems]
     if not shared and not problems:
         checked.valid.append(name)
@@ -208,7 +208,7 @@ def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[Declaration
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
     """Create or upgrade the ledger of each database that a pipeline names."""
-    from epochline.postgres.ledger.migrate import arrange_roles, upgrade  # It loads Alembic.
+    from epochline.postgres.ledger.migrate import arrange_roles, upgrade
 
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
@@ -224,7 +224,9 @@ def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
 def _viewer(connection: str) -> str | None:
     """The login of the pages in Airflow, if its connection is known here and leads to the same database."""
     try:
-        ledger, pages = (urlsplit(connections.adapters().postgres_dsn(one)) for one in (connection, "epochline_reader"))
+        ledger, pages = (
+            urlsplit(connections.adapters().postgres_dsn(login)) for login in (connection, "epochline_reader")
+        )
     except ConfigurationError:
         return None
     there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)

@@ -68,7 +68,7 @@ def log_fault(
 
 def _fault_at(head: Head, view: SourceView, ends: Mapping[TopicPartition, int | None]) -> FaultWord | None:
     """What is wrong with the partition of a head."""
-    in_topic = {one.tp.partition: one for one in view.partitions if one.tp.topic == head.tp.topic}
+    in_topic = {at.tp.partition: at for at in view.partitions if at.tp.topic == head.tp.topic}
     there = in_topic.get(head.tp.partition)
     if there is None:
         return FaultWord.PARTITION_GONE if in_topic else FaultWord.TOPIC_GONE

@@ -78,10 +78,10 @@ def columns_of(text: str) -> dict[str, str]:
         ValueError: a column has no type, or two columns have one name.
     """
     columns: dict[str, str] = {}
-    for one in re.split(r",(?![^(]*\))", text):
-        name, _, kind = one.strip().partition(" ")
+    for column in re.split(r",(?![^(]*\))", text):
+        name, _, kind = column.strip().partition(" ")
         if not kind.strip():
-            raise ValueError(f"{one.strip()!r} has no type; write columns as in: id bigint, amount numeric(12,2)")
+            raise ValueError(f"{column.strip()!r} has no type; write columns as in: id bigint, amount numeric(12,2)")
         if name in columns:
             raise ValueError(f"two columns are called {name!r}")
         columns[name] = kind.strip()
@@ -237,7 +237,7 @@ def init(
     try:
         new = NewPipeline(
             name=name, topic=topic, parser=parser, columns=columns_of(columns), table=table, mode=mode,
-            key=tuple(one.strip() for one in key.split(",")) if key else (), schedule=schedule,
+            key=tuple(column.strip() for column in key.split(",")) if key else (), schedule=schedule,
         )  # fmt: skip
         declared(new)
     except ValueError as error:

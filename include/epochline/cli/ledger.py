@@ -117,30 +117,30 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         columns.split(),
         [
             (
-                one["pipeline"], one["epoch_id"], one["state"], one["attempt"], *map(printing.number, counts_of(one)),
-                printing.number(one["rows_written"]), one["planned_at"],
-                printing.duration(one["seconds"]), printing.duration(one["longest_latency_seconds"]),
+                epoch["pipeline"], epoch["epoch_id"], epoch["state"], epoch["attempt"],
+                *map(printing.number, counts_of(epoch)), printing.number(epoch["rows_written"]), epoch["planned_at"],
+                printing.duration(epoch["seconds"]), printing.duration(epoch["longest_latency_seconds"]),
             )
-            for one in epochs
+            for epoch in epochs
         ],
         least=("skipped", "attempt", "passed", "latency", "rows", "took"),
     )  # fmt: skip
-    for one in epochs:
-        for said in _of_epoch(one):
-            printing.say(f"epoch {one['epoch_id']} of {one['pipeline']}: {said}")
+    for epoch in epochs:
+        for said in _of_epoch(epoch):
+            printing.say(f"epoch {epoch['epoch_id']} of {epoch['pipeline']}: {said}")
 
 
-def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
-    if one["kind"] != "regular":
-        yield f"of kind {one['kind']}"
-    if one["replays"] is not None:
-        yield f"reads epoch {one['replays']} again"
-    if one["undone_by"] is not None:
-        yield f"undone by epoch {one['undone_by']}; its rows are gone"
-    if one["records_too_late"]:
-        yield f"{counted(one['records_too_late'], 'record')} came too late for their windows"
-    if one["error"]:
-        yield one["error"]
+def _of_epoch(epoch: dict[str, Any]) -> Iterator[str]:
+    if epoch["kind"] != "regular":
+        yield f"of kind {epoch['kind']}"
+    if epoch["replays"] is not None:
+        yield f"reads epoch {epoch['replays']} again"
+    if epoch["undone_by"] is not None:
+        yield f"undone by epoch {epoch['undone_by']}; its rows are gone"
+    if epoch["records_too_late"]:
+        yield f"{counted(epoch['records_too_late'], 'record')} came too late for their windows"
+    if epoch["error"]:
+        yield epoch["error"]
 
 
 def _show_one(epoch: Row, then: str | None) -> None:
@@ -163,10 +163,10 @@ def _show_one(epoch: Row, then: str | None) -> None:
         ("topic", "partition", "range", "read", "passed", "skipped", "quarantined"),
         [
             (
-                one["topic"], one["partition"], f"[{one['start_offset']}, {one['until_offset']})",
-                *map(printing.number, counts_of(one)),
+                row["topic"], row["partition"], f"[{row['start_offset']}, {row['until_offset']})",
+                *map(printing.number, counts_of(row)),
             )
-            for one in epoch["ranges"]
+            for row in epoch["ranges"]
         ],
     )  # fmt: skip
     printing.say()
@@ -178,9 +178,9 @@ def _show_one(epoch: Row, then: str | None) -> None:
 
 def _chosen(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Recorded settings that are not the default, with the place that set each, and the record limit in any case."""
-    for name, one in sorted(settings.items()):
-        if one["from"] != "default" or name == "record_limit":
-            yield f"{name} {'none' if one['value'] is None else one['value']} ({one['from']})"
+    for name, setting in sorted(settings.items()):
+        if setting["from"] != "default" or name == "record_limit":
+            yield f"{name} {'none' if setting['value'] is None else setting['value']} ({setting['from']})"
 
 
 def show_attempts(attempts: list[dict[str, Any]]) -> None:
@@ -189,13 +189,13 @@ def show_attempts(attempts: list[dict[str, Any]]) -> None:
         ("attempt", "state", "host", "started", "ended", "rows staged", "fenced writes"),
         [
             (
-                one["attempt"], one["state"], one["host"], one["started_at"], one["ended_at"],
-                printing.number(one["rows_staged"]), printing.number(one["fenced_writes"]),
+                attempt["attempt"], attempt["state"], attempt["host"], attempt["started_at"], attempt["ended_at"],
+                printing.number(attempt["rows_staged"]), printing.number(attempt["fenced_writes"]),
             )
-            for one in attempts
+            for attempt in attempts
         ],
         least=("host", "ended"),
     )  # fmt: skip
-    for one in attempts:
-        if one["error"]:
-            printing.say(f"attempt {one['attempt']}: {one['error']}")
+    for attempt in attempts:
+        if attempt["error"]:
+            printing.say(f"attempt {attempt['attempt']}: {attempt['error']}")

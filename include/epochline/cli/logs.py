@@ -105,20 +105,22 @@ class _Printed:
 
     def go_on(self, dag_id: str, run_id: str) -> None:
         """Print what the run's logs have had since the last call."""
-        for one in self._api.tries(dag_id, run_id):
-            which = (run_id, one.task_id, one.number)
+        for made in self._api.tries(dag_id, run_id):
+            which = (run_id, made.task_id, made.number)
             if which in self._complete:
                 continue
-            lines = list(lines_of(self._api.log(dag_id, run_id, one)))
+            lines = list(lines_of(self._api.log(dag_id, run_id, made)))
             seen = self._lines.get(which)
             if which != self._last and len(lines) > (seen or -1):
                 self._last = which
-                state = "" if one.state is None else f", {one.state.replace('_', ' ')}"
-                printing.say(f"==== {one.task_id}, try {one.number}{state}, from {one.started_at[:19]} (run {run_id})")
+                state = "" if made.state is None else f", {made.state.replace('_', ' ')}"
+                printing.say(
+                    f"==== {made.task_id}, try {made.number}{state}, from {made.started_at[:19]} (run {run_id})"
+                )
             for line in lines[seen or 0 :]:
                 printing.say(line)
             self._lines[which] = len(lines)
-            if one.state in _COMPLETE:
+            if made.state in _COMPLETE:
                 self._complete.add(which)
 
 

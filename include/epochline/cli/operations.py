@@ -104,15 +104,15 @@ def janitor(
     named = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
     run = Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
     tidied = {
-        one: tidy(connections.adapters().ledger(one), run, stale_after=timedelta(minutes=stale_after))
-        for one in sorted({connection} if connection else named or {POSTGRES})
+        database: tidy(connections.adapters().ledger(database), run, stale_after=timedelta(minutes=stale_after))
+        for database in sorted({connection} if connection else named or {POSTGRES})
     }
     if as_json:
-        printing.say(printing.as_json({one: asdict(report) for one, report in tidied.items()}))
+        printing.say(printing.as_json({database: asdict(report) for database, report in tidied.items()}))
     else:
-        for one, report in tidied.items():
+        for database, report in tidied.items():
             for line in report.lines():
-                printing.say(f"{one}: {line}")
+                printing.say(f"{database}: {line}")
     printing.broken(declared.broken)
     if declared.broken:
         raise typer.Exit(1)
@@ -159,7 +159,7 @@ def _command(action: Action[Any, Any]) -> Callable[..., None]:
         _keyword("as_json", Annotated[bool, typer.Option("--json", help="For programs: the ledger's row.")], False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = f"{action.help}\n\n{_EXIT_CODES}"
     return command
 
@@ -173,7 +173,7 @@ def _is_argument(field: FieldInfo) -> bool:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    least: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+    least: Any = next((rule.ge for rule in field.metadata if isinstance(rule, Ge)), None)
     if _is_argument(field):
         info: Any = typer.Argument(help=field.description, min=least)
     elif field.annotation is bool:

@@ -88,7 +88,8 @@ def lag(
         _show_lags(declared, standings, errors)
     if errors or declared.broken:
         raise typer.Exit(1)
-    if fail_above is not None and any(one.stands or _behind(one) > fail_above for one in standings.values()):
+    above = [name for name, at in standings.items() if at.stands or _behind(at) > (fail_above or 0)]
+    if fail_above is not None and above:
         raise typer.Exit(TOO_FAR_BEHIND)
 
 

@@ -68,11 +68,11 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
 
 
 def _what_was_checked(declared: Pipeline) -> str:
-    tables = [one.table for one in declared.tables]
+    tables = [sink.table for sink in declared.tables]
     checked = ["the declaration", f"table{'' if len(tables) == 1 else 's'} {', '.join(tables)}"]
-    checked += [one.source.described for one in declared.inputs.values()]
+    checked += [given.source.described for given in declared.inputs.values()]
     checked += ["consumer group " + declared.consumer_group] if declared.source.mirror else []
-    checked += [one.name for one in declared.post_commit_sinks]
+    checked += [sink.name for sink in declared.post_commit_sinks]
     return (
         f"{declared.name}: checked {', '.join(checked)}, as the plan of a run does. No record was parsed:"
         f" `epochline preview {declared.name}` parses the next ones. Nothing was written."
@@ -87,7 +87,7 @@ def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
         return None, []
     now = json.loads(declared.stored())
     with adapters().ledger(declared).transaction() as tx:
-        earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(declared.name))
+        earlier = (json.loads(former.stored()) for former in tx.epochs.declarations(declared.name))
         written = as_last_written(newest[0]["body"], earlier, now)
     return newest[0]["epoch_id"], changes(written, now)
 
@@ -117,7 +117,7 @@ def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: 
         "declaration_hash": declared.declaration_hash,
         "unfinished_epoch": None if seen.unfinished is None else seen.unfinished.epoch_id,
         "partitions": _rows(seen),
-        "offsets": sum(len(one.range) for one in seen.ranges),
+        "offsets": sum(len(planned.range) for planned in seen.ranges),
         "idle": seen.idle,
         "notes": list(seen.notes),
         "declared_since_epoch": since,
@@ -147,9 +147,9 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
     else:
         printing.say(f"{declared.name}: nothing to read; a run would be skipped")
     if seen.unfinished is not None:
-        one = seen.unfinished
-        how = "commits it first" if one.state == "PRE_COMMITTED" else "settles it first"
-        printing.say(f"{one} is {one.state} (attempt {one.attempt}, {one.run}): the next run {how}")
+        epoch = seen.unfinished
+        how = "commits it first" if epoch.state == "PRE_COMMITTED" else "settles it first"
+        printing.say(f"{epoch} is {epoch.state} (attempt {epoch.attempt}, {epoch.run}): the next run {how}")
     for note in seen.notes:
         printing.say(note)
 
@@ -161,5 +161,5 @@ def _show_changes(since: int | None, changed: list[Change]) -> None:
         printing.say(f"the declaration is that of epoch {since}")
     else:
         printing.say(f"the declaration changed since epoch {since}:")
-        rows = [(str(one), str(one.effect), one.advice) for one in changed]
+        rows = [(str(change), str(change.effect), change.advice) for change in changed]
         printing.table(("change", "effect", "what to do"), rows)

@@ -121,7 +121,7 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> di
             | {"deletes": row[DELETED], "values": _values(row)}
             for row in parsed.rows
         ],
-        "refused": [asdict(one) for one in parsed.refused],
+        "refused": [asdict(refusal) for refusal in parsed.refused],
         "transformed": made,
     }
 
@@ -145,8 +145,8 @@ def _show(declared: Pipeline, parsed: ParsedRecords, made: Made) -> None:
                 for row in parsed.rows
             ],
         )
-    for one in parsed.refused:
-        printing.say(f"refused {_place(one.topic, one.partition, one.offset)}: {one.reason}")
+    for refusal in parsed.refused:
+        printing.say(f"refused {_place(refusal.topic, refusal.partition, refusal.offset)}: {refusal.reason}")
     passed = parsed.read - parsed.skipped - len(parsed.refused)
     printing.say(
         f"{declared.name}: {counted(parsed.read, 'record')} read, {number(passed)} passed, {number(parsed.skipped)}"

@@ -70,7 +70,7 @@ def decided(row: Row, partitions: Sequence[Row] = ()) -> Standing:
     reason = str(standing) if word.stands or standing.tone == "warning" else None
     return Standing(
         state=word, stands=word.stands, since=standing.since, reason=reason,
-        partitions=[{**one, "state": word, "reason": reason} for one in partitions],
+        partitions=[{**partition, "state": word, "reason": reason} for partition in partitions],
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     """
     rows = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
     view, missing = _look(pipeline, source)
-    heads = [_head(one) for one in rows]
+    heads = [_head(committed) for committed in rows]
     read = [head for head in heads if pipeline.source.keeps(head.tp.topic)]
     lost = log_fault(pipeline, row, read, view, source)
     fault = (
@@ -99,15 +99,16 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     origins: dict[Place, int] = {(origin.tp.topic, origin.tp.partition): origin.offset for origin in begun}
     there = () if lost is not None and lost.word == FaultWord.OTHER_CLUSTER else view.partitions
     shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
-    lag = None if row["lag"] is None else sum(one["lag"] or 0 for one in shown)
+    lag = None if row["lag"] is None else sum(partition["lag"] or 0 for partition in shown)
     standing = decided({**row, "lag": lag}, shown)
     if fault is None or standing.state in _DECIDED:
         return standing
     state = next(iter(fault.at.values()), fault.word)
-    words = [fault.at.get((one["topic"], one["partition"]), FaultWord.STANDS if fault.at else state) for one in shown]
+    other = FaultWord.STANDS if fault.at else state
+    words = [fault.at.get((at["topic"], at["partition"]), other) for at in shown]
     return Standing(
         state=state, stands=True, since=row["plan_failing_since"], reason=fault.reason,
-        partitions=[{**one, "state": word, "reason": fault.reason} for one, word in zip(shown, words, strict=True)],
+        partitions=[{**at, "state": word, "reason": fault.reason} for at, word in zip(shown, words, strict=True)],
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ class Servers:
         return self._kept(
             self._databases,
             pipeline.postgres_connection,
-            lambda one: database.session(connections.adapters().postgres_dsn(one)),
+            lambda connection: database.session(connections.adapters().postgres_dsn(connection)),
         )
 
     def source(self, pipeline: Pipeline) -> OffsetSource:

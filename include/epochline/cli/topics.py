@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -112,18 +111,12 @@ _PAUSE_SECONDS = 0.5
 _COUNTS = ("keyless", "distinct_keys", "distinct_values", "repeats", "repeated_keys")
 
 
-class Levels(StrEnum):
-    """Values of ``--isolation``."""
-
-    BOTH = "both"
-    READ_COMMITTED = "read_committed"
-    READ_UNCOMMITTED = "read_uncommitted"
-
-
 def verify_topic(
     topic: Annotated[str, typer.Argument(help="The topic to read.")],
     since_offset: Annotated[int, typer.Option(min=0, help="Begin every partition at this offset.")] = 0,
-    isolation: Annotated[Levels, typer.Option(help="Isolation levels to read with.")] = Levels.BOTH,
+    isolation: Annotated[
+        Literal["both", "read_committed", "read_uncommitted"], typer.Option(help="Isolation levels to read with.")
+    ] = "both",
     follow: Annotated[bool, typer.Option("--follow", help="Keep reading until Ctrl-C, then show the result.")] = False,
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Keep reading for this many seconds, then show the result.")
@@ -143,9 +136,9 @@ def verify_topic(
     """
     from epochline.kafka.topic_comparison import Isolation, TopicReader  # It loads the Kafka client.
 
-    if key_unique and isolation is Levels.READ_UNCOMMITTED:
+    if key_unique and isolation == "read_uncommitted":
         raise typer.BadParameter("--key-unique checks committed records: remove --isolation.")
-    isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
+    isolations = list(Isolation) if isolation == "both" else [Isolation(isolation)]
     with TopicReader(connections.adapters().kafka_settings(connection), topic, isolations, since_offset) as reader:
         columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -10,15 +10,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import (
-    ColumnName,
-    DeclarationModel,
-    Names,
-    Pause,
-    check_identifier,
-    refuse_names,
-    repeated,
-)
+from epochline.declare.base import ColumnName, DeclarationModel, Names, Pause, check_identifier, refuse_names, repeated
 from epochline.declare.columns import END, START, parse_type
 from epochline.declare.event_time import EventTime, Windows
 from epochline.declare.names import MAX_IDENTIFIER_BYTES

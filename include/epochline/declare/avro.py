@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from operator import not_
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from epochline.declare.base import DeclarationModel, in_order, known_types, reading_back, refuse_names
-from epochline.declare.columns import INTEGERS, ColumnType, parse_type, units_by_column
+from epochline.declare.columns import AVRO, INTEGERS, ColumnType, avro_type, parse_type, units_by_column
 from epochline.declare.specs import AvroSpec
 
 
@@ -83,7 +84,7 @@ class Avro(DeclarationModel):
             if avro is not None:
                 raise ValueError(
                     f"schema_: field {name} has the Avro type {avro}, which does not hold every {kind} unchanged;"
-                    f" declare the field as {proposed(kind)}, or give the column a type that {avro} holds"
+                    f" declare the field as {json.dumps(avro_type(kind))}, or give the column a type that {avro} holds"
                 )
 
     @property
@@ -105,27 +106,6 @@ class Avro(DeclarationModel):
         return self._as(AvroSpec, schema=self.schema_)
 
 
-_TIMESTAMP = ("long timestamp-micros", "long local-timestamp-micros")
-
-_HOLDING: dict[str, tuple[str, ...]] = {
-    "boolean": ("boolean",),
-    "smallint": ("int", "long", "float", "double"),
-    "integer": ("int", "long", "double"),
-    "bigint": ("long",),
-    "real": ("float", "double"),
-    "double precision": ("double",),
-    # The writer checks each value against the length of a fixed and the symbols of an enum: no column type has them.
-    "bytea": ("bytes", "fixed"),
-    "text": ("string", "enum"),
-    "character varying": ("string", "enum"),
-    "date": ("int date",),
-    "time without time zone": ("long time-micros",),
-    "timestamp with time zone": _TIMESTAMP,
-    "timestamp without time zone": _TIMESTAMP[::-1],
-    "uuid": ("string", "string uuid"),
-}
-"""Avro types by column type. Any other column type is written as text. Messages propose the first Avro type."""
-
 _LOGICAL = {
     "int date", "int time-millis", "long time-micros", "string uuid", "bytes decimal", "fixed decimal",
     *(f"long {local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
@@ -145,18 +125,9 @@ def unheld(avro: Any, kind: ColumnType, named: Mapping[str, Any]) -> str | None:
     return None
 
 
-def proposed(kind: ColumnType) -> str:
-    """Avro type to declare for a column, as JSON of a schema."""
-    if _is_decimal(kind):
-        digits = f'"precision": {kind.precision}, "scale": {kind.scale or 0}'
-        return f'{{"type": "bytes", "logicalType": "decimal", {digits}}}'
-    base, _, logical = _HOLDING.get(kind.name, ("string",))[0].partition(" ")
-    return f'{{"type": "{base}", "logicalType": "{logical}"}}' if logical else f'"{base}"'
-
-
 def _holds(avro: Any, kind: ColumnType) -> bool:
     spelled = _name(avro)
-    if _is_decimal(kind):
+    if kind.name == "numeric" and kind.precision is not None:
         if not spelled.endswith(" decimal"):
             return False
         spare = avro.get("scale", 0) - (kind.scale or 0)
@@ -164,11 +135,7 @@ def _holds(avro: Any, kind: ColumnType) -> bool:
     if kind.name in INTEGERS:
         # Avro writes an integer as it is; a logical type only changes its meaning.
         spelled = spelled.partition(" ")[0]
-    return spelled in _HOLDING.get(kind.name, ("string",))
-
-
-def _is_decimal(kind: ColumnType) -> bool:
-    return kind.name == "numeric" and kind.precision is not None
+    return spelled in AVRO.get(kind.name, ("string",))
 
 
 def _name(avro: Any) -> str:

@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from epochline.declare.names import ORDER
 
@@ -162,6 +163,36 @@ def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -
         what = f"{', '.join(unknown)} is no unit" if unknown else "there is no column of a date or a time"
         raise ValueError(f"unit: {what}; use one of {', '.join(UNITS)}, for columns of a date or a time")
     return units
+
+
+_TIMESTAMP = ("long timestamp-micros", "long local-timestamp-micros")
+
+AVRO: Mapping[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    "smallint": ("int", "long", "float", "double"),
+    "integer": ("int", "long", "double"),
+    "bigint": ("long",),
+    "real": ("float", "double"),
+    "double precision": ("double",),
+    # The writer checks each value against the length of a fixed and the symbols of an enum: no column type has them.
+    "bytea": ("bytes", "fixed"),
+    "text": ("string", "enum"),
+    "character varying": ("string", "enum"),
+    "date": ("int date",),
+    "time without time zone": ("long time-micros",),
+    "timestamp with time zone": _TIMESTAMP,
+    "timestamp without time zone": _TIMESTAMP[::-1],
+    "uuid": ("string uuid", "string"),
+}
+"""Avro types that hold a column type, the one that is written first. Any other column type is written as text."""
+
+
+def avro_type(kind: ColumnType) -> Any:
+    """The Avro type that a column is written as, in the form of a schema."""
+    if kind.name == "numeric" and kind.precision is not None:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale or 0}
+    base, _, logical = AVRO.get(kind.name, ("string",))[0].partition(" ")
+    return {"type": base, "logicalType": logical} if logical else base
 
 
 START, END = "window_start", "window_end"

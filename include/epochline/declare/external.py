@@ -7,13 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from epochline.declare.base import (
-    ClassReference,
-    DeclarationModel,
-    OrderedColumns,
-    Reference,
-    reading_back,
-)
+from epochline.declare.base import ClassReference, DeclarationModel, OrderedColumns, Reference, reading_back
 from epochline.declare.columns import LINEAGE
 from epochline.declare.specs import CustomSinkSpec, ExternalSpec, FilesSpec
 from epochline.declare.table import PostgresTable

@@ -143,13 +143,15 @@ class JarSet:
         return all((self.folder / name).is_file() for name in self.expected)
 
     def _fetch(self, report: Callable[[str], None]) -> None:
-        java = find_java()
+        java, jars = find_java(), sorted(installed_pyspark().glob("jars/ivy-*.jar"))
+        if not jars:
+            raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
         report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
         self.folder.parent.mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
         try:
             command = [
-                str(java), "-jar", str(_ivy_jar()), "-ivy", str(self._ivy),
+                str(java), "-jar", str(jars[-1]), "-ivy", str(self._ivy),
                 "-cache", str(self._cache / "ivy"), "-types", "jar", "bundle",
                 "-retrieve", f"{draft}/[artifact]-[revision].[ext]",
             ]  # fmt: skip
@@ -178,13 +180,6 @@ def installed_pyspark() -> Path:
     if spec is None or spec.origin is None:
         raise StackError("pyspark is not installed in this Python; run `make setup`")
     return Path(spec.origin).parent
-
-
-def _ivy_jar() -> Path:
-    jars = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
-    if not jars:
-        raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
-    return jars[-1]
 
 
 def _cause(output: str) -> str:

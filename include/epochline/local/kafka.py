@@ -67,9 +67,13 @@ class Kafka(Server):
         logger = logging.getLogger("kafka")
         level = logger.level
         logger.setLevel(logging.CRITICAL)
-        timeouts = {"request_timeout_ms": 5000, "bootstrap_timeout_ms": 2000}
         try:
-            with closing(KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, **timeouts)) as admin:
+            with closing(
+                KafkaAdminClient(
+                    bootstrap_servers=self.bootstrap_servers, client_id="epochline-stack",
+                    request_timeout_ms=5000, bootstrap_timeout_ms=2000,
+                )
+            ) as admin:  # fmt: skip
                 cluster = admin.describe_cluster()["cluster_id"]
                 if cluster != self._cluster_id():
                     return f"another Kafka cluster ({cluster}) answers on port {self.port}"

@@ -254,10 +254,10 @@ class Part:
         }
         self.folder = home.path(self.name)
 
-    def _owns(self, _process: psutil.Process) -> bool:
+    def _owns(self, process: psutil.Process) -> bool:
         return False
 
-    def _is_idle(self, _process: psutil.Process) -> bool:
+    def _is_idle(self, process: psutil.Process) -> bool:
         return False
 
     @property

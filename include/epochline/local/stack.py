@@ -177,7 +177,7 @@ class Stack:
             def ready(part: Part) -> None:
                 part.wait()
                 if part is self.postgres:
-                    # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
+                    # Imported here, because `status` and `down` do not need SQLAlchemy.
                     from epochline.postgres.ledger.migrate import upgrade
 
                     upgrade(self.postgres.sqlalchemy_url())

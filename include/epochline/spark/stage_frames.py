@@ -30,17 +30,19 @@ from epochline.protocol.staging import StagedTable
 from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.in_common import in_common
-from epochline.spark.parse_frame import (
+from epochline.spark.part_rows import (
+    DIGEST,
     ParseTask,
     QuarantineRows,
+    SinkRows,
     counts_in,
     frame_of,
     parsed_rows,
     quoted,
     refused_and_counted,
+    sink_writer,
     spark_schema,
 )
-from epochline.spark.part_rows import DIGEST, SinkRows, sink_writer
 from epochline.spark.session import has_one_executor
 from epochline.spark.source import RecordSource
 from epochline.spark.staging import StagingWriter, stage

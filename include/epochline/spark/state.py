@@ -20,7 +20,7 @@ from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.postgres.ledger.job_session import transaction
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.parse_frame import quoted, spark_schema
+from epochline.spark.part_rows import quoted, spark_schema
 
 if TYPE_CHECKING:
     from epochline.declare.state import StateTable

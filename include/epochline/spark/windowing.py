@@ -22,7 +22,7 @@ from epochline.declare.columns import DELETED, END, START
 from epochline.declare.event_time import Session, Sliding, Tumbling
 from epochline.declare.windowed_query import QueryWindows
 from epochline.errors import DeclarationError
-from epochline.spark.parse_frame import quoted, spark_schema
+from epochline.spark.part_rows import quoted, spark_schema
 
 _TOUCHED, _KNOWN, _ISLAND, _FORMER = "_touched", "_known", "_island", "_former"
 _BEFORE, _AFTER, _AT = "_before", "_after", "_at"

@@ -405,8 +405,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
     try:
-        report = _run(options.log, options.dsn or extensions.make_dsn(service=options.service), options.topic)
-    except (_UsageError, psycopg2.Error, OSError) as error:
+        dsn = options.dsn or extensions.make_dsn(service=options.service)
+        if "password" in extensions.parse_dsn(dsn):
+            raise PermissionError("every user can read a password on a command line; use PGPASSFILE or PGPASSWORD")
+        for log in options.log:
+            if not log.is_file():
+                raise FileNotFoundError(f"{log} is not a file")
+        with closing(psycopg2.connect(dsn, connect_timeout=10, application_name="access_log_check")) as connection:
+            report = check(options.log, connection, options.topic)
+    except (psycopg2.Error, OSError) as error:
         first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         print(f"access_log_check: {first}", file=sys.stderr)
         return 2
@@ -415,20 +422,6 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         print("\n".join([report.table(), *(f"  {sample}" for sample in report.samples), report.verdict]))
     return 0 if report.exact else 1
-
-
-class _UsageError(Exception):
-    pass
-
-
-def _run(logs: Sequence[Path], dsn: str, topic: str | None) -> Report:
-    if "password" in extensions.parse_dsn(dsn):
-        raise _UsageError("every user can read a password on a command line; use PGPASSFILE or PGPASSWORD")
-    for log in logs:
-        if not log.is_file():
-            raise _UsageError(f"{log} is not a file")
-    with closing(psycopg2.connect(dsn, connect_timeout=10, application_name="access_log_check")) as connection:
-        return check(logs, connection, topic)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError
 from epochline.arrow.formats.texts import as_text
 from epochline.config.registry import EXACT, LOGICAL, Registry, with_header
-from epochline.declare.columns import UNITS, ColumnType
+from epochline.declare.columns import UNITS, ColumnType, avro_type
 from epochline.declare.specs import AvroSpec
 
 _NANOSECONDS = {"millis": UNITS["ms"], "micros": UNITS["us"], "nanos": UNITS["ns"]}
@@ -159,30 +159,8 @@ class AvroWriter:
         return list(column.to_pylist())
 
 
-_AVRO: dict[str, Any] = {
-    "boolean": "boolean",
-    "smallint": "int",
-    "integer": "int",
-    "bigint": "long",
-    "real": "float",
-    "double precision": "double",
-    "bytea": "bytes",
-    "date": {"type": "int", "logicalType": "date"},
-    "time without time zone": {"type": "long", "logicalType": "time-micros"},
-    "timestamp with time zone": {"type": "long", "logicalType": "timestamp-micros"},
-    "timestamp without time zone": {"type": "long", "logicalType": "local-timestamp-micros"},
-    "uuid": {"type": "string", "logicalType": "uuid"},
-}
-
-
 def derived_schema(columns: Mapping[str, ColumnType], topic: str) -> dict[str, Any]:
     """The Avro schema of columns: a record named after the topic, with nullable fields."""
-    fields = [{"name": name, "type": ["null", _avro_type(kind)], "default": None} for name, kind in columns.items()]
+    fields = [{"name": name, "type": ["null", avro_type(kind)], "default": None} for name, kind in columns.items()]
     name = re.sub("[^A-Za-z0-9_]", "_", topic)
     return {"type": "record", "name": name if not name[0].isdigit() else f"_{name}", "fields": fields}
-
-
-def _avro_type(kind: ColumnType) -> Any:
-    if kind.name == "numeric" and kind.precision is not None:
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale or 0}
-    return _AVRO.get(kind.name, "string")

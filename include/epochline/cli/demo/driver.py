@@ -61,7 +61,7 @@ def kill_while_staging(
 
 def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:
     wanted = ["--pipeline", pipeline, "--epoch", str(attempt["epoch_id"]), "--attempt", str(attempt["attempt"])]
-    while _is_open(ledger, attempt):
+    while ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])[0]["open"]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
@@ -71,17 +71,14 @@ def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, A
     return None
 
 
-def _is_open(ledger: Session, attempt: dict[str, Any]) -> bool:
-    (row,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
-    return bool(row["open"])
-
-
 def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> Caught | None:
     looks = 0
     while not ask(ledger, "any_part", attempt_id=attempt["attempt_id"]):
         looks += 1
-        if looks % 50 == 0 and not (_is_open(ledger, attempt) and driver.is_running()):
-            return None
+        if looks % 50 == 0:
+            (row,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
+            if not (row["open"] and driver.is_running()):
+                return None
         time.sleep(_LOOK_EVERY_SECONDS)
     with contextlib.suppress(psutil.NoSuchProcess):
         driver.kill()
