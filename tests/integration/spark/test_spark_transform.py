@@ -4,13 +4,12 @@ import json
 import sys
 from collections import Counter
 from types import ModuleType
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
@@ -18,7 +17,6 @@ from epochline.errors import DeclarationError, EpochlineError
 from epochline.postgres.ledger.parts import PARSE, counts_of
 from epochline.protocol.balances import add_up
 from epochline.protocol.staging import StagingTicket
-from epochline.spark.in_common import in_common
 from tests.databases import query
 from tests.integration.bench import IN_PUBLIC, LINEAGE
 from tests.integration.kafka_topics import span_of_timestamps
@@ -159,51 +157,3 @@ def test_a_transform_that_misses_a_declared_table_fails_and_names_it(servers: Se
 
     assert not servers.database.ended(ticket)
     assert "public.totals" in servers.database.error(ticket)
-
-
-DRAWN = {"word": "text", "drawn": "bigint", "line": "bigint"}
-
-
-def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers: Servers) -> None:
-    """INV-2: a random number, and a tie, are drawn once for both writes."""
-    source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
-    pipeline = Pipeline(
-        name=servers.name, source=source, parse=Text(), transform="drawing:draw",
-        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=DRAWN, aggregated=True)],
-        state=[StateTable(table="drawn_state", key="word", columns=DRAWN, keys="drawing:keys")],
-    )  # fmt: skip
-
-    Runs(servers, pipeline).epoch()
-
-    target = servers.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
-    assert len(target) == 50
-    assert servers.database.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == target
-
-
-def columns_of(frames: list[Any]) -> list[list[str]]:
-    return sorted(frame.columns for frame in frames)
-
-
-def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spark: SparkSession) -> None:
-    given = spark.range(10).withColumn("k", F.col("id") % 3)
-    shared = given.groupBy("k").agg(F.count("*").alias("n"))
-    one, two = shared.where("n > 1"), shared.select("k")
-
-    assert columns_of(in_common(spark, [one, two], [given])) == [["k", "n"]]
-    assert in_common(spark, [given.where("k = 1"), given.select("id")], [given]) == []
-
-
-def test_a_frame_that_is_part_of_another_is_shared_whole(spark: SparkSession) -> None:
-    given = spark.range(10)
-    one = given.withColumn("r", F.rand())
-
-    assert columns_of(in_common(spark, [one, one.groupBy("id").count()], [given])) == [["id", "r"]]
-    assert in_common(spark, [one], [given]) == []
-
-
-def test_what_is_built_twice_in_the_same_way_is_shared_once(spark: SparkSession) -> None:
-    """Spark's own equality: the numbers of columns do not count."""
-    given = spark.range(10)
-    one, two = (given.groupBy((F.col("id") % 3).alias("k")).agg(F.max("id").alias("m")) for _ in range(2))
-
-    assert columns_of(in_common(spark, [one.where("m > 1"), two.where("m > 2")], [given])) == [["k", "m"]]
