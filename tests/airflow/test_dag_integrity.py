@@ -36,7 +36,7 @@ for path in sys.argv[1:]:
                     "fails_run": task.on_failure_fail_dagrun, "retries": task.retries,
                     "timeout": task.execution_timeout.total_seconds(), "conn_id": getattr(task, "_conn_id", None),
                     "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
-                    "returns": str(inspect.signature(type(task).execute).return_annotation),
+                    "returns": inspect.formatannotation(inspect.signature(type(task).execute).return_annotation),
                     "outlets": [f"{type(one).__name__} {one.name}" for one in task.outlets],
                     "templates": [
                         value for name in task.template_fields
