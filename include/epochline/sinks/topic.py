@@ -110,9 +110,9 @@ class TopicSink(Sink):
             for name, most in part.message.get("topics", {self._topic.topic: part.message}).items():
                 by_topic[name].append(most)
         try:
-            for name, found in by_topic.items():
-                partitions = [most["partition"] for most in found if "partition" in most]
-                largest = max(most.get("bytes", 0) for most in found)
+            for name, sizes in by_topic.items():
+                partitions = [most["partition"] for most in sizes if "partition" in most]
+                largest = max(most.get("bytes", 0) for most in sizes)
                 if partitions or largest:
                     check_records(self._settings(), self._topic, name, max(partitions, default=None), largest)
         except SinkUnavailableError as error:
