@@ -229,9 +229,7 @@ def _target(sink: str) -> sql.Identifier:
 
 
 def _names(columns: Sequence[str] | Mapping[str, str], prefix: str | None = None) -> sql.Composed:
-    return sql.SQL(", ").join(
-        sql.Identifier(prefix, column) if prefix else sql.Identifier(column) for column in columns
-    )
+    return sql.SQL(", ").join(sql.Identifier(prefix, name) if prefix else sql.Identifier(name) for name in columns)
 
 
 def _record(columns: Sequence[str], prefix: str) -> sql.Composed:

@@ -198,10 +198,6 @@ def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
     windows = pipeline.windows
     if windows is None or windows.time.idle_after is None:
         return False
-    event_times = tx.states.event_times(pipeline)
-    after = event_times.after(windows.time, {})
-    return (
-        after is not None
-        and after != event_times.watermark
-        and tx.states.closes(pipeline, event_times.watermark, after)
-    )
+    times = tx.states.event_times(pipeline)
+    after = times.after(windows.time, {})
+    return after is not None and after != times.watermark and tx.states.closes(pipeline, times.watermark, after)

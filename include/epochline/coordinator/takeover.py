@@ -38,10 +38,10 @@ def shown_ahead(accepted: Sequence[Accepted], heads: Sequence[Head]) -> list[tup
     ahead = []
     for receipt in accepted:
         places = stored_heads(receipt.shown.reached or ())
-        ahead.append(
-            (receipt.shown_by, [place for place in places if place.next_offset > next_offsets.get(place.tp, 0)])
-        )
-    return [(shown_by, places) for shown_by, places in ahead if places]
+        unread = [place for place in places if place.next_offset > next_offsets.get(place.tp, 0)]
+        if unread:
+            ahead.append((receipt.shown_by, unread))
+    return ahead
 
 
 def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> frozenset[str]:

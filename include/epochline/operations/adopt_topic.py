@@ -211,11 +211,7 @@ def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
     same_log = not made_again and not {*read} & {*seen.ends_below_head, *seen.lost_unread}
     if same_log and not _cut_off_of_topic(parameters, seen):
         return f"topic {parameters.topic} is the one that {case.pipeline} has read so far; there is nothing to adopt."
-    waits = [
-        partition
-        for partition in seen.partitions
-        if partition.waits_for is not None and partition.last_stable < partition.high_watermark
-    ]
+    waits = [view for view in seen.partitions if view.waits_for is not None and view.last_stable < view.high_watermark]
     if parameters.at == "latest" and waits:
         return f"{waits[0].tp} has no latest position yet: {waits[0].waits_for}. Try again when that has ended."
     unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]

@@ -60,7 +60,7 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
         states = tx.states.standings(declared)
         lines = [f"{pipeline} stands after epoch {standing.epoch_id}"]
         lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
-        lines += [f"{table}: copied, {standing.now}" for table, standing in states.items()]
+        lines += [f"{table}: copied, {state.now}" for table, state in states.items()]
         lines += [f"restore would be refused: {reason}" for reason in _keeps_restore_back(declared)]
         return ActionPreview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
 

@@ -94,15 +94,15 @@ def unbalanced(
     problems: list[str] = []
     for planned_range in planned:
         key = (planned_range.tp.topic, planned_range.tp.partition)
-        got = seen.get(key, NOTHING_SEEN)
-        invisible = len(planned_range.range) - got.received
-        if got.received != got.passed + got.skipped + got.quarantined:
+        counts = seen.get(key, NOTHING_SEEN)
+        invisible = len(planned_range.range) - counts.received
+        if counts.received != counts.passed + counts.skipped + counts.quarantined:
             problems.append(
-                f"{planned_range}: read {got.received}, but passed {got.passed} + skipped {got.skipped}"
-                f" + quarantined {got.quarantined}"
+                f"{planned_range}: read {counts.received}, but passed {counts.passed} + skipped {counts.skipped}"
+                f" + quarantined {counts.quarantined}"
             )
         if invisible < 0:
-            problems.append(f"{planned_range}: {got.received} records read from {len(planned_range.range)} offsets")
+            problems.append(f"{planned_range}: {counts.received} records read from {len(planned_range.range)} offsets")
         elif invisible and planned_range.tp.topic not in invisible_allowed:
             gap = gaps.get(key, LogGaps(invisible=0))
             explained = gap.invisible + sum(map(len, gap.holes))
@@ -111,13 +111,15 @@ def unbalanced(
                     f"{planned_range}: {invisible} of {len(planned_range.range)} offsets gave no record, and"
                     f" {planned_range.tp.topic} is not compacted; its log explains {explained} of them"
                 )
-        if counted.get(key, got.received) != got.received:
-            problems.append(f"{planned_range}: the source counts {counted[key]} records, and {got.received} were read")
-        if got.first_offset is not None and got.last_offset is not None:
-            outside = got.first_offset < planned_range.range.start or got.last_offset >= planned_range.range.until
+        if counted.get(key, counts.received) != counts.received:
+            problems.append(
+                f"{planned_range}: the source counts {counted[key]} records, and {counts.received} were read"
+            )
+        if counts.first_offset is not None and counts.last_offset is not None:
+            outside = counts.first_offset < planned_range.range.start or counts.last_offset >= planned_range.range.until
             if outside:
                 problems.append(
-                    f"{planned_range}: records from offset {got.first_offset} to {got.last_offset} lie outside the"
+                    f"{planned_range}: records from offset {counts.first_offset} to {counts.last_offset} lie outside the"
                     " range"
                 )
     expected = {(planned_range.tp.topic, planned_range.tp.partition) for planned_range in planned}
@@ -139,10 +141,10 @@ def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, in
     """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read."""
     problems = []
     for topic, partition in sorted({*claims, *seen}):
-        claimed, got = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
-        if got.received != claimed or got.received != got.passed + got.skipped + got.quarantined:
+        claimed, counts = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
+        if counts.received != claimed or counts.received != counts.passed + counts.skipped + counts.quarantined:
             problems.append(
-                f"{topic}-{partition}: {claimed} quarantined records were claimed and {got.received} read; passed"
-                f" {got.passed} + skipped {got.skipped} + quarantined {got.quarantined}"
+                f"{topic}-{partition}: {claimed} quarantined records were claimed and {counts.received} read; passed"
+                f" {counts.passed} + skipped {counts.skipped} + quarantined {counts.quarantined}"
             )
     return problems

@@ -145,9 +145,7 @@ def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change
                 yield from _several(old, new)
             elif "inputs" in old or "inputs" in new:
                 # The ledger would name the topics otherwise.
-                shown = [
-                    f"{len(source['inputs'])} sources" if "inputs" in source else "one source" for source in (old, new)
-                ]
+                shown = [f"{len(side['inputs'])} sources" if "inputs" in side else "one source" for side in (old, new)]
                 yield Change(field=field, before=shown[0], now=shown[1], effect=Effect.REFUSED, advice=_READ_AGAIN)
             else:
                 yield from _one_source("source.", old, new)

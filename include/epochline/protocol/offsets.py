@@ -194,11 +194,8 @@ def cluster_ids(text: str | None) -> dict[str, str]:
 
 def cluster_text(ids: Mapping[str, str | None]) -> str | None:
     """The inverse of `cluster_ids`. Inputs without a cluster are left out; None if none is left."""
-    present = {name: cluster_id for name, cluster_id in ids.items() if cluster_id is not None}
-    return (
-        ", ".join(f"{name}={cluster_id}" if name else cluster_id for name, cluster_id in sorted(present.items()))
-        or None
-    )
+    present = sorted((name, cluster_id) for name, cluster_id in ids.items() if cluster_id is not None)
+    return ", ".join(f"{name}={cluster_id}" if name else cluster_id for name, cluster_id in present) or None
 
 
 def moved_clusters(known: str | None, now: str | None) -> dict[str, tuple[str, str]]:

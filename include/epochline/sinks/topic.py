@@ -194,8 +194,8 @@ class TopicSink(Sink):
         if marker is None or marker.token == attempt.token:
             return marker is not None
         with self._connect() as connection:
-            known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
-        if not known:
+            is_committed = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
+        if not is_committed:
             raise SinkAheadError(
                 f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
                 f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."

@@ -159,8 +159,7 @@ class GrowingTable:
                 yield session
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             # libpq's message names host, port, user and database, but never the password.
-            reason = one_line(error)
-            raise SourceUnavailableError(f"table {self._name}: PostgreSQL does not answer: {reason}") from None
+            raise SourceUnavailableError(f"table {self._name}: PostgreSQL does not answer: {one_line(error)}") from None
         except psycopg2.Error as error:
             # The driver's text may quote a value; the primary message names objects.
             raise SourceError(

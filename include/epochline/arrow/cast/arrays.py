@@ -40,8 +40,7 @@ def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
             at += length or 0
         return rows
 
-    trees = numbered(array)
-    return trees, elements[0]
+    return numbered(array), elements[0]
 
 
 def planted(rows: Any, into: list[Any], element: ColumnType, read: Callable[[Any], Any]) -> Any:
