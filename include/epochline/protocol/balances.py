@@ -119,8 +119,8 @@ def unbalanced(
             outside = counts.first_offset < planned_range.range.start or counts.last_offset >= planned_range.range.until
             if outside:
                 problems.append(
-                    f"{planned_range}: records from offset {counts.first_offset} to {counts.last_offset} lie outside the"
-                    " range"
+                    f"{planned_range}: records from offset {counts.first_offset} to {counts.last_offset} lie outside"
+                    " the range"
                 )
     expected = {(planned_range.tp.topic, planned_range.tp.partition) for planned_range in planned}
     problems += [f"{topic}-{partition}: read, but not planned" for topic, partition in sorted(set(seen) - expected)]
