@@ -228,33 +228,31 @@ def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: 
         return f"{pipeline} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
     if parameters.at in ("truncation", "head") and seen.moved:
         return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
-    adopted = [partition for partition in seen.partitions if _is_adopted(parameters, seen, partition.tp.topic)]
-    if parameters.at == "truncation" and not any(
-        (partition.tp.topic, partition.tp.partition) in seen.group for partition in adopted
-    ):
+    adopted = [view for view in seen.partitions if _is_adopted(parameters, seen, view.tp.topic)]
+    if parameters.at == "truncation" and not any((view.tp.topic, view.tp.partition) in seen.group for view in adopted):
         return (
             "the consumer group shows nothing, so nobody knows where the logs were cut off. Say --at earliest,"
             " --at latest or --at head."
         )
-    cut = next((partition.tp for partition in adopted if partition.tp in seen.ends_below_head), None)
+    cut = next((view.tp for view in adopted if view.tp in seen.ends_below_head), None)
     if parameters.at == "head" and cut is not None:
         return f"the log of {cut} was truncated below its head, so it is not the log that was read."
     return None
 
 
-def _begins_at(parameters: AdoptTopicParameters, partition: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
+def _begins_at(parameters: AdoptTopicParameters, view: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
     if parameters.at == "earliest":
-        return partition.log_start
+        return view.log_start
     if parameters.at == "latest":
-        return partition.last_stable
+        return view.last_stable
     committed = {head.tp: head.next_offset for head in heads}
-    cut = seen.ends_below_head.get(partition.tp)
-    if parameters.cluster and parameters.at == "truncation" and partition.tp in committed:
+    cut = seen.ends_below_head.get(view.tp)
+    if parameters.cluster and parameters.at == "truncation" and view.tp in committed:
         # A restore since then moved the head back: what it undid is read again.
-        same = _shown_by_group(seen, partition.tp)
-        origin = next(head.origin for head in heads if head.tp == partition.tp)
-        cut = min(max(origin, min(same, committed[partition.tp])), partition.last_stable)
-    return max(partition.log_start, committed.get(partition.tp, partition.log_start) if cut is None else cut)
+        same = _shown_by_group(seen, view.tp)
+        origin = next(head.origin for head in heads if head.tp == view.tp)
+        cut = min(max(origin, min(same, committed[view.tp])), view.last_stable)
+    return max(view.log_start, committed.get(view.tp, view.log_start) if cut is None else cut)
 
 
 def _shown_by_group(seen: Logs, tp: TopicPartition) -> int:
@@ -276,13 +274,11 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     """Heads in the new log. In a truncated log, offsets before the cut stay committed."""
     origins = {head.tp: head.origin for head in heads} if parameters.at in ("truncation", "head") else {}
     adopted = []
-    for partition in sorted(seen.partitions, key=lambda partition: partition.tp):
-        if _is_adopted(parameters, seen, partition.tp.topic):
-            begins = _begins_at(parameters, partition, seen, heads)
-            origin = min(begins, origins.get(partition.tp, begins))
-            adopted.append(
-                Head(tp=partition.tp, origin=origin, next_offset=begins, leader_epoch=partition.leader_epoch)
-            )
+    for view in sorted(seen.partitions, key=lambda view: view.tp):
+        if _is_adopted(parameters, seen, view.tp.topic):
+            begins = _begins_at(parameters, view, seen, heads)
+            origin = min(begins, origins.get(view.tp, begins))
+            adopted.append(Head(tp=view.tp, origin=origin, next_offset=begins, leader_epoch=view.leader_epoch))
     return adopted
 
 

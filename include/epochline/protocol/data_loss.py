@@ -257,22 +257,21 @@ def _refuse_made_again(
 
 
 def _refuse_truncated(
-    pipeline: str, truncations: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
+    pipeline: str, cuts: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Refuse truncated partitions, each given with how its log ends and the number of lost offsets."""
     truncated = [
         f"{tp} is committed up to offset {offsets[tp]}, but {how}:"
         f" {'offsets' if lost is None else counted(lost, 'offset')} that were read have been truncated"
-        for tp, (how, lost) in truncations.items()
+        for tp, (how, lost) in cuts.items()
     ]
     _refuse(
         pipeline,
         truncated,
-        f"{places(truncations)} are committed beyond the ends of their logs: offsets that were read have been"
-        " truncated",
+        f"{places(cuts)} are committed beyond the ends of their logs: offsets that were read have been truncated",
         ". Nothing was planned. Find out which broker lost its log, and compare the target. The command continues with"
         " the log as it is.",
-        f"adopt-topic {pipeline} {next((tp.topic for tp in truncations), '')} --reason …",
+        f"adopt-topic {pipeline} {next((tp.topic for tp in cuts), '')} --reason …",
     )
 
 

@@ -211,10 +211,7 @@ class HeldLog:
 
 def log_ends_of(view: SourceView) -> Sequence[LogEnd]:
     """The ends of the logs that a plan saw."""
-    return [
-        LogEnd(tp=partition.tp, log_start=partition.log_start, last_stable=partition.known_end)
-        for partition in view.partitions
-    ]
+    return [LogEnd(tp=log.tp, log_start=log.log_start, last_stable=log.known_end) for log in view.partitions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
