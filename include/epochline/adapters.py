@@ -130,9 +130,9 @@ class Adapters(Connections):
             kafka={} if several else next(iter(brokers.values()), {}),
             kafkas=brokers if several else {},
             source_connections={
-                given.source.connection: self.look_up(given.source.connection)
-                for given in pipeline.inputs.values()
-                if isinstance(given.source, CustomSource) and given.source.connection is not None
+                input_.source.connection: self.look_up(input_.source.connection)
+                for input_ in pipeline.inputs.values()
+                if isinstance(input_.source, CustomSource) and input_.source.connection is not None
             },
             registries=self.registries_of(pipeline),
         )

@@ -29,10 +29,10 @@ class Difference:
         at = "" if self.offset is None else f" offset {self.offset}"
         row = f" row {self.row}" if self.row else ""
         epoch = "no committed epoch" if self.epoch_id is None else f"epoch {self.epoch_id}"
-        said = f": {self.said}" if self.said else ""
+        remark = f": {self.said}" if self.said else ""
         if self.topic is None:  # of no partition
-            return f"{self.where}: {self.kind}{'' if self.epoch_id is None else f' ({epoch})'}{said}"
-        return f"{self.where}: {self.kind}: {self.topic}-{self.partition}{at}{row} ({epoch}){said}"
+            return f"{self.where}: {self.kind}{'' if self.epoch_id is None else f' ({epoch})'}{remark}"
+        return f"{self.where}: {self.kind}: {self.topic}-{self.partition}{at}{row} ({epoch}){remark}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,22 +62,22 @@ class RangeReader:
         held, not_judged = _held(planned, log)
         if held is not None and planned.replaced_from is not None and planned.replaced_from < held.until:
             held, not_judged = _before_the_cut(held, planned.replaced_from, not_judged)
-        found: PartitionCounts | None = None
+        counts: PartitionCounts | None = None
         if held is not None:
             try:
-                found = self._records(epoch_id, planned, held)
+                counts = self._records(epoch_id, planned, held)
             except RecordsGoneError as error:
                 held = None
                 not_judged.append(f"not retained: offsets were deleted while the audit read ({error})")
         for gap in _gaps(planned.range, held):
             self._expected.leave_out(planned.topic, planned.partition, gap.start, gap.until)
         whole, gone = held == planned.range, 0
-        if found is not None and whole and log is not None and log.compacted:
-            gone = max(planned.counts.received - found.received, 0)
+        if counts is not None and whole and log is not None and log.compacted:
+            gone = max(planned.counts.received - counts.received, 0)
         if gone:
             not_judged.append(f"{gone} records have been compacted away: rows without a record are not judged")
         parsed = self._flow is not None and epoch_id not in self.broken
-        return ReadAgain(found=found, whole=whole and not gone, parsed=parsed, gone=gone, not_judged=tuple(not_judged))
+        return ReadAgain(found=counts, whole=whole and not gone, parsed=parsed, gone=gone, not_judged=tuple(not_judged))
 
     def _records(self, epoch_id: int, planned: RecordedRange, held: OffsetRange) -> PartitionCounts:
         seen = NOTHING_SEEN

@@ -76,7 +76,7 @@ class ExpectedRows:
             for sink, columns in self._columns.items():
                 shapes = columns_of(self._connection, sink)
                 self._judged[sink] = {name: shapes[name] for name in columns if shapes[name].is_judged}
-                given = sql.SQL(", ").join(
+                selected = sql.SQL(", ").join(
                     sql.SQL("NULL::{} AS {}").format(sql.SQL(shapes[name].staged), sql.Identifier(name))
                     if name in self._judged[sink]
                     else sql.Identifier(name)
@@ -84,7 +84,7 @@ class ExpectedRows:
                 )
                 self._run(
                     sql.SQL("CREATE TEMP TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
-                        sql.Identifier(self._tables[sink]), given, _target(sink)
+                        sql.Identifier(self._tables[sink]), selected, _target(sink)
                     )
                 )
         return self
@@ -229,7 +229,7 @@ def _target(sink: str) -> sql.Identifier:
 
 
 def _names(columns: Sequence[str] | Mapping[str, str], prefix: str | None = None) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+    return sql.SQL(", ").join(sql.Identifier(prefix, name) if prefix else sql.Identifier(name) for name in columns)
 
 
 def _record(columns: Sequence[str], prefix: str) -> sql.Composed:

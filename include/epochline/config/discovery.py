@@ -130,10 +130,10 @@ def pipeline_named(name: str, declared: Declared, folder: Path | None = None) ->
         left_out = why_left_out(name, folder)
         if left_out is not None:
             raise DeclarationError(left_out)
-        known = ", ".join(declared.pipelines) or "none"
+        existing = ", ".join(declared.pipelines) or "none"
         broken = "".join(f" Broken: {error}" for error in declared.broken)
         raise DeclarationError(
-            f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {known}.{broken}"
+            f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {existing}.{broken}"
         )
     return declared.pipelines[name]
 
@@ -225,8 +225,10 @@ def switch_examples(names: Collection[str], *, on: bool) -> None:
     """Enable or disable examples; a repeat changes nothing. Raises `ConfigurationError` if one cannot be."""
     unknown = sorted(set(names) - set(example_files()))
     if unknown:
-        known = ", ".join(example_files()) or "none"
-        raise ConfigurationError(f"there is no example {', '.join(unknown)} in {_dags() / EXAMPLES}; examples: {known}")
+        existing = ", ".join(example_files()) or "none"
+        raise ConfigurationError(
+            f"there is no example {', '.join(unknown)} in {_dags() / EXAMPLES}; examples: {existing}"
+        )
     path = _dags() / IGNORE_FILE
     entries = {f"{EXAMPLES}/{name}.py" for name in names}
     lines = path.read_text().splitlines() if path.is_file() else []
@@ -254,9 +256,9 @@ def _dags() -> Path:
 
 def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
     """Each field that names a function or a class, with what it names."""
-    for name, given in pipeline.inputs.items():
-        if isinstance(given.parse, str):
-            yield f"source.inputs.{name}.parse" if name else "parse", given.parse
+    for name, input_ in pipeline.inputs.items():
+        if isinstance(input_.parse, str):
+            yield f"source.inputs.{name}.parse" if name else "parse", input_.parse
     if pipeline.transform is not None:
         yield "transform", pipeline.transform
     for sink in pipeline.sinks:

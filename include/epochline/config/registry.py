@@ -209,7 +209,8 @@ EXACT = "epochline-"
 LOGICAL: Mapping[str, frozenset[str]] = {
     "int": frozenset({"date", "time-millis"}),
     "long": frozenset(
-        {"time-micros"} | {f"{local}timestamp-{u}" for local in ("", "local-") for u in ("millis", "micros", "nanos")}
+        {"time-micros"}
+        | {f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")}
     ),
     "bytes": frozenset({"decimal"}),
     "fixed": frozenset({"decimal", "duration", "uuid"}),
@@ -222,7 +223,7 @@ _SIZES = {"duration": 12, "uuid": 16}
 def exact_schema(schema: Any) -> Any:
     """A schema, as JSON gives it, whose logical types are renamed with `EXACT` or left out."""
     if isinstance(schema, list):
-        return [exact_schema(one) for one in schema]
+        return [exact_schema(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     exact = {key: value for key, value in schema.items() if key != "logicalType"}

@@ -161,9 +161,9 @@ def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
             f"the conf of the run holds {', '.join(strangers)}, which no run may set. Nothing was planned. A conf may"
             f" hold {', '.join(sorted(allowed))}."
         )
-    given = {name: conf[name] for name in PerRun.model_fields if conf.get(name) is not None}
+    values = {name: conf[name] for name in PerRun.model_fields if conf.get(name) is not None}
     try:
-        return PerRun(**given)
+        return PerRun(**values)
     except DeclarationError as error:
         raise ConfigurationError(f"the conf of the run: {error}. Nothing was planned.") from error
 

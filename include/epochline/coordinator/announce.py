@@ -24,14 +24,14 @@ def announce(ledger: Ledger, pipeline: str, run: Run, *, acknowledged: Acknowled
     """
     with ledger.transaction() as tx:
         unannounced = tx.receipts.unannounced(pipeline)
-    known = acknowledged(unannounced) if unannounced else ()
+    confirmed = acknowledged(unannounced) if unannounced else ()
     with ledger.transaction() as tx:
-        tx.receipts.acknowledge(pipeline, known)
+        tx.receipts.acknowledge(pipeline, confirmed)
         unannounced = tx.receipts.unannounced(pipeline)
         tx.receipts.announce(pipeline, unannounced, run)
     if unannounced:
         log.info(
             "epochs.announced pipeline=%s receipts=%d first=%d last=%d acknowledged=%d",
-            pipeline, len(unannounced), unannounced[0].epoch_id, unannounced[-1].epoch_id, len(known),
+            pipeline, len(unannounced), unannounced[0].epoch_id, unannounced[-1].epoch_id, len(confirmed),
         )  # fmt: skip
     return unannounced

@@ -62,13 +62,13 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     if before is None:
         return
     now = json.loads(pipeline.stored())
-    earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(pipeline.name))
+    earlier = (json.loads(declaration.stored()) for declaration in tx.epochs.declarations(pipeline.name))
     written = as_last_written(json.loads(before.stored()), earlier, now)
-    refused = [one for one in changes(written, now) if one.effect is Effect.REFUSED]
+    refused = [change for change in changes(written, now) if change.effect is Effect.REFUSED]
     if refused:
-        said = "; ".join(f"{one}: {one.advice}" for one in refused)
+        reasons = "; ".join(f"{change}: {change.advice}" for change in refused)
         raise ChangeRefusedError(
-            f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned. Change it"
+            f"{pipeline.name}: the declaration changed what cannot change: {reasons}. Nothing was planned. Change it"
             " back.",
             f"plan {pipeline.name}",
         )
@@ -88,13 +88,13 @@ def check_same_cluster(
     partitions: Sequence[PartitionView] = (),
 ) -> None:
     """Raise `DataLossError` for a cluster other than the one that the first plan of a source recorded."""
-    for name, (known, now) in sorted(moved_clusters(row.cluster_id, cluster_id).items()):
+    for name, (recorded, now) in sorted(moved_clusters(row.cluster_id, cluster_id).items()):
         own = [head for head in heads if belongs_to(name, head.tp.topic)]
-        found = [one for one in partitions if belongs_to(name, one.tp.topic)]
-        there = f", which holds {held(found)} of these topics" if found else ""
+        views = [view for view in partitions if belongs_to(name, view.tp.topic)]
+        there = f", which holds {held(views)} of these topics" if views else ""
         whose = f"{pipeline.name}: source {name}:" if name else f"{pipeline.name}:"
         raise DataLossError(
-            f"{whose} its offsets, {committed_offsets(own)} of them committed, belong to Kafka cluster {known}, but"
+            f"{whose} its offsets, {committed_offsets(own)} of them committed, belong to Kafka cluster {recorded}, but"
             f" {pipeline.inputs[name].source.where} now leads to cluster {now}{there}. There the same offsets mean"
             " other records. Nothing was planned. Correct the connection, unless the topics have moved for good.",
             f"adopt-topic {pipeline.name} --cluster --reason …",
@@ -106,15 +106,15 @@ def check_cluster(
 ) -> None:
     """Record the cluster of each source in its first plan, and check it as `check_same_cluster` in every later one."""
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
-    known = with_clusters(row.cluster_id, view.cluster_id)
-    if known is not None and known != row.cluster_id:
-        tx.epochs.remember_cluster(pipeline.name, known)
+    clusters = with_clusters(row.cluster_id, view.cluster_id)
+    if clusters is not None and clusters != row.cluster_id:
+        tx.epochs.remember_cluster(pipeline.name, clusters)
 
 
 def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: SourceView) -> str | None:
     """The first of an epoch's ranges that no longer starts at its head or is gone from Kafka; None if all fit."""
     next_offsets = {head.tp: head.next_offset for head in heads}
-    views = {one.tp: one for one in view.partitions}
+    views = {partition.tp: partition for partition in view.partitions}
     for planned in ranges:
         if next_offsets.get(planned.tp) != planned.range.start:
             return f"the head of {planned.tp} is {next_offsets.get(planned.tp)}, not {planned.range.start}"
@@ -157,7 +157,7 @@ def report_interval(
             f"not covered, because before the origin: {', '.join(outside)}. `epochline {extend}` commits what lies"
             " before the origin."
         )
-    read = {one.tp for one in ranges}
+    read = {planned.tp for planned in ranges}
     early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
     if early:
         notes.append(
@@ -178,9 +178,10 @@ def report_interval(
 def open_transactions(view: SourceView) -> list[str]:
     """Notes on open transactions that hold records back, so that the plan does not just say "no data"."""
     return [
-        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark}); {_whose(one)}"
-        for one in view.partitions
-        if one.high_watermark > one.last_stable
+        f"{partition.tp}: an open transaction holds back offsets [{partition.last_stable}, {partition.high_watermark});"
+        f" {_whose(partition)}"
+        for partition in view.partitions
+        if partition.high_watermark > partition.last_stable
     ]
 
 
@@ -190,14 +191,14 @@ def _whose(partition: PartitionView) -> str:
     if not partition.open_transactions:
         return "the broker does not say whose it is"
     first, *others = partition.open_transactions
-    said = f"it began at offset {first.start_offset}, by producer {first.producer_id}"
+    sentence = f"it began at offset {first.start_offset}, by producer {first.producer_id}"
     if first.transactional_id is not None:
-        said += f" of transactional id {first.transactional_id!r}"
+        sentence += f" of transactional id {first.transactional_id!r}"
     if first.begun_at is not None:
-        said += f", at {first.begun_at.isoformat(timespec='seconds')}"
+        sentence += f", at {first.begun_at.isoformat(timespec='seconds')}"
     if first.timeout is not None:
-        said += f", with a time-out of {duration(first.timeout.total_seconds())}"
+        sentence += f", with a time-out of {duration(first.timeout.total_seconds())}"
     if first.transactional_id is None:
         when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
-        said += f", which{when} is known to no coordinator: it will not end by itself"
-    return f"{said}; later ones are open: {len(others)}" if others else said
+        sentence += f", which{when} is known to no coordinator: it will not end by itself"
+    return f"{sentence}; later ones are open: {len(others)}" if others else sentence

@@ -238,7 +238,7 @@ def _refuse_changed_targets(
         raise refusal(f"a target changed since the epoch was planned: {error.said}") from error
     for sink, columns in planned.items():
         if dict(now[sink]) != dict(columns):
-            then, since = (", ".join(map(" ".join, each.items())) for each in (columns, now[sink]))
+            then, since = (", ".join(map(" ".join, kinds.items())) for kinds in (columns, now[sink]))
             raise refusal(f"the columns of {sink} changed since the epoch was planned: then {then}, now {since}.")
 
 

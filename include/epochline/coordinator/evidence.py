@@ -56,8 +56,8 @@ def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoc
 
 
 def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
-    found = [*ConsumerGroup.observe(source, declared[-1], last=None).evidence]
-    for name, pipeline in {one.name: each for each in declared for one in each.post_commit_sinks}.items():
+    evidence = [*ConsumerGroup.observe(source, declared[-1], last=None).evidence]
+    for name, pipeline in {sink.name: each for each in declared for sink in each.post_commit_sinks}.items():
         sink = cast("Inspectable", ledger.sink(pipeline, name))
         if not hasattr(sink, "newest_shown"):
             continue
@@ -69,8 +69,8 @@ def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline])
             continue
         if shown is not None:
             _check_readable(pipeline.name, name, shown)
-            found.append(Accepted(shown_by=name, shown=shown))
-    return found
+            evidence.append(Accepted(shown_by=name, shown=shown))
+    return evidence
 
 
 def _check_readable(pipeline: str, sink: str, shown: ShownEpoch) -> None:
@@ -114,9 +114,9 @@ def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None
     """Raise `LedgerBehindError` if anything is shown that the ledger does not know."""
     if unknown:
         shown = ", ".join(
-            f"{one.shown_by} shows epoch {one.shown.epoch_id} of generation {one.shown.generation}"
-            + (f" (token {one.shown.token})" if one.shown.token else "")
-            for one in unknown
+            f"{accepted.shown_by} shows epoch {accepted.shown.epoch_id} of generation {accepted.shown.generation}"
+            + (f" (token {accepted.shown.token})" if accepted.shown.token else "")
+            for accepted in unknown
         )
         raise LedgerBehindError(
             f"{pipeline}: {shown}, which the ledger does not know; its own last epoch is {last_epoch_id}. The ledger"

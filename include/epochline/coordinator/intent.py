@@ -156,8 +156,8 @@ def write_epoch(
         draft.write_more(tx, epoch)
     log.info(
         "epoch.planned pipeline=%s epoch=%d kind=%s partitions=%d offsets=%d run=%s",
-        pipeline.name, epoch.epoch_id, epoch.kind, len(draft.ranges), sum(len(one.range) for one in draft.ranges),
-        run.run_id,
+        pipeline.name, epoch.epoch_id, epoch.kind, len(draft.ranges),
+        sum(len(planned.range) for planned in draft.ranges), run.run_id,
     )  # fmt: skip
     return Plan(
         outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=tuple(draft.ranges), notes=notes, covered_by=draft.covered_by
@@ -198,6 +198,6 @@ def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
     windows = pipeline.windows
     if windows is None or windows.time.idle_after is None:
         return False
-    known = tx.states.event_times(pipeline)
-    after = known.after(windows.time, {})
-    return after is not None and after != known.watermark and tx.states.closes(pipeline, known.watermark, after)
+    times = tx.states.event_times(pipeline)
+    after = times.after(windows.time, {})
+    return after is not None and after != times.watermark and tx.states.closes(pipeline, times.watermark, after)

@@ -83,17 +83,17 @@ def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], v
 
     Topics that were made again are left out, because their offsets mean other records.
     """
-    high_watermarks = {one.tp: one.high_watermark for one in view.partitions}
-    found = []
+    high_watermarks = {partition.tp: partition.high_watermark for partition in view.partitions}
+    cuts = []
     for shown_by, places in shown:
-        known = [place for place in places if place.tp in high_watermarks]
-        ends = former_leaders_ends(source, known, view)
-        for place in known:
+        existing = [place for place in places if place.tp in high_watermarks]
+        ends = former_leaders_ends(source, existing, view)
+        for place in existing:
             end = ends.get(place.tp, high_watermarks[place.tp])
             if end is None or end < place.next_offset:
                 # A log that knows no leader of that time holds none of the shown records.
-                found.append(CutOff(shown_by=shown_by, tp=place.tp, shown=place.next_offset, end=end or 0))
-    return found
+                cuts.append(CutOff(shown_by=shown_by, tp=place.tp, shown=place.next_offset, end=end or 0))
+    return cuts
 
 
 def former_leaders_ends(
@@ -103,7 +103,7 @@ def former_leaders_ends(
 
     If a truncated log has grown past a place again, only its leader epochs show the truncation.
     """
-    now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
+    now = {partition.tp: partition.leader_epoch for partition in view.partitions if partition.leader_epoch is not None}
     former = {
         place.tp: place.leader_epoch
         for place in places
@@ -126,7 +126,7 @@ def ends_of_leader_epochs(source: OffsetSource, ranges: Iterable[PlannedRange], 
 
 
 def _observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
-    partitions = [one.tp for one in view.partitions]
+    partitions = [partition.tp for partition in view.partitions]
     starts = source.offsets_at(partitions, interval.start)
     return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
 
@@ -138,18 +138,18 @@ def observe_startup(
 
     Empty if no origin is missing or the mode needs no offsets. No transaction may be open.
     """
-    found: dict[TopicPartition, int | None] = {}
-    for name, one in pipeline.inputs.items():
-        startup = one.source.startup
-        known = [head for head in heads if belongs_to(name, head.tp.topic)]
-        there = [each for each in view.partitions if belongs_to(name, each.tp.topic)]
-        new = [each.tp for each in begun_by_startup(known, there, by_pattern=one.source.pattern is not None)]
+    offsets: dict[TopicPartition, int | None] = {}
+    for name, input_ in pipeline.inputs.items():
+        startup = input_.source.startup
+        own = [head for head in heads if belongs_to(name, head.tp.topic)]
+        there = [partition for partition in view.partitions if belongs_to(name, partition.tp.topic)]
+        new = [partition.tp for partition in begun_by_startup(own, there, by_pattern=input_.source.pattern is not None)]
         if new and isinstance(startup, FromGroup):
             held = source.mirrored(startup.group)
-            found |= {tp: held[tp.topic, tp.partition].offset for tp in new if (tp.topic, tp.partition) in held}
+            offsets |= {tp: held[tp.topic, tp.partition].offset for tp in new if (tp.topic, tp.partition) in held}
         elif new and isinstance(startup, FromTimestamp):
-            found |= source.offsets_at(new, startup.timestamp)
-    return found
+            offsets |= source.offsets_at(new, startup.timestamp)
+    return offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def wait_for_turn(
         if left <= timedelta(0):
             break
         if left > LONGEST_WAIT:
-            since, whole = (duration(one.total_seconds()) for one in (interval - left, interval))
+            since, whole = (duration(span.total_seconds()) for span in (interval - left, interval))
             note = f"this epoch starts {since} after the one before, and the interval is {whole}: the rest is longer"
             return (f"{note} than a plan waits",)
         log.info("plan.waits_for_interval pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
@@ -190,11 +190,11 @@ def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[ti
             alike, pause = 0, strategy.delay
         if epoch.state is EpochState.PLANNED:
             tx.epochs.renew_lease(epoch, epoch.attempt, pause + LEASE)
-    said = f"{epoch}: no offset moved; attempt {epoch.attempt + 1} begins in {pause.total_seconds():g} s"
+    note = f"{epoch}: no offset moved; attempt {epoch.attempt + 1} begins in {pause.total_seconds():g} s"
     if isinstance(strategy, Endless) and alike >= GIVEN_UP_AFTER:
-        said += (
+        note += (
             f". The last {alike} attempts failed of the same error of code. The declared Endless restarts go on, with"
             f" pauses of up to {strategy.longest_pause.total_seconds():g} s. Correct the code, or run `epochline"
             f" pause {pipeline} --reason …` and mark the run failed"
         )
-    return pause, said
+    return pause, note

@@ -275,12 +275,12 @@ def origins_of(
     """The origins that the next plan would write, given what `observe_startup` found."""
     return [
         origin
-        for name, one in pipeline.inputs.items()
+        for name, input_ in pipeline.inputs.items()
         for origin in missing_origins(
             [head for head in heads if belongs_to(name, head.tp.topic)],
-            [each for each in view.partitions if belongs_to(name, each.tp.topic)],
-            startup=one.source.startup,
-            by_pattern=one.source.pattern is not None,
+            [partition for partition in view.partitions if belongs_to(name, partition.tp.topic)],
+            startup=input_.source.startup,
+            by_pattern=input_.source.pattern is not None,
             found=found,
         )
     ]

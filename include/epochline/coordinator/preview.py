@@ -69,7 +69,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, request: P
     observed = observe_source(source, pipeline, row, heads, shown=shown)
     view = observed.view
     origins, watched, ranges = _upcoming(pipeline, heads, observed, request.record_limit)
-    ends = {one.tp: one.last_stable for one in view.partitions}
+    ends = {partition.tp: partition.last_stable for partition in view.partitions}
     return PlanPreview(
         unfinished=unfinished,
         origins=origins,
@@ -114,7 +114,10 @@ def _upcoming(
     """The missing origins, all heads that are read, and the next ranges."""
     view = observed.view
     origins = tuple(origins_of(pipeline, heads, view, observed.startup))
-    begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
+    begun = [
+        Head(tp=origin.tp, origin=origin.offset, next_offset=origin.offset, leader_epoch=origin.leader_epoch)
+        for origin in origins
+    ]
     watched = tuple(head for head in (*heads, *begun) if pipeline.source.keeps(head.tp.topic))
     check_log(pipeline.name, watched, observed)
     limit = record_limit or pipeline.source.records_per_epoch

@@ -103,10 +103,10 @@ def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
     """An epoch's declaration with today's time-outs, so that a time-out that was too short can be corrected."""
     limits = {topic.name: topic.transaction_timeout for topic in now.topics}
     sinks = tuple(
-        one.model_copy(update={"transaction_timeout": limits.get(one.name, one.transaction_timeout)})
-        if isinstance(one, KafkaTopic)
-        else one
-        for one in then.sinks
+        sink.model_copy(update={"transaction_timeout": limits.get(sink.name, sink.transaction_timeout)})
+        if isinstance(sink, KafkaTopic)
+        else sink
+        for sink in then.sinks
     )
     return then.model_copy(update={"sinks": sinks})
 

@@ -77,7 +77,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
                 tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed, counted=observed.counted,
                 gaps=observed.gaps,
             )  # fmt: skip
-        unsealed = {one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
+        unsealed = {output.staged_as for output in pipeline.outputs if not output.shown_at_commit}
         problems += [
             f"{name} was not sealed, because the job was still at work"
             for name in sorted(unsealed - set(observed.bodies))
@@ -88,7 +88,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         # The trial does what the commit will do.
         tx.targets.allow_time(pipeline.commit_statement_timeout)
         refused = _refused(tx, pipeline, ticket, epoch)
-        counts = sum((one.counts for one in seen.values()), Counts())
+        counts = sum((partition.counts for partition in seen.values()), Counts())
         if refused:
             kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
             tx.attempts.keep_refused(attempt, kept)
@@ -110,12 +110,12 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 
 def _refuse_holes(tx: Transaction, epoch: Epoch, gaps: Mapping[tuple[str, int], LogGaps]) -> None:
     """Refuse a range with holes that nobody declared lost. To read again gives no more."""
-    tps = {(one.tp.topic, one.tp.partition): one.tp for one in tx.epochs.ranges(epoch)}
+    tps = {(planned.tp.topic, planned.tp.partition): planned.tp for planned in tx.epochs.ranges(epoch)}
     declared = {key: tx.chain.declared_gaps(epoch.pipeline, tps[key]) for key in gaps}
     holes = undeclared(gaps, declared)
     if holes:
-        lost = sum(len(one) for found in holes.values() for one in found)
-        named = [f"{tps[key]}{one}" for key, found in sorted(holes.items()) for one in found]
+        lost = sum(len(hole) for ranges in holes.values() for hole in ranges)
+        named = [f"{tps[key]}{hole}" for key, ranges in sorted(holes.items()) for hole in ranges]
         more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
         raise DataLossError(
             f"{epoch}: the log holds nothing at {lost} of its offsets: {', '.join(named[:_SHOWN])}{more}. They are"
@@ -133,27 +133,27 @@ def _refused(tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: 
     """
     tables = [(table, ticket.table(table.table)) for table in pipeline.tables]
     prepared = [tx.targets.prepare(pipeline, table, staged, epoch) for table, staged in tables]
-    refused = [row for one in prepared for row in one.refused]
-    everything = any(one.untried and one.reads_others for one in prepared)
-    untried = [table for table, one in zip(tables, prepared, strict=True) if one.untried or everything]
+    refused = [row for outcome in prepared for row in outcome.refused]
+    everything = any(outcome.untried and outcome.reads_others for outcome in prepared)
+    untried = [table for table, outcome in zip(tables, prepared, strict=True) if outcome.untried or everything]
     if refused or not untried:
         return refused
     return tx.targets.try_out(pipeline, untried, epoch)
 
 
 def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]) -> SealRefusedError:
-    said = f"{attempt}: refused by a target: {in_words(refused)}. Nothing was sealed."
+    reason = f"{attempt}: refused by a target: {in_words(refused)}. Nothing was sealed."
     kind = TargetCodeError if any(row.raised for row in refused) else RowsRefusedError
     without_record = [row for row in refused if row.place is None]
     if without_record:
         return kind(
-            f"{said} A transform or a sum made the row, so that no record can be set aside."
+            f"{reason} A transform or a sum made the row, so that no record can be set aside."
             f" `epochline quarantine {attempt.pipeline}` shows the row. Correct the transform, or the rule."
         )
     if pipeline.bad_records == "quarantine":
-        return RecordsRefusedError(f"{said} The next attempt sets these records aside in the quarantine.")
+        return RecordsRefusedError(f"{reason} The next attempt sets these records aside in the quarantine.")
     return kind(
-        f"{said} The policy for bad records is 'fail'. Correct the rule or the parse, or declare"
+        f"{reason} The policy for bad records is 'fail'. Correct the rule or the parse, or declare"
         " bad_records='quarantine'."
     )
 
@@ -186,16 +186,17 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
         if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
             return _SourceAnswer()
         ranges = tx.epochs.ranges(epoch)
-        names = {one.name: one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
+        names = {output.name: output.staged_as for output in pipeline.outputs if not output.shown_at_commit}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
         seen = tx.attempts.seen(attempt)
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
     counted = source.counted(ranges) if ranges else {}
     received = {key: counts.received for key, counts in seen.items()}
     short = [
-        one
-        for one in ranges
-        if one.tp.topic not in allowed and received.get((one.tp.topic, one.tp.partition), 0) < len(one.range)
+        planned
+        for planned in ranges
+        if planned.tp.topic not in allowed
+        and received.get((planned.tp.topic, planned.tp.partition), 0) < len(planned.range)
     ]
     gaps = source.gaps(short) if short else {}
     bodies = {}

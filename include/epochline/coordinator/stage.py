@@ -87,8 +87,8 @@ def stage(
         # An interrupted job still writes. Stop the job before the error is raised: the caller may abort the epoch.
         with suppress(Exception):
             stop()
-        said = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
-        interrupted = EpochInterruptedError(f"{ticket}: was interrupted by {said}")
+        reason = f"{type(error).__name__}{f' ({error})' if str(error) else ''}"
+        interrupted = EpochInterruptedError(f"{ticket}: was interrupted by {reason}")
         keep_error(ledger, pipeline, epoch_id, interrupted, unsealed=ticket.attempt)
         raise
 

@@ -17,29 +17,31 @@ _READING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BA
 
 def shown_until(tx: Transaction, pipeline: str) -> Sequence[Reached]:
     """The offsets up to which sinks show every record, although the ledger lost the epochs."""
-    return [reached_of(one.shown.reached) for one in tx.receipts.accepted(pipeline) if one.shown.reached]
+    return [reached_of(receipt.shown.reached) for receipt in tx.receipts.accepted(pipeline) if receipt.shown.reached]
 
 
 def shown_back_to(accepted: Sequence[Accepted], heads: Sequence[Head]) -> Mapping[TopicPartition, int]:
     """The partitions of which a sink shows offsets before the origin, each with the lowest offset that it shows."""
-    found: dict[TopicPartition, int] = {}
-    for one in accepted:
-        reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
+    shown_from: dict[TopicPartition, int] = {}
+    for receipt in accepted:
+        reached, origins = reached_of(receipt.shown.reached or ()), origins_of(receipt.shown.reached or ())
         for head in heads:
             begins = origins.get(head.tp, head.origin)
             if begins < head.origin <= reached.get(head.tp, 0):
-                found[head.tp] = max(begins, found.get(head.tp, 0))
-    return found
+                shown_from[head.tp] = max(begins, shown_from.get(head.tp, 0))
+    return shown_from
 
 
 def shown_ahead(accepted: Sequence[Accepted], heads: Sequence[Head]) -> list[tuple[str, list[Head]]]:
     """Each sink that shows offsets which no head has reached, with the places up to which it does."""
     next_offsets = {head.tp: head.next_offset for head in heads}
-    found = []
-    for one in accepted:
-        places = stored_heads(one.shown.reached or ())
-        found.append((one.shown_by, [at for at in places if at.next_offset > next_offsets.get(at.tp, 0)]))
-    return [(shown_by, places) for shown_by, places in found if places]
+    ahead = []
+    for receipt in accepted:
+        places = stored_heads(receipt.shown.reached or ())
+        unread = [place for place in places if place.next_offset > next_offsets.get(place.tp, 0)]
+        if unread:
+            ahead.append((receipt.shown_by, unread))
+    return ahead
 
 
 def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> frozenset[str]:
@@ -53,29 +55,29 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
             f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch.",
             f"abort {epoch.pipeline} {epoch.epoch_id} --reason …",
         )
-    return frozenset(one.shown_by for one in accepted if all(_parts_shown(epoch, one, ranges)))
+    return frozenset(receipt.shown_by for receipt in accepted if all(_parts_shown(epoch, receipt, ranges)))
 
 
 def crossed(epoch: Epoch, accepted: Sequence[Accepted], ranges: Sequence[PlannedRange]) -> str | None:
     """Which sink showed a part of an epoch's offsets before the ledger went back in time; None if none did."""
-    for one in accepted if epoch.kind in _READING else ():
-        shown = _parts_shown(epoch, one, ranges)
+    for receipt in accepted if epoch.kind in _READING else ():
+        shown = _parts_shown(epoch, receipt, ranges)
         if not all(shown) and any(part is not False for part in shown):
             first = next(planned for planned, part in zip(ranges, shown, strict=True) if part is not False)
-            return f"{one.shown_by} showed a part of it before the ledger went back in time, from {first}"
+            return f"{receipt.shown_by} showed a part of it before the ledger went back in time, from {first}"
     return None
 
 
-def _parts_shown(epoch: Epoch, one: Accepted, ranges: Sequence[PlannedRange]) -> list[bool | None]:
+def _parts_shown(epoch: Epoch, receipt: Accepted, ranges: Sequence[PlannedRange]) -> list[bool | None]:
     """Whether a sink showed each range: all of it, nothing, or (None) a part."""
-    reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
-    found: list[bool | None] = []
+    reached, origins = reached_of(receipt.shown.reached or ()), origins_of(receipt.shown.reached or ())
+    parts: list[bool | None] = []
     for planned in ranges:
         until = reached.get(planned.tp, 0)
         # A forward epoch reads nothing before the lost ledger's origin.
         begins = origins.get(planned.tp, 0) if epoch.kind is EpochKind.EXTEND_BACK else 0
         if planned.range.start >= until or planned.range.until <= begins:
-            found.append(False)
+            parts.append(False)
         else:
-            found.append(True if begins <= planned.range.start and planned.range.until <= until else None)
-    return found
+            parts.append(True if begins <= planned.range.start and planned.range.until <= until else None)
+    return parts

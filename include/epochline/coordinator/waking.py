@@ -57,20 +57,20 @@ def look(ledger: Ledger, source: OffsetSource, watched: Sequence[Watched], looko
     Raises:
         SourceError, LedgerError: Kafka or the ledger does not answer, or refuses.
     """
-    ends = source.readable_ends([one.topics for one in watched])
+    ends = source.readable_ends([candidate.topics for candidate in watched])
     due: dict[str, int] = {}
-    for one in watched:
-        read = {tp: end for tp, end in ends.items() if one.topics.reads(tp.topic)}
-        if not read or lookout.is_planned(one, read):
+    for candidate in watched:
+        read = {tp: end for tp, end in ends.items() if candidate.topics.reads(tp.topic)}
+        if not read or lookout.is_planned(candidate, read):
             continue
-        last_epoch_id = _last_epoch_if_due(ledger, one, read, lookout)
+        last_epoch_id = _last_epoch_if_due(ledger, candidate, read, lookout)
         if last_epoch_id is not None:
-            due[one.pipeline] = last_epoch_id
+            due[candidate.pipeline] = last_epoch_id
     return due
 
 
-def _last_epoch_if_due(ledger: Ledger, one: Watched, read: Ends, lookout: Lookout) -> int | None:
-    name = one.pipeline
+def _last_epoch_if_due(ledger: Ledger, candidate: Watched, read: Ends, lookout: Lookout) -> int | None:
+    name = candidate.pipeline
     with ledger.transaction() as tx:
         standing = tx.operators.standing(name)
         if standing.paused is not None or standing.dropped is not None:
@@ -82,8 +82,8 @@ def _last_epoch_if_due(ledger: Ledger, one: Watched, read: Ends, lookout: Lookou
         if unfinished is not None and not is_abandoned(unfinished):
             return None
         if unfinished is None and not records_wait(tx.chain.heads(name, row.generation), read):
-            lookout.note_planned(one, read)
+            lookout.note_planned(candidate, read)
             return None
-        if tx.history.pause_left(name, one.minimum_interval) > timedelta(0):
+        if tx.history.pause_left(name, candidate.minimum_interval) > timedelta(0):
             return None
         return row.last_epoch_id

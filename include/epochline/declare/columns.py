@@ -158,7 +158,7 @@ def units_by_column(unit: str | Mapping[str, str], columns: Mapping[str, str]) -
     strangers = sorted(set(units) - times)
     if strangers:
         raise ValueError(f"unit: {', '.join(strangers)} is not a column of type {', '.join(sorted(TIMES))}")
-    unknown = sorted({one for one in units.values() if one not in UNITS})
+    unknown = sorted({name for name in units.values() if name not in UNITS})
     if unknown or (isinstance(unit, str) and not units):
         what = f"{', '.join(unknown)} is no unit" if unknown else "there is no column of a date or a time"
         raise ValueError(f"unit: {what}; use one of {', '.join(UNITS)}, for columns of a date or a time")

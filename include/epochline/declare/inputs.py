@@ -83,13 +83,13 @@ class Sources(DeclarationModel):
     @field_validator("inputs")
     @classmethod
     def _names_are_plain(cls, inputs: dict[str, Input]) -> dict[str, Input]:
-        return {check_plain_name(name): given for name, given in inputs.items()}
+        return {check_plain_name(name): input_ for name, input_ in inputs.items()}
 
     @model_validator(mode="after")
     def _one_mirror_for_a_topic(self) -> Self:
         """Two heads of one partition cannot both be the offset of one consumer group."""
         read_by: dict[tuple[str, str], str] = {}
-        for name, source in ((name, given.source) for name, given in self.inputs.items()):
+        for name, source in ((name, input_.source) for name, input_ in self.inputs.items()):
             if not isinstance(source, KafkaSource) or not source.mirror:
                 continue
             for topic in source.topics:
@@ -109,17 +109,17 @@ class Sources(DeclarationModel):
     def topics(self) -> tuple[str, ...]:
         """The topics that are declared by name, as the ledger names them."""
         return tuple(
-            ledger_prefix(name) + topic for name, given in self.inputs.items() for topic in given.source.topics
+            ledger_prefix(name) + topic for name, input_ in self.inputs.items() for topic in input_.source.topics
         )
 
     @property
     def described(self) -> str:
-        return "; ".join(f"{name}: {given.source.described}" for name, given in self.inputs.items())
+        return "; ".join(f"{name}: {input_.source.described}" for name, input_ in self.inputs.items())
 
     @property
     def mirror(self) -> bool:
         """Whether a commit writes the heads of any source to a consumer group."""
-        return any(given.source.mirror for given in self.inputs.values())
+        return any(input_.source.mirror for input_ in self.inputs.values())
 
     def mirrors(self, topic: str) -> bool:
         own = self._of(topic)
@@ -136,11 +136,11 @@ class Sources(DeclarationModel):
     def without(self, topics: Collection[str]) -> Sources | None:
         """The sources without topics, as the ledger names them; None if nothing is left."""
         left = {}
-        for name, given in self.inputs.items():
+        for name, input_ in self.inputs.items():
             prefix = ledger_prefix(name)
-            source = given.source.without([topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)])
+            source = input_.source.without([topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)])
             if source is not None:
-                left[name] = given.model_copy(update={"source": source})
+                left[name] = input_.model_copy(update={"source": source})
         return self.model_copy(update={"inputs": left}) if left else None
 
 
@@ -179,10 +179,10 @@ def require_one(pipeline: str, source: DeclaredSource, what: str) -> OneSource:
 
 def require_kafka(pipeline: str, source: DeclaredSource, what: str) -> KafkaSource:
     """As `require_one`, for what needs a source in Kafka."""
-    one = require_one(pipeline, source, what)
-    if isinstance(one, KafkaSource):
-        return one
-    raise _refused(pipeline, f"{what} needs a source in Kafka", one.name)
+    single = require_one(pipeline, source, what)
+    if isinstance(single, KafkaSource):
+        return single
+    raise _refused(pipeline, f"{what} needs a source in Kafka", single.name)
 
 
 def _refused(pipeline: str, why: str, reads: str) -> ConfigurationError:

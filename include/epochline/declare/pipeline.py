@@ -170,8 +170,8 @@ class Pipeline(DeclarationModel):
             raise ValueError("parse: name a ready-made parser, or a function as module:function")
         else:
             self.inputs[""].check_record()
-        for name, given in self.inputs.items():
-            startup = given.source.startup
+        for name, input_ in self.inputs.items():
+            startup = input_.source.startup
             if isinstance(startup, FromGroup) and startup.group == self.consumer_group:
                 raise ValueError(
                     f"source.{f'inputs.{name}.source.' if name else ''}startup: {self.consumer_group} is the group that"
@@ -189,8 +189,8 @@ class Pipeline(DeclarationModel):
             raise ValueError("sinks: a topic is among the topics of two sinks; each sink needs topics of its own")
         self._check_state()
         if self.is_transformed and not reading_back.get():
-            for name, given in self.inputs.items():
-                check_spark_holds(f"{f'source.inputs.{name}.' if name else ''}record", given.parsed_columns)
+            for name, input_ in self.inputs.items():
+                check_spark_holds(f"{f'source.inputs.{name}.' if name else ''}record", input_.parsed_columns)
             for state in self.states:
                 check_spark_holds(f"state.{state}.columns", state.columns or {})
         for table in (*self.targets, *self.states):
@@ -215,7 +215,7 @@ class Pipeline(DeclarationModel):
         if self.state and self.transform is None:
             raise ValueError("state: only a transform reads and writes state; name one")
         for state in self.state:
-            keyed = any(set(state.key) <= set(given.parsed_columns) for given in self.inputs.values())
+            keyed = any(set(state.key) <= set(input_.parsed_columns) for input_ in self.inputs.values())
             if not keyed and state.keys is None:
                 refuse_names(
                     f"state.{state}.key: the record has no",
@@ -243,10 +243,10 @@ class Pipeline(DeclarationModel):
         order_columns(sink, self.parsed_columns)
         if self.is_transformed and sink.keep_unavailable:
             raise ValueError(f"sinks.{sink}.keep_unavailable: a transform's rows give every value; remove it")
-        known = {*self.parsed_columns, *(sink.columns or ())} if self.is_transformed else {*self.parsed_columns}
+        available = {*self.parsed_columns, *(sink.columns or ())} if self.is_transformed else {*self.parsed_columns}
         refuse_names(
             f"sinks.{sink}.order_by:",
-            [name for name in sink.order_by if name not in known],
+            [name for name in sink.order_by if name not in available],
             " is a column neither of the record nor of the table, so its type is unknown; name it in columns"
             if self.is_transformed
             else " is not a column of the record",
@@ -268,7 +268,7 @@ class Pipeline(DeclarationModel):
     @property
     def kafka_sources(self) -> dict[str, KafkaSource]:
         """The sources in Kafka, by input."""
-        return {name: given.source for name, given in self.inputs.items() if isinstance(given.source, KafkaSource)}
+        return {name: input_.source for name, input_ in self.inputs.items() if isinstance(input_.source, KafkaSource)}
 
     @property
     def targets(self) -> tuple[PostgresTable, ...]:
@@ -342,15 +342,15 @@ class Pipeline(DeclarationModel):
         return {
             name: self._as(
                 PipelineSpec,
-                parse=given.parse if isinstance(given.parse, str) else given.parse.spec,
-                parsed_columns=given.parsed_columns,
-                explode=given.explode,
+                parse=input_.parse if isinstance(input_.parse, str) else input_.parse.spec,
+                parsed_columns=input_.parsed_columns,
+                explode=input_.explode,
                 sinks=tuple(sink.spec for sink in self.written),
                 external=tuple(sink.spec for sink in self.external),
                 event_time=None if windows is None else windows.time.spec,
                 required=() if windows is None else windows.required,
             )
-            for name, given in self.inputs.items()
+            for name, input_ in self.inputs.items()
         }
 
     @property

@@ -115,12 +115,12 @@ class Split:
             column = column or f"_argument_{len(self.arguments) + 1}"
             self.arguments[column] = argument
         call, kind = f"{function}({column})", str(parse_type(kind))
-        known = next((key for key, same in self.aggregates.items() if (same, self.types[key]) == (call, kind)), None)
-        if known is None:
+        alias = next((key for key, same in self.aggregates.items() if (same, self.types[key]) == (call, kind)), None)
+        if alias is None:
             names = chain([name] if name else [], (f"partial_{number}" for number in count(1)))
-            known = next(filter(self._is_free, names))
-            self.aggregates[known], self.types[known] = call, kind
-        return f"`{known.replace('`', '``')}`"
+            alias = next(filter(self._is_free, names))
+            self.aggregates[alias], self.types[alias] = call, kind
+        return f"`{alias.replace('`', '``')}`"
 
     def _is_free(self, name: str) -> bool:
         return name not in self.reserved and name not in self.aggregates and not name.startswith("_")

@@ -94,10 +94,10 @@ class PostgresTable(DeclarationModel):
         wanted = {"upsert": {"key"}, "add": {"key", "measures"}}.get(self.mode, set())
         allowed = wanted | {"upsert": {"order_by"}, "append": {"key"}}.get(self.mode, set())
         for field in ("key", "measures", "order_by"):
-            given = getattr(self, field)
-            if field in wanted and not given:
+            value = getattr(self, field)
+            if field in wanted and not value:
                 raise ValueError(f"{field}: mode {self.mode!r} needs it")
-            if given and field not in allowed:
+            if value and field not in allowed:
                 raise ValueError(f"{field}: not supported in mode {self.mode!r}; remove it")
         self._check_unique_key()
         if self.keep_unavailable and (self.mode != "upsert" or not self.lineage or self.aggregated or self.select):
@@ -115,15 +115,15 @@ class PostgresTable(DeclarationModel):
         if self.columns is None:
             return self
         for field in ("key", "measures"):
-            known = {*self.columns, *(STAGED_LINEAGE if self.key_is_place else ())}
-            strangers = [name for name in getattr(self, field) if name not in known]
+            available = {*self.columns, *(STAGED_LINEAGE if self.key_is_place else ())}
+            strangers = [name for name in getattr(self, field) if name not in available]
             refuse_names(f"{field}:", strangers, " is not among the columns")
         for name in self.measures:
             if parse_type(self.columns[name]).name not in INTEGERS | {"numeric"}:
                 kind = self.columns[name]
                 raise ValueError(f"measures: {name} is {kind}; only integer and numeric columns add exactly")
         if self.mode == "add":
-            neither = [c for c in self.columns if c not in (*self.key, *self.measures)]
+            neither = [column for column in self.columns if column not in (*self.key, *self.measures)]
             if neither or set(self.key) & set(self.measures):
                 raise ValueError(
                     "columns: in mode 'add' each column belongs to the key or is a measure; check"

@@ -92,11 +92,11 @@ class KafkaTopic(DeclarationModel):
 
     @field_validator("topic", "other_topics")
     @classmethod
-    def _topics_can_be_written(cls, given: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for topic in (given,) if isinstance(given, str) else given:
+    def _topics_can_be_written(cls, topics: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for topic in (topics,) if isinstance(topics, str) else topics:
             if check_topic(topic) == CONTROL_TOPIC:
                 raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
-        return given
+        return topics
 
     @field_validator("value")
     @classmethod

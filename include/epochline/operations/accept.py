@@ -43,11 +43,11 @@ class AcceptState(DirectAction[Parameters, None]):
         if last is None:
             return refused(f"no epoch of {case.pipeline} was committed, so no state can be right; empty the tables.")
         standings = tx.states.standings(declared)
-        unknown = [table for table, one in standings.items() if one.now is None]
+        unknown = [table for table, standing in standings.items() if standing.now is None]
         if unknown:
             return refused(f"no trigger counts what is written to {', '.join(unknown)}; run `epochline migrate` first.")
         lost = tx.targets.lost(declared)
-        changed = any(one.now != one.left or one.left_by != last for one in standings.values())
+        changed = any(standing.now != standing.left or standing.left_by != last for standing in standings.values())
         if not changed and not lost:
             return refused(
                 f"state and targets of {case.pipeline} are what epoch {last} left; there is nothing to accept."
@@ -58,13 +58,13 @@ class AcceptState(DirectAction[Parameters, None]):
         return ActionPreview(
             lines=[
                 *(
-                    f"{table}: taken for what epoch {last} left: {one.now}"
-                    + ("" if one.left is None else f"; epoch {one.left_by} left {one.left}")
-                    for table, one in standings.items()
+                    f"{table}: taken for what epoch {last} left: {standing.now}"
+                    + ("" if standing.left is None else f"; epoch {standing.left_by} left {standing.left}")
+                    for table, standing in standings.items()
                 ),
                 *(f"{table} {why}; taken as it is for what epoch {last} left" for table, why in lost.items()),
             ],
-            before={**recorded_state({table: one.as_left() for table, one in standings.items()}), **lost},
+            before={**recorded_state({table: standing.as_left() for table, standing in standings.items()}), **lost},
             after={**recorded_state(standings), **dict.fromkeys(lost)},
             epoch_id=last,
         )
@@ -100,7 +100,7 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         declared, source = subject.declaration()
         evidence = collect_evidence(subject.ledger, source, declared)
         view = source.look(declared.source)
-        shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
+        shown = [(accepted.shown_by, stored_heads(accepted.shown.reached or ())) for accepted in evidence]
         mirrored = ConsumerGroup.observe(source, declared, last=None).offsets
         return Shown(
             evidence=evidence,
@@ -124,34 +124,34 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         reason = _obstacle(case.tx, case.pipeline, unknown)
         if reason is not None:
             return refused(reason)
-        known = case.row.last_epoch_id if case.row else 0
+        last_known = case.row.last_epoch_id if case.row else 0
         heads = case.heads
-        last = max(known, *(one.shown.epoch_id for one in unknown))
+        last = max(last_known, *(accepted.shown.epoch_id for accepted in unknown))
         unfinished = case.unfinished
-        lines = [f"the ledger's last epoch is {known}; the next one is {last + 1}"]
+        lines = [f"the ledger's last epoch is {last_known}; the next one is {last + 1}"]
         if unfinished is not None:
             lines.append(f"{unfinished} is {unfinished.state.lower()}: it is aborted, and its offsets are read again")
-        lines += [_lost(one, heads, seen) for one in unknown]
+        lines += [_lost(accepted, heads, seen) for accepted in unknown]
         lines += _cannot_be_had(declared, heads, seen.view)
         lines += [
-            f"{one}: the tables cannot have those records, and"
-            f" `epochline adopt-topic {declared.name} {one.tp.topic} --at truncation --reason …` goes on with"
+            f"{cut}: the tables cannot have those records, and"
+            f" `epochline adopt-topic {declared.name} {cut.tp.topic} --at truncation --reason …` goes on with"
             " what came in their place"
-            for one in seen.cut_off
+            for cut in seen.cut_off
         ]
         return ActionPreview(
             lines=lines,
-            before={"last_epoch_id": known, "heads": {str(one.tp): one.next_offset for one in heads}},
+            before={"last_epoch_id": last_known, "heads": {str(head.tp): head.next_offset for head in heads}},
             after={
                 "last_epoch_id": last,
                 "accepted": [
                     {
-                        "shown_by": one.shown_by,
-                        "epoch_id": one.shown.epoch_id,
-                        "token": one.shown.token,
-                        "reached": one.shown.reached or [],
+                        "shown_by": accepted.shown_by,
+                        "epoch_id": accepted.shown.epoch_id,
+                        "token": accepted.shown.token,
+                        "reached": accepted.shown.reached or [],
                     }
-                    for one in unknown
+                    for accepted in unknown
                 ],
             },
         )
@@ -164,9 +164,9 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         if unfinished is not None:
             epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
             abort_in(tx, epoch, f"accept-ledger by {request}", by_operator=True)
-        for one in unknown:
-            tx.receipts.accept(subject.name, one.shown_by, one.shown)
-        tx.epochs.skip_ids(subject.name, max(one.shown.epoch_id for one in unknown))
+        for accepted in unknown:
+            tx.receipts.accept(subject.name, accepted.shown_by, accepted.shown)
+        tx.epochs.skip_ids(subject.name, max(accepted.shown.epoch_id for accepted in unknown))
         paused = tx.operators.standing(subject.name).paused
         if paused is not None and paused.by == "epochline":
             tx.operators.resume(subject.name)
@@ -180,39 +180,39 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         return show
 
 
-def _lost(one: Accepted, heads: Sequence[Head], seen: Shown) -> str:
+def _lost(accepted: Accepted, heads: Sequence[Head], seen: Shown) -> str:
     """What of an unknown epoch is read again."""
-    by_group = one.shown.reached is None
-    behind = _between(heads, seen.mirrored if one.shown.reached is None else reached_of(one.shown.reached))
+    by_group = accepted.shown.reached is None
+    behind = _between(heads, seen.mirrored if accepted.shown.reached is None else reached_of(accepted.shown.reached))
     named = ", ".join(f"{tp} {part}" for tp, part in sorted(behind.items())[:_SHOWN])
     more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
     again = "read again into the tables" + ("" if by_group else " alone, and not shown again there")
     return (
-        f"{one.shown_by} shows epoch {one.shown.epoch_id}, which this ledger does not know:"
+        f"{accepted.shown_by} shows epoch {accepted.shown.epoch_id}, which this ledger does not know:"
         f" {sum(map(len, behind.values()))} offsets are {again}" + (f": {named}{more}" if named else "")
     )
 
 
 def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
     """Why it is unknown which offsets a sink shows beyond the ledger; None if it is known."""
-    for one in unknown:
-        if shown_by_group(pipeline, one):
+    for accepted in unknown:
+        if shown_by_group(pipeline, accepted):
             continue
-        if one.shown.reached is None:
+        if accepted.shown.reached is None:
             return (
-                f"{one.shown_by} shows epoch {one.shown.epoch_id} without its offsets, because an"
+                f"{accepted.shown_by} shows epoch {accepted.shown.epoch_id} without its offsets, because an"
                 " older version wrote it. Bring the newer ledger back, or begin under another pipeline name with a sink"
                 " of its own."
             )
-        reached = reached_of(one.shown.reached)
+        reached = reached_of(accepted.shown.reached)
         for due in tx.receipts.due(pipeline):
             epoch = tx.epochs.find(pipeline, due.epoch_id)
-            ranges = [] if epoch is None or due.sink != one.shown_by else tx.epochs.ranges(epoch)
-            if any(it.range.until > reached.get(it.tp, 0) for it in ranges):
+            ranges = [] if epoch is None or due.sink != accepted.shown_by else tx.epochs.ranges(epoch)
+            if any(planned.range.until > reached.get(planned.tp, 0) for planned in ranges):
                 return (
-                    f"{due} is committed and not shown yet, and {one.shown_by} shows epoch {one.shown.epoch_id}, which"
-                    " does not hold all of it: this ledger has gone on since it went back, so it is unknown what is"
-                    " shown of that epoch. Bring the newer ledger back."
+                    f"{due} is committed and not shown yet, and {accepted.shown_by} shows epoch"
+                    f" {accepted.shown.epoch_id}, which does not hold all of it: this ledger has gone on since it went"
+                    " back, so it is unknown what is shown of that epoch. Bring the newer ledger back."
                 )
     return None
 
@@ -228,8 +228,8 @@ def _between(heads: Sequence[Head], reached: Reached) -> dict[TopicPartition, Of
 
 def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) -> list[str]:
     """What is lost even if the ledger is accepted."""
-    logs = {one.tp: one.log_start for one in view.partitions}
-    gone = {one.tp: logs[one.tp] - one.next_offset for one in heads if logs.get(one.tp, 0) > one.next_offset}
+    logs = {partition.tp: partition.log_start for partition in view.partitions}
+    gone = {head.tp: logs[head.tp] - head.next_offset for head in heads if logs.get(head.tp, 0) > head.next_offset}
     lines = []
     if gone:
         lines.append(
@@ -242,8 +242,8 @@ def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) 
             " it already stays as it is"
         )
     lines += [
-        f"{one.name} is at_least_once and has no markers: what it holds of the lost epochs is sent again"
-        for one in declared.post_commit_sinks
-        if isinstance(one, KafkaTopic) and one.semantics == "at_least_once"
+        f"{sink.name} is at_least_once and has no markers: what it holds of the lost epochs is sent again"
+        for sink in declared.post_commit_sinks
+        if isinstance(sink, KafkaTopic) and sink.semantics == "at_least_once"
     ]
     return lines

@@ -143,8 +143,8 @@ class Action(ABC, Generic[P, Seen]):
             return self.parameters.model_validate(given)
         except ValidationError as error:
             # Not chained: the cause shows its input.
-            said = f"{self.name}: invalid parameters: {problems(error)}"
-        raise ActionRefusedError(f"{said}. Nothing was changed.")
+            reason = f"{self.name}: invalid parameters: {problems(error)}"
+        raise ActionRefusedError(f"{reason}. Nothing was changed.")
 
     def look(self, subject: Subject, parameters: P) -> Seen:
         """Read what the action needs from Kafka; no transaction is open. By default nothing."""

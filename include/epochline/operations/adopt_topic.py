@@ -91,7 +91,11 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
         # A truncated log that has not grown since ends before its head.
-        cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
+        cut = {
+            partition.tp: partition.high_watermark
+            for partition in view.partitions
+            if partition.high_watermark < offsets.get(partition.tp, 0)
+        }
         return Logs(
             cluster_id=with_clusters(view.cluster_id, row.cluster_id if row else None),
             moved=moved_clusters(row.cluster_id if row else None, view.cluster_id),
@@ -99,7 +103,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
             back=frozenset(name for name in declared.inputs if any(belongs_to(name, topic) for topic in back)),
             older=frozenset(group.older),
-            group={key: one.offset for key, one in group.offsets.items() if one.epoch_id is not None},
+            group={key: position.offset for key, position in group.offsets.items() if position.epoch_id is not None},
             lost_unread=lost_unread(heads, view.partitions),
             cut_off=cut_off(source, shown, view),
         )
@@ -115,9 +119,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             f"generation {row.generation + 1} of {case.pipeline} begins; rows of the earlier ones stay as they are"
         ]
         lines += [
-            f"{one.tp}: begins at {one.next_offset} ({parameters.at}) of topic id {one.tp.topic_id}" for one in adopted
+            f"{head.tp}: begins at {head.next_offset} ({parameters.at}) of topic id {head.tp.topic_id}"
+            for head in adopted
         ]
-        lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
+        lines += [f"{head.tp}: goes on at {head.next_offset}" for head in carried]
         lines += _read_again(heads, adopted)
         lines += list(seen.lost_unread.values())  # Those of the other topics, too: the next plan starts afresh.
         lines += [
@@ -127,8 +132,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             if sink.key_is_place
         ]
         lines += [
-            f"{one}; {one.shown_by} gets every record from offset {one.end} on"
-            for one in _cut_off_of_topic(parameters, seen)
+            f"{cut}; {cut.shown_by} gets every record from offset {cut.end} on"
+            for cut in _cut_off_of_topic(parameters, seen)
         ]
         if parameters.cluster:
             lines += [
@@ -140,7 +145,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             lines=lines,
             before=_state(row.generation, row.cluster_id, [(head.tp, head.next_offset) for head in heads]),
             after=_state(
-                row.generation + 1, seen.cluster_id, [(one.tp, one.next_offset) for one in (*adopted, *carried)]
+                row.generation + 1, seen.cluster_id, [(head.tp, head.next_offset) for head in (*adopted, *carried)]
             ),
         )
 
@@ -158,11 +163,11 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         tx.targets.restart_order(case.declared)
         # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
         # their place, so end these offsets at the cut.
-        for one in tx.receipts.accepted(subject.name):
-            cuts = {cut.tp: cut.end for cut in _cut_off_of_topic(parameters, seen) if cut.shown_by == one.shown_by}
-            if cuts and one.shown.reached is not None:
-                left = cut_reached(one.shown.reached, cuts)
-                tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
+        for receipt in tx.receipts.accepted(subject.name):
+            cuts = {cut.tp: cut.end for cut in _cut_off_of_topic(parameters, seen) if cut.shown_by == receipt.shown_by}
+            if cuts and receipt.shown.reached is not None:
+                left = cut_reached(receipt.shown.reached, cuts)
+                tx.receipts.accept(subject.name, receipt.shown_by, replace(receipt.shown, reached=left))
 
         if parameters.topic is not None and _is_made_again(seen, heads, parameters.topic):
             # Kafka deletes the offsets of a group with their topic, some time after it.
@@ -174,8 +179,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 tx.operators.resume(subject.name)
 
         # One topic decides nothing for the others: what the group shows of them stays evidence.
-        known = parameters.cluster and bool(seen.back)
-        return mirrored(case, f"{subject.name} goes on in generation {begun.generation}", known=known)
+        line = f"{subject.name} goes on in generation {begun.generation}"
+        return mirrored(case, line, known=parameters.cluster and bool(seen.back))
 
 
 def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
@@ -206,7 +211,7 @@ def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
     same_log = not made_again and not {*read} & {*seen.ends_below_head, *seen.lost_unread}
     if same_log and not _cut_off_of_topic(parameters, seen):
         return f"topic {parameters.topic} is the one that {case.pipeline} has read so far; there is nothing to adopt."
-    waits = [one for one in seen.partitions if one.waits_for is not None and one.last_stable < one.high_watermark]
+    waits = [view for view in seen.partitions if view.waits_for is not None and view.last_stable < view.high_watermark]
     if parameters.at == "latest" and waits:
         return f"{waits[0].tp} has no latest position yet: {waits[0].waits_for}. Try again when that has ended."
     unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]
@@ -223,31 +228,31 @@ def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: 
         return f"{pipeline} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
     if parameters.at in ("truncation", "head") and seen.moved:
         return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
-    adopted = [one for one in seen.partitions if _is_adopted(parameters, seen, one.tp.topic)]
-    if parameters.at == "truncation" and not any((one.tp.topic, one.tp.partition) in seen.group for one in adopted):
+    adopted = [view for view in seen.partitions if _is_adopted(parameters, seen, view.tp.topic)]
+    if parameters.at == "truncation" and not any((view.tp.topic, view.tp.partition) in seen.group for view in adopted):
         return (
             "the consumer group shows nothing, so nobody knows where the logs were cut off. Say --at earliest,"
             " --at latest or --at head."
         )
-    cut = next((one.tp for one in adopted if one.tp in seen.ends_below_head), None)
+    cut = next((view.tp for view in adopted if view.tp in seen.ends_below_head), None)
     if parameters.at == "head" and cut is not None:
         return f"the log of {cut} was truncated below its head, so it is not the log that was read."
     return None
 
 
-def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
+def _begins_at(parameters: AdoptTopicParameters, view: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
     if parameters.at == "earliest":
-        return one.log_start
+        return view.log_start
     if parameters.at == "latest":
-        return one.last_stable
+        return view.last_stable
     committed = {head.tp: head.next_offset for head in heads}
-    cut = seen.ends_below_head.get(one.tp)
-    if parameters.cluster and parameters.at == "truncation" and one.tp in committed:
+    cut = seen.ends_below_head.get(view.tp)
+    if parameters.cluster and parameters.at == "truncation" and view.tp in committed:
         # A restore since then moved the head back: what it undid is read again.
-        same = _shown_by_group(seen, one.tp)
-        origin = next(head.origin for head in heads if head.tp == one.tp)
-        cut = min(max(origin, min(same, committed[one.tp])), one.last_stable)
-    return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
+        same = _shown_by_group(seen, view.tp)
+        origin = next(head.origin for head in heads if head.tp == view.tp)
+        cut = min(max(origin, min(same, committed[view.tp])), view.last_stable)
+    return max(view.log_start, committed.get(view.tp, view.log_start) if cut is None else cut)
 
 
 def _shown_by_group(seen: Logs, tp: TopicPartition) -> int:
@@ -269,11 +274,11 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     """Heads in the new log. In a truncated log, offsets before the cut stay committed."""
     origins = {head.tp: head.origin for head in heads} if parameters.at in ("truncation", "head") else {}
     adopted = []
-    for one in sorted(seen.partitions, key=lambda one: one.tp):
-        if _is_adopted(parameters, seen, one.tp.topic):
-            begins = _begins_at(parameters, one, seen, heads)
-            origin = min(begins, origins.get(one.tp, begins))
-            adopted.append(Head(tp=one.tp, origin=origin, next_offset=begins, leader_epoch=one.leader_epoch))
+    for view in sorted(seen.partitions, key=lambda view: view.tp):
+        if _is_adopted(parameters, seen, view.tp.topic):
+            begins = _begins_at(parameters, view, seen, heads)
+            origin = min(begins, origins.get(view.tp, begins))
+            adopted.append(Head(tp=view.tp, origin=origin, next_offset=begins, leader_epoch=view.leader_epoch))
     return adopted
 
 
@@ -284,7 +289,7 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     again. If Kafka went back in time, such a topic went back to where the group stands.
     """
     carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
-    read = {one.tp.topic for one in seen.partitions}
+    read = {partition.tp.topic for partition in seen.partitions}
     for head in heads:
         moved = any(belongs_to(name, head.tp.topic) for name in seen.moved)
         if head not in carried and head.tp.topic not in read and not moved:
@@ -296,7 +301,7 @@ def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
 
 def _is_made_again(seen: Logs, heads: Sequence[Head], topic: str) -> bool:
     """Whether a topic has another id than its heads: it was deleted. A Kafka that went back in time keeps the ids."""
-    there = {one.tp for one in seen.partitions}
+    there = {partition.tp for partition in seen.partitions}
     return all(head.tp not in there for head in heads if head.tp.topic == topic)
 
 
@@ -308,7 +313,7 @@ def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> boo
 
 def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
     """Notes on offsets that are read a second time: a truncated log may still hold committed records."""
-    begins = {one.tp: one.next_offset for one in adopted}
+    begins = {head.tp: head.next_offset for head in adopted}
     return [
         f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"
         " holds of them is read a second time (say --at truncation to begin where it was cut off)"
@@ -318,7 +323,7 @@ def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
 
 
 def _cut_off_of_topic(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
-    return [one for one in seen.cut_off if one.tp.topic == parameters.topic]
+    return [cut for cut in seen.cut_off if cut.tp.topic == parameters.topic]
 
 
 def _state(generation: int, cluster: str | None, positions: Sequence[tuple[Any, int]]) -> dict[str, Any]:

@@ -82,10 +82,10 @@ class DeclareLoss(DirectAction[DeclareLossParameters, Found]):
             return refused(f"{case.pipeline}: every head lies in its log; nothing is lost.")
         return ActionPreview(
             lines=declaring_loss(case.pipeline, {str(gap.tp): gap.range for gap in gaps}),
-            before={"heads": {str(one.tp): one.range.start for one in gaps}},
+            before={"heads": {str(gap.tp): gap.range.start for gap in gaps}},
             after={
-                "heads": {str(one.tp): one.range.until for one in gaps},
-                "lost": {str(one.tp): [one.range.start, one.range.until] for one in gaps},
+                "heads": {str(gap.tp): gap.range.until for gap in gaps},
+                "lost": {str(gap.tp): [gap.range.start, gap.range.until] for gap in gaps},
             },
         )
 
@@ -134,15 +134,15 @@ def _holes(case: Case[DeclareLossParameters, Found]) -> ActionPreview:
     ]
     if not new:
         return refused(f"{case.pipeline}: the log of the next epoch has no hole that is not declared lost.")
-    total = sum(len(one.range) for one in new)
+    total = sum(len(hole.range) for hole in new)
     return ActionPreview(
         lines=(
             *(
-                f"{one.tp}: the log holds nothing at {one.range}, {len(one.range)} offsets are declared lost"
-                for one in new
+                f"{hole.tp}: the log holds nothing at {hole.range}, {len(hole.range)} offsets are declared lost"
+                for hole in new
             ),
             f"{total} offsets give no record; {case.pipeline} reads past them. This cannot be undone.",
         ),
         before={},
-        after={"holes": [[str(one.tp), one.range.start, one.range.until] for one in new]},
+        after={"holes": [[str(hole.tp), hole.range.start, hole.range.until] for hole in new]},
     )

@@ -67,7 +67,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         declared, source = subject.declaration()
         view = source.look(declared.source)
         moment = parameters.moment
-        at = {} if moment is None else source.offsets_at([one.tp for one in view.partitions], moment)
+        at = {} if moment is None else source.offsets_at([partition.tp for partition in view.partitions], moment)
         return Past(view=view, at=at)
 
     def describe(self, case: Case[ExtendBackParameters, Past]) -> ActionPreview:
@@ -85,23 +85,23 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         if row is None or moved_clusters(row.cluster_id, case.seen.view.cluster_id):
             return refused(f"{name}: its connection leads to another Kafka cluster.")
         pasts = _pasts(case, row)
-        gone = [f"{one.head.tp} begins at {one.log_start}" for one in pasts if one.asked < one.log_start]
+        gone = [f"{past.head.tp} begins at {past.log_start}" for past in pasts if past.asked < past.log_start]
         if gone and parameters.to.isdigit():
             return refused(f"{name}: the source no longer holds offset {parameters.to}: {', '.join(gone)}.")
-        unknown = next((one.head for one in pasts if one.committed is None and one.begins < one.head.origin), None)
+        unknown = next((past.head for past in pasts if past.committed is None and past.begins < past.head.origin), None)
         if unknown is not None:
             return refused(
                 f"{unknown.tp}: an older version adopted its log at the end and did not write down where it was cut"
                 f" off, so it is unknown which offsets before {unknown.origin} are committed. Read the past with"
                 " another pipeline."
             )
-        left = {one.head: one.left for one in pasts if one.left}
+        left = {past.head: past.left for past in pasts if past.left}
         if not left:
             return refused(
                 f"{name}: nothing that is not committed lies between {parameters.to} and its origins; they are"
                 " back there."
             )
-        total = sum(len(one) for ranges in left.values() for one in ranges)
+        total = sum(len(span) for ranges in left.values() for span in ranges)
         epochs = -(-total // (parameters.step or declared.source.records_per_epoch))
         return ActionPreview(
             epochs=epochs,
@@ -122,10 +122,10 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         step = chosen or case.declared.source.records_per_epoch
         place = "step of the action" if chosen else limit_place(case.declared)
         back = []
-        for one in _pasts(case, row):
-            if not one.left:
+        for past in _pasts(case, row):
+            if not past.left:
                 continue
-            head, newest = one.head, one.left[-1]
+            head, newest = past.head, past.left[-1]
             if newest.until < head.origin:
                 committed = OffsetRange(start=newest.until, until=head.origin)
                 link = PlannedRange(tp=head.tp, range=committed, leader_epoch=head.leader_epoch)
@@ -135,7 +135,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         shown = shown_back_to(tx.receipts.accepted(name), [head for head, _ in back])
         if shown:
             # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
-            back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
+            back = [(head, max(start, shown[head.tp])) for head, start in back if head.tp in shown]
         return EpochDraft(
             kind=EpochKind.EXTEND_BACK, ranges=_last_ranges(back, step), record_limit=step, limit_from=place
         )
@@ -144,7 +144,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         if own.kind is not EpochKind.EXTEND_BACK:
             return f"it extends nothing back, it is {own.kind}"
         origins = {head.tp: head.origin for head in tx.chain.heads(own.pipeline, own.generation)}
-        views = {one.tp: one for one in seen.view.partitions}
+        views = {partition.tp: partition for partition in seen.view.partitions}
         for planned in tx.epochs.ranges(own):
             now = views.get(planned.tp)
             if origins.get(planned.tp) != planned.range.until:
@@ -182,7 +182,7 @@ class _PartitionPast:
 
 def _pasts(case: Case[ExtendBackParameters, Past], row: PipelineRow) -> list[_PartitionPast]:
     parameters, seen = case.parameters, case.seen
-    views = {one.tp: one for one in seen.view.partitions}
+    views = {partition.tp: partition for partition in seen.view.partitions}
     pasts = []
     for head in case.heads:
         view = views.get(head.tp)
@@ -193,8 +193,8 @@ def _pasts(case: Case[ExtendBackParameters, Past], row: PipelineRow) -> list[_Pa
         elif parameters.moment is None:
             asked = int(parameters.to)
         else:
-            found = seen.at.get(head.tp)
-            asked = head.origin if found is None else found
+            offset = seen.at.get(head.tp)
+            asked = head.origin if offset is None else offset
         pasts.append(
             _PartitionPast(
                 head=replace(head, leader_epoch=view.leader_epoch), asked=asked, log_start=view.log_start,
@@ -207,7 +207,7 @@ def _pasts(case: Case[ExtendBackParameters, Past], row: PipelineRow) -> list[_Pa
 
 def _last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
     """The next epoch: from each origin towards where its partition is to begin in the end, ``step`` offsets in all."""
-    left = {head.tp: head.origin - x for head, x in back if x < head.origin}
+    left = {head.tp: head.origin - start for head, start in back if start < head.origin}
     if not left:
         return []
     shares = share_limit(left, step, sorted(left))
@@ -217,6 +217,6 @@ def _last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRan
             range=OffsetRange(start=head.origin - shares[head.tp], until=head.origin),
             leader_epoch=head.leader_epoch,
         )
-        for head, _ in sorted(back, key=lambda one: one[0].tp)
+        for head, _ in sorted(back, key=lambda pair: pair[0].tp)
         if shares.get(head.tp, 0) > 0
     ]

@@ -43,10 +43,10 @@ class Requeue(EpochAction[RequeueParameters, None]):
         obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, parameters.out_of_order)
         if obstacle is not None:
             return refused(obstacle)
-        found = tx.quarantine.selected(case.pipeline, selection)
-        if not found:
+        selected = tx.quarantine.selected(case.pipeline, selection)
+        if not selected:
             return refused(f"{case.pipeline}: no record in the quarantine fits, or each was requeued before.")
-        counts = {f"{topic}-{partition}": records for (topic, partition), records in found.items()}
+        counts = {f"{topic}-{partition}": records for (topic, partition), records in selected.items()}
         return ActionPreview(
             lines=requeuing(case.pipeline, counts),
             epochs=1,

@@ -37,13 +37,13 @@ def logs_of(source: OffsetSource, view: SourceView, ranges: Sequence[PlannedRang
         view=view,
         ranges=ranges,
         ends=ends_of_leader_epochs(source, ranges, view),
-        counted={one: records for one in ranges for records in source.counted([one]).values()},
+        counted={planned: records for planned in ranges for records in source.counted([planned]).values()},
     )
 
 
 def ranges_read(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[PlannedRange]:
     """What these epochs read. The records of a requeue come from the quarantine, which gets them back."""
-    return [planned for one in epochs for planned in tx.epochs.ranges(tx.epochs.lock(pipeline, one))]
+    return [planned for epoch_id in epochs for planned in tx.epochs.ranges(tx.epochs.lock(pipeline, epoch_id))]
 
 
 def cut_off_since(tx: Transaction, epoch: Epoch) -> str | None:
@@ -57,7 +57,7 @@ def cut_off_since(tx: Transaction, epoch: Epoch) -> str | None:
 
 def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int]:
     """The epochs that wrote to targets. A restore only removes rows."""
-    return [one for one in epochs if tx.epochs.lock(pipeline, one).kind is not EpochKind.RESTORE]
+    return [epoch_id for epoch_id in epochs if tx.epochs.lock(pipeline, epoch_id).kind is not EpochKind.RESTORE]
 
 
 def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPartition, int]:
@@ -68,7 +68,7 @@ def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPa
     then = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, found.generation)}
     now = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, row.generation)}
     saved = {head.tp: then.get(head.tp, head.next_offset) for head in found.heads}
-    return saved | {tp: at for tp, at in now.items() if tp not in saved}
+    return saved | {tp: origin for tp, origin in now.items() if tp not in saved}
 
 
 def shown_for_good(declared: Pipeline) -> str | None:
@@ -83,9 +83,9 @@ def shown_for_good(declared: Pipeline) -> str | None:
 
 def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> str | None:
     """Why epochs cannot be undone, if they wrote to tables that were removed from the declaration."""
-    known = {QUARANTINE, *(rows.table for rows in declared.written)}
+    tables = {QUARANTINE, *(rows.table for rows in declared.written)}
     written = tx.savepoints.rows_sealed(declared.name, epochs)
-    left = sorted(table for table, rows in written.items() if rows and table not in known)
+    left = sorted(table for table, rows in written.items() if rows and table not in tables)
     if not left:
         return None
     return (
@@ -125,28 +125,31 @@ def obstacles(
 
 
 def _of_its_own(
-    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int]
+    tx: Transaction, declared: Pipeline, savepoint: Savepoint, row: PipelineRow, undone: Sequence[int]
 ) -> Iterator[str]:
-    if found.imported_at is not None:
-        yield f"{found} came from a file; a new pipeline begins from it, with --of {found.pipeline}."
-    if moved_clusters(found.cluster_id, row.cluster_id):
-        yield f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
-    if set(found.states) - {state.table for state in declared.states}:
-        yield f"{found} has state {', '.join(found.states)}, which {declared.name} no longer declares."
+    if savepoint.imported_at is not None:
+        yield f"{savepoint} came from a file; a new pipeline begins from it, with --of {savepoint.pipeline}."
+    if moved_clusters(savepoint.cluster_id, row.cluster_id):
+        yield (
+            f"{savepoint} holds offsets of Kafka cluster {savepoint.cluster_id}, and {declared.name} reads another one"
+            " now."
+        )
+    if set(savepoint.states) - {state.table for state in declared.states}:
+        yield f"{savepoint} has state {', '.join(savepoint.states)}, which {declared.name} no longer declares."
     for epoch_id in undone:
         replay = tx.epochs.lock(declared.name, epoch_id)
         if replay.kind is EpochKind.EXTEND_BACK:
             yield (
-                f"{replay} extended {declared.name} back after {found} was made. What it read lies before every head,"
-                " so that no run would read it again. Go back to a savepoint from after it."
+                f"{replay} extended {declared.name} back after {savepoint} was made. What it read lies before every"
+                " head, so that no run would read it again. Go back to a savepoint from after it."
             )
-        if replay.replays is not None and replay.replays <= found.epoch_id:
+        if replay.replays is not None and replay.replays <= savepoint.epoch_id:
             yield f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need."
-    stood = tx.epochs.lock(declared.name, found.epoch_id)
+    stood = tx.epochs.lock(declared.name, savepoint.epoch_id)
     if tx.epochs.is_undone(stood):
         yield (
-            f"{stood}, after which {found} was made, was undone by a restore or a replay: its rows are gone. Go back to"
-            " a savepoint from before it."
+            f"{stood}, after which {savepoint} was made, was undone by a restore or a replay: its rows are gone. Go"
+            " back to a savepoint from before it."
         )
     check_changes(tx, declared)
     left = not_declared(tx, declared, undone)
@@ -154,31 +157,36 @@ def _of_its_own(
         yield left
 
 
-def _declared_otherwise(tx: Transaction, declared: Pipeline, found: Savepoint, *, new: bool) -> Iterator[str]:
+def _declared_otherwise(tx: Transaction, declared: Pipeline, savepoint: Savepoint, *, new: bool) -> Iterator[str]:
     """Reasons why the savepoint's state or windows do not fit today's declaration."""
-    if len(found.states) != len(declared.states):
-        yield f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
-    before, now = json.loads(tx.savepoints.declaration(found)), json.loads(declared.stored())
+    if len(savepoint.states) != len(declared.states):
+        yield f"{savepoint} has {len(savepoint.states)} state tables, {declared.name} declares {len(declared.states)}."
+    before, now = json.loads(tx.savepoints.declaration(savepoint)), json.loads(declared.stored())
     if new and before.get("windows") and now.get("windows"):
         before["windows"]["into"] = now["windows"]["into"]  # a new pipeline writes another table
-    for one in changes(before, now):
-        if one.effect is Effect.REFUSED:
-            yield f"since {found} was made, {one}: {one.advice}."
+    for change in changes(before, now):
+        if change.effect is Effect.REFUSED:
+            yield f"since {savepoint} was made, {change}: {change.advice}."
 
 
 def _unreadable(
-    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None, seen: Logs
+    tx: Transaction,
+    declared: Pipeline,
+    savepoint: Savepoint,
+    row: PipelineRow,
+    undone: Sequence[int] | None,
+    seen: Logs,
 ) -> Iterator[str]:
     """Partitions that Kafka no longer holds from their restored head on, and undone records that it no longer holds."""
-    known = found.cluster_id if undone is None else row.cluster_id
-    for _, (before, now) in sorted(moved_clusters(known, seen.view.cluster_id).items()):
-        yield f"the offsets of {found} belong to Kafka cluster {before}, and the connection leads to {now}."
-    begins = {head.tp: head.next_offset for head in found.heads}
+    cluster_id = savepoint.cluster_id if undone is None else row.cluster_id
+    for _, (before, now) in sorted(moved_clusters(cluster_id, seen.view.cluster_id).items()):
+        yield f"the offsets of {savepoint} belong to Kafka cluster {before}, and the connection leads to {now}."
+    begins = {head.tp: head.next_offset for head in savepoint.heads}
     if undone is not None:
-        begins = {**origins(tx, found, row), **begins}
-    logs = {one.tp: one for one in seen.view.partitions}
-    for head in found.heads if undone is not None else ():
-        cut = tx.chain.cut_since(declared.name, found.generation, head.tp)
+        begins = {**origins(tx, savepoint, row), **begins}
+    logs = {partition.tp: partition for partition in seen.view.partitions}
+    for head in savepoint.heads if undone is not None else ():
+        cut = tx.chain.cut_since(declared.name, savepoint.generation, head.tp)
         if cut is not None and cut < head.next_offset and declared.source.keeps(head.tp.topic):
             yield (
                 f"{head.tp} would go on at offset {head.next_offset}, but its log was cut off at offset {cut} when its"
@@ -218,7 +226,7 @@ def _lost_if_undone(
                 " until this is done. If it is gone, its records cannot be read again: go back to a savepoint from"
                 " after they were read."
             )
-    cut = (cut_off_since(tx, tx.epochs.lock(declared.name, one)) for one in undone)
+    cut = (cut_off_since(tx, tx.epochs.lock(declared.name, epoch_id)) for epoch_id in undone)
     reason = cannot_be_read_again(ranges, seen.view, seen.ends, seen.counted) or next(filter(None, cut), None)
     if reason is not None:
         yield f"{reason}; what is undone could not be read again."

@@ -215,7 +215,7 @@ class PublishDue(DirectAction[Parameters, None]):
 
     def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
         def show() -> Sequence[str]:
-            return [str(one) for one in publish(case.subject.ledger, case.declared)] or [
+            return [str(published) for published in publish(case.subject.ledger, case.declared)] or [
                 "another run published meanwhile"
             ]
 

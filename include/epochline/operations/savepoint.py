@@ -60,7 +60,7 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
         states = tx.states.standings(declared)
         lines = [f"{pipeline} stands after epoch {standing.epoch_id}"]
         lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
-        lines += [f"{table}: copied, {one.now}" for table, one in states.items()]
+        lines += [f"{table}: copied, {state.now}" for table, state in states.items()]
         lines += [f"restore would be refused: {reason}" for reason in _keeps_restore_back(declared)]
         return ActionPreview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
 
@@ -79,13 +79,14 @@ class DeleteSavepoint(DirectAction[NamedSavepoint, None]):
     parameters = NamedSavepoint
 
     def describe(self, case: Case[NamedSavepoint, None]) -> ActionPreview:
-        found = case.tx.savepoints.find(case.pipeline, case.parameters.name)
-        if found is None:
+        savepoint = case.tx.savepoints.find(case.pipeline, case.parameters.name)
+        if savepoint is None:
             return refused(missing(case.tx, case.pipeline, case.parameters.name))
         lines = [
-            f"{found}, made by {found.made_by} at {found.made_at:%Y-%m-%d %H:%M:%S %Z} ({found.reason}), is deleted"
+            f"{savepoint}, made by {savepoint.made_by} at {savepoint.made_at:%Y-%m-%d %H:%M:%S %Z}"
+            f" ({savepoint.reason}), is deleted"
         ]
-        return ActionPreview(lines=lines, before=recorded_savepoint(found), after={}, epoch_id=None)
+        return ActionPreview(lines=lines, before=recorded_savepoint(savepoint), after={}, epoch_id=None)
 
     def change(self, case: Case[NamedSavepoint, None], request: Request) -> Afterwards:
         case.tx.savepoints.delete(case.pipeline, case.parameters.name)
@@ -119,8 +120,8 @@ class Restore(DirectAction[RestoreParameters, Logs]):
             return Logs(view=view)
         refuse_older_kafka(subject.ledger, source, declared)
         with subject.ledger.transaction() as tx:
-            found = tx.savepoints.find(subject.name, parameters.name)
-            undone = [] if found is None else tx.savepoints.later(subject.name, found.epoch_id)
+            savepoint = tx.savepoints.find(subject.name, parameters.name)
+            undone = [] if savepoint is None else tx.savepoints.later(subject.name, savepoint.epoch_id)
             ranges = ranges_read(tx, subject.name, undone)
         return logs_of(source, view, ranges)
 
@@ -128,54 +129,54 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         tx, pipeline, unfinished, other = case.tx, case.pipeline, case.unfinished, case.parameters.of
         if unfinished is not None:
             return refused(f"{unfinished} is {unfinished.state}; let {unfinished.run} finish it, or abort it first.")
-        found = tx.savepoints.find(other or pipeline, case.parameters.name)
-        if found is None:
+        savepoint = tx.savepoints.find(other or pipeline, case.parameters.name)
+        if savepoint is None:
             return refused(missing(tx, other or pipeline, case.parameters.name))
         row = case.row or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
-        undone = tx.savepoints.later(pipeline, found.epoch_id) if other is None else []
-        reason = next(obstacles(tx, case.declared, found, row, None if other else undone, case.seen), None)
+        undone = tx.savepoints.later(pipeline, savepoint.epoch_id) if other is None else []
+        reason = next(obstacles(tx, case.declared, savepoint, row, None if other else undone, case.seen), None)
         if reason is not None:
             return refused(reason)
         generation = row.generation + 1 if other is None else row.generation
-        lines = [f"{pipeline} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
+        lines = [f"{pipeline} goes back to where epoch {savepoint.epoch_id} of {savepoint.pipeline} left it"]
         if undone:
             which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
             lines.append(f"undone: {which}; what they wrote leaves the targets")
-        lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
-        lines += [f"{state}: put back, {digest}" for state, digest in found.states.items()]
+        lines += [f"{head.tp}: goes on at {head.next_offset}" for head in savepoint.heads]
+        lines += [f"{state}: put back, {digest}" for state, digest in savepoint.states.items()]
         heads = {str(head.tp): head.next_offset for head in case.heads}
         return ActionPreview(
             lines=lines,
             before={"generation": row.generation, "heads": heads},
-            after={"generation": generation, **recorded_savepoint(found), "undone": list(undone)},
+            after={"generation": generation, **recorded_savepoint(savepoint), "undone": list(undone)},
         )
 
     def change(self, case: Case[RestoreParameters, Logs], request: Request) -> Afterwards:
         tx, subject, parameters, declared = case.tx, case.subject, case.parameters, case.declared
-        found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
-        if found is None:
+        savepoint = tx.savepoints.find(parameters.of or subject.name, parameters.name)
+        if savepoint is None:
             raise AssertionError("previewed under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
         tx.targets.allow_time(declared.commit_statement_timeout)
         tx.targets.claim(declared)
         undone: Sequence[int] = []
         # Nothing was committed under a new name: it begins at the other pipeline's heads.
-        begins = {head.tp: head.next_offset for head in found.heads}
+        begins = {head.tp: head.next_offset for head in savepoint.heads}
         if parameters.of is None:
-            undone = tx.savepoints.later(subject.name, found.epoch_id)
-            begins = origins(tx, found, row)
+            undone = tx.savepoints.later(subject.name, savepoint.epoch_id)
+            begins = origins(tx, savepoint, row)
             undo(tx, declared, with_rows(tx, subject.name, undone))
-            clusters = with_clusters(found.cluster_id, row.cluster_id)
+            clusters = with_clusters(savepoint.cluster_id, row.cluster_id)
             row = tx.operators.begin_generation(subject.name, clusters)
-        elif (clusters := with_clusters(row.cluster_id, found.cluster_id)) is not None:
+        elif (clusters := with_clusters(row.cluster_id, savepoint.cluster_id)) is not None:
             tx.epochs.remember_cluster(subject.name, clusters)
         run = Run(dag_id="operator", run_id=f"{request.actor}: {parameters.name}", host=socket.gethostname())
-        epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
-        tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
+        epoch_id = tx.savepoints.restore(savepoint, declared, row, run, undone, begins)
+        tx.savepoints.put_back_state(savepoint, declared, _states(declared, savepoint), epoch_id)
         tx.states.leave(declared, epoch_id)
         tx.targets.account()
 
-        line = f"{subject.name} goes on from {found}, in generation {row.generation}"
+        line = f"{subject.name} goes on from {savepoint}, in generation {row.generation}"
         return mirrored(case, line, known=parameters.of is not None)
 
 
@@ -191,7 +192,7 @@ def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
 
 def missing(tx: Transaction, pipeline: str, name: str) -> str:
     """The message for a missing savepoint, with the names of those that exist."""
-    there = ", ".join(one.name for one in tx.savepoints.of(pipeline)) or "none"
+    there = ", ".join(savepoint.name for savepoint in tx.savepoints.of(pipeline)) or "none"
     return f"{pipeline} has no savepoint {name}; there are: {there}."
 
 
@@ -205,9 +206,9 @@ def _keeps_restore_back(declared: Pipeline) -> list[str]:
     ]
 
 
-def _states(declared: Pipeline, found: Savepoint) -> dict[str, str]:
+def _states(declared: Pipeline, savepoint: Savepoint) -> dict[str, str]:
     """By state table, the savepoint's state for it: the same name, or by order of names in a new pipeline."""
     tables = sorted(state.table for state in declared.states)
-    if set(tables) == set(found.states):
+    if set(tables) == set(savepoint.states):
         return {table: table for table in tables}
-    return dict(zip(tables, sorted(found.states), strict=True))
+    return dict(zip(tables, sorted(savepoint.states), strict=True))

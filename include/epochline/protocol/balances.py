@@ -36,8 +36,8 @@ class PartitionCounts:
         return Counts(read=self.received, passed=self.passed, skipped=self.skipped, quarantined=self.quarantined)
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
-        firsts = [o for o in (self.first_offset, other.first_offset) if o is not None]
-        lasts = [o for o in (self.last_offset, other.last_offset) if o is not None]
+        firsts = [offset for offset in (self.first_offset, other.first_offset) if offset is not None]
+        lasts = [offset for offset in (self.last_offset, other.last_offset) if offset is not None]
         times = [time for time in (self.newest, other.newest) if time is not None]
         oldest = [time for time in (self.oldest_timestamp, other.oldest_timestamp) if time is not None]
         newest = [time for time in (self.newest_timestamp, other.newest_timestamp) if time is not None]
@@ -92,35 +92,38 @@ def unbalanced(
     ``counted`` has the source's own counts of records, empty if it does not count.
     """
     problems: list[str] = []
-    for one in planned:
-        key = (one.tp.topic, one.tp.partition)
-        got = seen.get(key, NOTHING_SEEN)
-        invisible = len(one.range) - got.received
-        if got.received != got.passed + got.skipped + got.quarantined:
+    for planned_range in planned:
+        key = (planned_range.tp.topic, planned_range.tp.partition)
+        counts = seen.get(key, NOTHING_SEEN)
+        invisible = len(planned_range.range) - counts.received
+        if counts.received != counts.passed + counts.skipped + counts.quarantined:
             problems.append(
-                f"{one}: read {got.received}, but passed {got.passed} + skipped {got.skipped}"
-                f" + quarantined {got.quarantined}"
+                f"{planned_range}: read {counts.received}, but passed {counts.passed} + skipped {counts.skipped}"
+                f" + quarantined {counts.quarantined}"
             )
         if invisible < 0:
-            problems.append(f"{one}: {got.received} records read from {len(one.range)} offsets")
-        elif invisible and one.tp.topic not in invisible_allowed:
-            found = gaps.get(key, LogGaps(invisible=0))
-            explained = found.invisible + sum(map(len, found.holes))
+            problems.append(f"{planned_range}: {counts.received} records read from {len(planned_range.range)} offsets")
+        elif invisible and planned_range.tp.topic not in invisible_allowed:
+            gap = gaps.get(key, LogGaps(invisible=0))
+            explained = gap.invisible + sum(map(len, gap.holes))
             if invisible != explained:
                 problems.append(
-                    f"{one}: {invisible} of {len(one.range)} offsets gave no record, and {one.tp.topic} is not"
-                    f" compacted; its log explains {explained} of them"
+                    f"{planned_range}: {invisible} of {len(planned_range.range)} offsets gave no record, and"
+                    f" {planned_range.tp.topic} is not compacted; its log explains {explained} of them"
                 )
-        if counted.get(key, got.received) != got.received:
-            problems.append(f"{one}: the source counts {counted[key]} records, and {got.received} were read")
-        if got.first_offset is not None and got.last_offset is not None:
-            outside = got.first_offset < one.range.start or got.last_offset >= one.range.until
+        if counted.get(key, counts.received) != counts.received:
+            problems.append(
+                f"{planned_range}: the source counts {counted[key]} records, and {counts.received} were read"
+            )
+        if counts.first_offset is not None and counts.last_offset is not None:
+            outside = counts.first_offset < planned_range.range.start or counts.last_offset >= planned_range.range.until
             if outside:
                 problems.append(
-                    f"{one}: records from offset {got.first_offset} to {got.last_offset} lie outside the range"
+                    f"{planned_range}: records from offset {counts.first_offset} to {counts.last_offset} lie outside"
+                    " the range"
                 )
-    expected = {(one.tp.topic, one.tp.partition) for one in planned}
-    problems += [f"{topic}-{p}: read, but not planned" for topic, p in sorted(set(seen) - expected)]
+    expected = {(planned_range.tp.topic, planned_range.tp.partition) for planned_range in planned}
+    problems += [f"{topic}-{partition}: read, but not planned" for topic, partition in sorted(set(seen) - expected)]
     return problems
 
 
@@ -128,20 +131,20 @@ def undeclared(
     gaps: Mapping[tuple[str, int], LogGaps], declared: Mapping[tuple[str, int], Sequence[OffsetRange]]
 ) -> dict[tuple[str, int], list[OffsetRange]]:
     """The holes of logs that no operator declared lost, keyed by (topic, partition)."""
-    found = {
-        key: [part for hole in of.holes for part in left_out(hole, declared.get(key, ()))] for key, of in gaps.items()
+    left = {
+        key: [part for hole in gap.holes for part in left_out(hole, declared.get(key, ()))] for key, gap in gaps.items()
     }
-    return {key: holes for key, holes in found.items() if holes}
+    return {key: holes for key, holes in left.items() if holes}
 
 
 def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:
     """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read."""
     problems = []
     for topic, partition in sorted({*claims, *seen}):
-        claimed, got = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
-        if got.received != claimed or got.received != got.passed + got.skipped + got.quarantined:
+        claimed, counts = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
+        if counts.received != claimed or counts.received != counts.passed + counts.skipped + counts.quarantined:
             problems.append(
-                f"{topic}-{partition}: {claimed} quarantined records were claimed and {got.received} read; passed"
-                f" {got.passed} + skipped {got.skipped} + quarantined {got.quarantined}"
+                f"{topic}-{partition}: {claimed} quarantined records were claimed and {counts.received} read; passed"
+                f" {counts.passed} + skipped {counts.skipped} + quarantined {counts.quarantined}"
             )
     return problems

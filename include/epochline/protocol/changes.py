@@ -53,9 +53,9 @@ def words(value: Any) -> str:
         case str():
             return " ".join(value.split())
         case Mapping():
-            return ", ".join(f"{name} {words(one)}" for name, one in value.items() if one is not None) or "none"
+            return ", ".join(f"{name} {words(part)}" for name, part in value.items() if part is not None) or "none"
         case _:
-            return (" and " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(words, value))
+            return (" and " if any(isinstance(part, Mapping) for part in value) else ", ").join(map(words, value))
 
 
 _KEPT = "existing rows were written by the old one; declare another table, or another pipeline"
@@ -86,18 +86,18 @@ _SINK: Mapping[str, tuple[Effect, str]] = {
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """List the fields in which two stored declarations of a pipeline differ."""
-    found = list(_plain(before, now))
+    changed = list(_plain(before, now))
     for group, other in (("sinks", "state"), ("state", "sinks")):
         was, becomes = _by_table(before, other), _by_table(now, group)
-        found += [
+        changed += [
             Change(
                 field=f"{group}.{table}", before=f"in {other}", now=f"in {group}", effect=Effect.REFUSED, advice=_KEPT
             )
             for table in sorted(was.keys() & becomes.keys() - _by_table(before, group).keys())
         ]
         moved = {table: sink for table, sink in becomes.items() if table not in was}
-        found += _sinks(group, _by_table(before, group), moved)
-    return found
+        changed += _sinks(group, _by_table(before, group), moved)
+    return changed
 
 
 def as_last_written(
@@ -109,9 +109,9 @@ def as_last_written(
     merged = dict(before)
     for declared in earlier if missing else ():
         for group in sorted(_GROUPS):
-            found = {name: sink for name, sink in _by_table(declared, group).items() if name in missing}
-            merged[group] = [*merged.get(group, ()), *found.values()]
-            missing -= found.keys()
+            kept = {name: sink for name, sink in _by_table(declared, group).items() if name in missing}
+            merged[group] = [*merged.get(group, ()), *kept.values()]
+            missing -= kept.keys()
         if not missing:
             break
     return merged
@@ -145,7 +145,7 @@ def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change
                 yield from _several(old, new)
             elif "inputs" in old or "inputs" in new:
                 # The ledger would name the topics otherwise.
-                shown = [f"{len(one['inputs'])} sources" if "inputs" in one else "one source" for one in (old, new)]
+                shown = [f"{len(side['inputs'])} sources" if "inputs" in side else "one source" for side in (old, new)]
                 yield Change(field=field, before=shown[0], now=shown[1], effect=Effect.REFUSED, advice=_READ_AGAIN)
             else:
                 yield from _one_source("source.", old, new)
@@ -187,8 +187,8 @@ def _several(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
     yield from _compared("source.", {**before, "inputs": None}, {**now, "inputs": None})
 
 
-def _place(given: Mapping[str, Any]) -> tuple[Any, ...]:
-    source = given["source"]
+def _place(declared: Mapping[str, Any]) -> tuple[Any, ...]:
+    source = declared["source"]
     names = ("connection", "topics", "pattern") if "connection" in source else ("source", "options", "label")
     return tuple(source.get(name) for name in names)
 

@@ -91,7 +91,7 @@ class CutOff:
 def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence[CutOff]) -> None:
     """Raise `DataLossError` if records that a sink shows and the tables lack were truncated meanwhile."""
     next_offsets = {head.tp: head.next_offset for head in heads}
-    lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
+    lacking = [cut for cut in cut_off if cut.shown > next_offsets.get(cut.tp, cut.shown)]
     topic = lacking[0].tp.topic if lacking else ""
     _refuse(
         pipeline,
@@ -215,9 +215,9 @@ def held(partitions: Iterable[PartitionView]) -> str:
 def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
     if not heads:
         return
-    each = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
+    losses = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
     gone = _apart(
-        [f"the partition{'' if len(each) == 1 else 's'} {each[0]}", *each[1:]], places(one.tp for one in heads)
+        [f"the partition{'' if len(losses) == 1 else 's'} {losses[0]}", *losses[1:]], places(head.tp for head in heads)
     )
     shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
@@ -236,51 +236,51 @@ def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[Part
 
 
 def _refuse_made_again(
-    pipeline: str, found: Sequence[tuple[Head, PartitionView]], partitions: Sequence[PartitionView]
+    pipeline: str, made_again: Sequence[tuple[Head, PartitionView]], partitions: Sequence[PartitionView]
 ) -> None:
-    if not found:
+    if not made_again:
         return
-    head, view = found[0]
+    head, view = made_again[0]
     topic = head.tp.topic
-    void = [one for one, _ in found if one.tp.topic == topic]
-    committed = [f"offset {one.next_offset} of partition {one.tp.partition}" for one in void]
+    void = [old for old, _ in made_again if old.tp.topic == topic]
+    committed = [f"offset {old.next_offset} of partition {old.tp.partition}" for old in void]
     raise DataLossError(
         f"{pipeline}: topic {topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
         f" {view.tp.topic_id}); "
-        f"{_apart(committed, f'every committed offset of {places(one.tp for one in void)}')} now means another record."
+        f"{_apart(committed, f'every committed offset of {places(old.tp for old in void)}')} now means another record."
         f" {counted(committed_offsets(void), 'offset')} of the old topic were committed; its unread records"
         " are lost, and their number is unknown. Nothing was planned."
-        f" The new topic holds {held(one for one in partitions if one.tp.topic == topic)}. The command"
+        f" The new topic holds {held(view for view in partitions if view.tp.topic == topic)}. The command"
         " continues with it.",
         f"adopt-topic {pipeline} {topic} --reason …",
     )
 
 
 def _refuse_truncated(
-    pipeline: str, found: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
+    pipeline: str, cuts: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
 ) -> None:
     """Refuse truncated partitions, each given with how its log ends and the number of lost offsets."""
     truncated = [
         f"{tp} is committed up to offset {offsets[tp]}, but {how}:"
         f" {'offsets' if lost is None else counted(lost, 'offset')} that were read have been truncated"
-        for tp, (how, lost) in found.items()
+        for tp, (how, lost) in cuts.items()
     ]
     _refuse(
         pipeline,
         truncated,
-        f"{places(found)} are committed beyond the ends of their logs: offsets that were read have been truncated",
+        f"{places(cuts)} are committed beyond the ends of their logs: offsets that were read have been truncated",
         ". Nothing was planned. Find out which broker lost its log, and compare the target. The command continues with"
         " the log as it is.",
-        f"adopt-topic {pipeline} {next((tp.topic for tp in found), '')} --reason …",
+        f"adopt-topic {pipeline} {next((tp.topic for tp in cuts), '')} --reason …",
     )
 
 
-def _refuse(pipeline: str, each: Sequence[str], together: str, then: str, command: str) -> None:
+def _refuse(pipeline: str, losses: Sequence[str], together: str, then: str, command: str) -> None:
     """Refuse to plan if something is said of a partition; ``then`` says what follows from it."""
-    if each:
-        raise DataLossError(f"{pipeline}: {_apart(each, together)}{then}", command)
+    if losses:
+        raise DataLossError(f"{pipeline}: {_apart(losses, together)}{then}", command)
 
 
-def _apart(each: Sequence[str], together: str) -> str:
+def _apart(losses: Sequence[str], together: str) -> str:
     """What is said of each partition, or of all together where a line could not be read."""
-    return "; ".join(each) if len(each) <= _APART else together
+    return "; ".join(losses) if len(losses) <= _APART else together

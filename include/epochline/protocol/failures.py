@@ -73,7 +73,9 @@ def failed_alike(newest_first: Sequence[tuple[str | None, str | None]]) -> int:
     if not newest_first or failure_of(*newest_first[0]) is Failure.PASSING:
         return 0
     error_class, error = newest_first[0][0], _without_numbers(newest_first[0][1])
-    alike = takewhile(lambda one: one[0] == error_class and _without_numbers(one[1]).startswith(error), newest_first)
+    alike = takewhile(
+        lambda attempt: attempt[0] == error_class and _without_numbers(attempt[1]).startswith(error), newest_first
+    )
     return sum(1 for _ in alike)
 
 

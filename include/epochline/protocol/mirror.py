@@ -38,15 +38,15 @@ class LastMirror:
     def older(self, mirrored: Mirrored) -> dict[tuple[str, int], MirroredOffset]:
         """What the group shows of an earlier write: Kafka went back in time."""
         return {
-            key: one
-            for key, one in mirrored.items()
-            if key[0] in self.topics and one.epoch_id is not None and self._is_older(one)
+            key: position
+            for key, position in mirrored.items()
+            if key[0] in self.topics and position.epoch_id is not None and self._is_older(position)
         }
 
-    def _is_older(self, one: MirroredOffset) -> bool:
-        if one.number is None:
-            return (one.generation or 0, one.epoch_id or 0) < (self.generation, self.epoch_id)
-        return one.number < self.number and one.number not in self.after
+    def _is_older(self, position: MirroredOffset) -> bool:
+        if position.number is None:
+            return (position.generation or 0, position.epoch_id or 0) < (self.generation, self.epoch_id)
+        return position.number < self.number and position.number not in self.after
 
     def missing(self, mirrored: Mirrored) -> list[str]:
         """The topics of inputs of which the group shows nothing: Kafka deletes a topic's offsets with it."""

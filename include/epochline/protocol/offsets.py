@@ -28,8 +28,8 @@ class TopicPartition:
 def places(partitions: Iterable[TopicPartition]) -> str:
     """Names partitions by topic, with ranges: ``orders-3``, ``partitions 0-7 of orders``."""
     by_topic: dict[str, list[int]] = {}
-    for one in sorted(partitions):
-        by_topic.setdefault(one.topic, []).append(one.partition)
+    for tp in sorted(partitions):
+        by_topic.setdefault(tp.topic, []).append(tp.partition)
     return ", ".join(
         f"{topic}-{numbers[0]}" if len(numbers) == 1 else f"partitions {runs(numbers)} of {topic}"
         for topic, numbers in by_topic.items()
@@ -60,22 +60,22 @@ class OffsetRange:
 
 def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The same offsets in as few ranges as possible, sorted."""
-    found: list[OffsetRange] = []
-    for one in sorted(ranges, key=lambda one: one.start):
-        if found and one.start <= found[-1].until:
-            found[-1] = OffsetRange(start=found[-1].start, until=max(found[-1].until, one.until))
+    merged: list[OffsetRange] = []
+    for span in sorted(ranges, key=lambda span: span.start):
+        if merged and span.start <= merged[-1].until:
+            merged[-1] = OffsetRange(start=merged[-1].start, until=max(merged[-1].until, span.until))
         else:
-            found.append(one)
-    return found
+            merged.append(span)
+    return merged
 
 
 def left_out(of: OffsetRange, taken: Iterable[OffsetRange]) -> list[OffsetRange]:
     """The offsets of a range that none of the others has, sorted."""
     left, start = [], of.start
-    for one in joined(taken):
-        if start < min(one.start, of.until):
-            left.append(OffsetRange(start=start, until=min(one.start, of.until)))
-        start = max(start, one.until)
+    for span in joined(taken):
+        if start < min(span.start, of.until):
+            left.append(OffsetRange(start=start, until=min(span.start, of.until)))
+        start = max(start, span.until)
     return [*left, OffsetRange(start=start, until=of.until)] if start < of.until else left
 
 
@@ -108,7 +108,7 @@ class Head:
 def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:
     """Heads as JSON, by topic: for each partition its ``origin``, ``next`` offset and ``leader_epoch``."""
     topics: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for head in sorted(heads, key=lambda one: one.tp):
+    for head in sorted(heads, key=lambda head: head.tp):
         held = topics.setdefault((head.tp.topic, head.tp.topic_id), {"origin": {}, "next": {}, "leader_epoch": {}})
         partition = str(head.tp.partition)
         held["origin"][partition] = head.origin
@@ -149,9 +149,9 @@ def cut_reached(stored: Iterable[Mapping[str, Any]], cuts: Reached) -> list[dict
 def _held(stored: Iterable[Mapping[str, Any]], what: str, *, always: bool = False) -> Reached:
     try:
         return {
-            TopicPartition(topic=one["topic"], topic_id=one["topic_id"], partition=int(partition)): int(offset)
-            for one in stored
-            for partition, offset in (one[what] if always else one.get(what, {})).items()
+            TopicPartition(topic=entry["topic"], topic_id=entry["topic_id"], partition=int(partition)): int(offset)
+            for entry in stored
+            for partition, offset in (entry[what] if always else entry.get(what, {})).items()
         }
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{stored!r} names no offsets of partitions") from error
@@ -188,14 +188,14 @@ def belongs_to(source: str, topic: str) -> bool:
 
 def cluster_ids(text: str | None) -> dict[str, str]:
     """The id of each input's cluster; a single source has the name ``""``."""
-    named = [one.partition("=") for one in text.split(", ")] if text else []
+    named = [item.partition("=") for item in text.split(", ")] if text else []
     return {name if equals else "": cluster_id if equals else name for name, equals, cluster_id in named}
 
 
 def cluster_text(ids: Mapping[str, str | None]) -> str | None:
     """The inverse of `cluster_ids`. Inputs without a cluster are left out; None if none is left."""
-    known = {name: one for name, one in ids.items() if one is not None}
-    return ", ".join(f"{name}={one}" if name else one for name, one in sorted(known.items())) or None
+    present = sorted((name, cluster_id) for name, cluster_id in ids.items() if cluster_id is not None)
+    return ", ".join(f"{name}={cluster_id}" if name else cluster_id for name, cluster_id in present) or None
 
 
 def moved_clusters(known: str | None, now: str | None) -> dict[str, tuple[str, str]]:

@@ -24,11 +24,11 @@ def missing_origins(
     `SourceError` if the mode gives no offset inside the log, `SourceUnavailableError` if ``latest`` is not known yet.
     """
     ruled = {view.tp for view in begun_by_startup(heads, partitions, by_pattern=by_pattern)}
-    known = {head.tp for head in heads}
+    begun = {head.tp for head in heads}
     known_topics = {head.tp.topic for head in heads}
     origins = []
     for view in partitions:
-        if view.tp in known:
+        if view.tp in begun:
             continue
         if view.tp in ruled:
             offset, chosen_by = _resolve(startup, view, found.get(view.tp))
@@ -50,14 +50,14 @@ def begun_by_startup(
     return [view for view in partitions if view.tp.topic not in known_topics]
 
 
-def _resolve(startup: Startup, view: PartitionView, found: int | None) -> tuple[int, str]:
+def _resolve(startup: Startup, view: PartitionView, offset: int | None) -> tuple[int, str]:
     match startup:
         case FromGroup():
-            return _group_offset(startup, view, found)
+            return _group_offset(startup, view, offset)
         case FromTimestamp():
-            if found is None:
+            if offset is None:
                 return view.last_stable, f"startup {startup}: no record that late"
-            return found, f"startup {startup}"
+            return offset, f"startup {startup}"
         case FromOffsets():
             return _given_offset(startup, view), "startup offset"
         case "latest":

@@ -73,9 +73,9 @@ def share_limit(
         exact = (waiting - 1) * spare
         shares[tp] = 1 + exact // rest
         remainders[tp] = exact % rest
-    position = {tp: i for i, tp in enumerate(order)}
+    position = {tp: index for index, tp in enumerate(order)}
     missing = limit - sum(shares.values())
-    for tp in sorted(remainders, key=lambda t: (-remainders[t], position[t]))[:missing]:
+    for tp in sorted(remainders, key=lambda tp: (-remainders[tp], position[tp]))[:missing]:
         shares[tp] += 1
     return shares
 
@@ -85,14 +85,14 @@ def left_unread(
 ) -> frozenset[TopicPartition]:
     """The partitions that have records beyond an epoch's ranges. Records of an open transaction count as well."""
     ends = {view.tp: view.high_watermark for view in partitions}
-    reached = {head.tp: head.next_offset for head in heads} | {one.tp: one.range.until for one in ranges}
+    reached = {head.tp: head.next_offset for head in heads} | {planned.tp: planned.range.until for planned in ranges}
     return frozenset(tp for tp, position in reached.items() if position < ends.get(tp, 0))
 
 
 def next_boundary(heads: Sequence[Head], shown: Iterable[Reached]) -> Reached | None:
     """The nearest position that a sink shows and some head has not reached, where an epoch must end; or None."""
-    ahead = [one for one in shown if any(head.next_offset < one.get(head.tp, 0) for head in heads)]
-    return min(ahead, key=lambda one: sum(one.values()), default=None)
+    ahead = [reached for reached in shown if any(head.next_offset < reached.get(head.tp, 0) for head in heads)]
+    return min(ahead, key=lambda reached: sum(reached.values()), default=None)
 
 
 def next_ranges(
@@ -115,7 +115,7 @@ def next_ranges(
     start = {head.tp: head.next_offset for head in heads}
     if limit is not None and ends:
         # Epoch ids grow with time: the lowest waited longest, a partition that was never read (None) longest of all.
-        waiting = sorted((h for h in heads if h.tp in ends), key=lambda h: (h.epoch_id or 0, h.tp))
+        waiting = sorted((head for head in heads if head.tp in ends), key=lambda head: (head.epoch_id or 0, head.tp))
         shares = share_limit({tp: end - start[tp] for tp, end in ends.items()}, limit, [head.tp for head in waiting])
         ends = {tp: start[tp] + share for tp, share in shares.items()}
     return [
@@ -126,7 +126,7 @@ def next_ranges(
 
 def shared(ranges: Sequence[PlannedRange], tasks: int) -> tuple[tuple[PlannedRange, ...], ...]:
     """Cut ranges into shares of equal numbers of offsets, in order, at most one per task and none of them empty."""
-    left = sum(len(one.range) for one in ranges)
+    left = sum(len(planned.range) for planned in ranges)
     shares: list[tuple[PlannedRange, ...]] = []
     rest = list(reversed(ranges))
     for tasks_left in range(min(tasks, left), 0, -1):
@@ -134,12 +134,12 @@ def shared(ranges: Sequence[PlannedRange], tasks: int) -> tuple[tuple[PlannedRan
         left -= wanted
         share: list[PlannedRange] = []
         while wanted:
-            one = rest.pop()
-            cut = min(one.range.start + wanted, one.range.until)
-            share.append(replace(one, range=OffsetRange(start=one.range.start, until=cut)))
-            if cut < one.range.until:
-                rest.append(replace(one, range=OffsetRange(start=cut, until=one.range.until)))
-            wanted -= cut - one.range.start
+            planned = rest.pop()
+            cut = min(planned.range.start + wanted, planned.range.until)
+            share.append(replace(planned, range=OffsetRange(start=planned.range.start, until=cut)))
+            if cut < planned.range.until:
+                rest.append(replace(planned, range=OffsetRange(start=cut, until=planned.range.until)))
+            wanted -= cut - planned.range.start
         shares.append(tuple(share))
     return tuple(shares)
 
@@ -211,7 +211,7 @@ class HeldLog:
 
 def log_ends_of(view: SourceView) -> Sequence[LogEnd]:
     """The ends of the logs that a plan saw."""
-    return [LogEnd(tp=one.tp, log_start=one.log_start, last_stable=one.known_end) for one in view.partitions]
+    return [LogEnd(tp=log.tp, log_start=log.log_start, last_stable=log.known_end) for log in view.partitions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +248,7 @@ def parts_of(
     """Split the interval for every partition that has a head and that Kafka shows; sorted by partition."""
     views = {view.tp: view for view in partitions}
     parts = []
-    for head in sorted(heads, key=lambda one: one.tp):
+    for head in sorted(heads, key=lambda head: head.tp):
         view = views.get(head.tp)
         if view is None:
             continue

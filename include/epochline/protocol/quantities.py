@@ -37,13 +37,13 @@ def _in_units(seconds: int) -> str:
 
 def runs(numbers: Iterable[int]) -> str:
     """Whole numbers with their runs shortened: ``0-3, 7``."""
-    found: list[list[int]] = []
-    for one in sorted(set(numbers)):
-        if found and one == found[-1][-1] + 1:
-            found[-1].append(one)
+    groups: list[list[int]] = []
+    for value in sorted(set(numbers)):
+        if groups and value == groups[-1][-1] + 1:
+            groups[-1].append(value)
         else:
-            found.append([one])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found)
+            groups.append([value])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in groups)
 
 
 def size(value: float) -> str:
@@ -58,12 +58,12 @@ _HEX_BYTES = 16
 def on_one_line(content: bytes) -> str:
     """Bytes as UTF-8. Bytes that are no text, line ends and other characters that do not print are escaped."""
     text = content.decode("utf-8", "backslashreplace")
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def hex_lines(content: bytes) -> Iterator[str]:
     """Bytes in hex, 16 a line, each line with its offset and with the bytes that are ASCII."""
     for start in range(0, len(content), _HEX_BYTES):
         line = content[start : start + _HEX_BYTES]
-        seen = "".join(chr(one) if 32 <= one < 127 else "." for one in line)
+        seen = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         yield f"{start:08x}  {line.hex(' '):<{3 * _HEX_BYTES - 1}}  {seen}"

@@ -72,13 +72,13 @@ def by_partition(found: Iterable[tuple[str, int, int, str]]) -> Refused:
 
 def in_words(rows: Iterable[RefusedRow]) -> str:
     """Describe the first refused rows with their rules, and count the rest."""
-    found = sorted({(one.place or ("", 0, 0), one.sink, one.said) for one in rows})
-    return summary([_in_words(*one) for one in found[:_SHOWN]], len(found))
+    distinct = sorted({(row.place or ("", 0, 0), row.sink, row.said) for row in rows})
+    return summary([_in_words(*refusal) for refusal in distinct[:_SHOWN]], len(distinct))
 
 
 def first_in_words(rows: Iterable[RefusedRow]) -> list[str]:
     """Describe the first refused rows with their rules."""
-    return [_in_words(one.place or ("", 0, 0), one.sink, one.said) for one in islice(rows, _SHOWN)]
+    return [_in_words(row.place or ("", 0, 0), row.sink, row.said) for row in islice(rows, _SHOWN)]
 
 
 def summary(said: Sequence[str], count: int) -> str:

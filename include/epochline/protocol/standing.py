@@ -84,8 +84,8 @@ class Standing:
 
     def __str__(self) -> str:
         """What to read at a terminal: the reason, the advice, and the command."""
-        said = " ".join(filter(None, (self.reason and f"{self.reason.rstrip('.')}.", self.advice)))
-        return said if self.command is None else f"{said} To go on, run `epochline {self.command}`"
+        text = " ".join(filter(None, (self.reason and f"{self.reason.rstrip('.')}.", self.advice)))
+        return text if self.command is None else f"{text} To go on, run `epochline {self.command}`"
 
 
 def _standing(word: StandingWord, advice: str, **more: Any) -> Standing:
@@ -120,13 +120,13 @@ def _decided(row: Row) -> Standing | None:
         )  # fmt: skip
     if not row["paused_at"]:
         return None
-    said: dict[str, Any] = {"since": row["paused_at"], "command": way_out_of_pause(name, row["paused_command"])}
+    facts: dict[str, Any] = {"since": row["paused_at"], "command": way_out_of_pause(name, row["paused_command"])}
     if row["paused_by"] == "epochline":
         advice = "Epochline stopped the pipeline, because its next run would fail again. Repair the cause first."
-        return _standing(StandingWord.STOPPED, advice, reason=f"Stopped by epochline: {row['paused_reason']}", **said)
+        return _standing(StandingWord.STOPPED, advice, reason=f"Stopped by epochline: {row['paused_reason']}", **facts)
     advice = "It plans no epoch until somebody resumes it."
     reason = f"Paused by {row['paused_by']}: {row['paused_reason']}"
-    return _standing(StandingWord.PAUSED, advice, reason=reason, **said)
+    return _standing(StandingWord.PAUSED, advice, reason=reason, **facts)
 
 
 def _lost(row: Row) -> Standing:
@@ -186,22 +186,22 @@ def _is_left(row: Row) -> bool:
 def _unfinished(row: Row) -> Standing:
     """The state of an unfinished epoch. A lease guards a planned one only: the next run takes over when it is over."""
     name, epoch = row["pipeline"], row["epoch_id"]
-    said: dict[str, Any] = {"since": row["planned_at"]}
+    facts: dict[str, Any] = {"since": row["planned_at"]}
     abort = f"abort {name} {epoch} --reason …"
     if row["approval"] == "awaited":
         advice = f"Epoch {epoch} is pre-committed and awaits approval. Approve or abort it."
-        return _standing(StandingWord.AWAITING_APPROVAL, advice, command=abort, **said)
+        return _standing(StandingWord.AWAITING_APPROVAL, advice, command=abort, **facts)
     if row["state"] == "PRE_COMMITTED":
         advice = f"All rows of epoch {epoch} are staged and sealed. Its run or the next one commits it."
-        return _standing(StandingWord.PRE_COMMITTED, advice, **said)
+        return _standing(StandingWord.PRE_COMMITTED, advice, **facts)
     if _is_left(row):
         advice = (
             f"Epoch {epoch} is planned, nobody stages it, and its lease has expired. If its DAG is paused, unpause it:"
             " the next run ends the epoch and reads its range again; or end the epoch."
         )
-        return _standing(StandingWord.LEFT_PLANNED, advice, command=abort, **said)
+        return _standing(StandingWord.LEFT_PLANNED, advice, command=abort, **facts)
     advice = f"Nothing to do: Spark stages epoch {epoch}."
-    return _standing(StandingWord.STAGING, advice, attempt=row["attempt"], **said)
+    return _standing(StandingWord.STAGING, advice, attempt=row["attempt"], **facts)
 
 
 def _quarantining(row: Row) -> Standing | None:

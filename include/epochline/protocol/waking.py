@@ -15,8 +15,8 @@ MOST_PATIENCE = timedelta(minutes=5)
 
 def records_wait(heads: Sequence[Head], ends: Mapping[TopicPartition, int]) -> bool:
     """Whether a plan would find something to do: some partition's readable end is not its head."""
-    known = {head.tp: head.next_offset for head in heads}
-    return any(known.get(tp) != end for tp, end in ends.items())
+    next_offsets = {head.tp: head.next_offset for head in heads}
+    return any(next_offsets.get(tp) != end for tp, end in ends.items())
 
 
 def is_abandoned(epoch: Epoch) -> bool:

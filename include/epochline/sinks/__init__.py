@@ -43,7 +43,7 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> SinkFactory:
                 return TopicSink(
                     pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger.connection
                 )
-        (declared,) = (one for one in pipeline.external if one.name == name)
+        (declared,) = (sink for sink in pipeline.external if sink.name == name)
         try:
             return external_sink(declared.spec)
         except SinkError:

@@ -54,7 +54,7 @@ class ParquetRows(RowFormat):
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows, in row groups of more than a batch."""
         self._waiting.append(batch)
-        if sum(one.nbytes for one in self._waiting) >= _ROW_GROUP:
+        if sum(waiting.nbytes for waiting in self._waiting) >= _ROW_GROUP:
             self._write_group()
 
     def end(self) -> None:

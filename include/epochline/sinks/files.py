@@ -77,9 +77,9 @@ class FileSink(Sink):
         for file in written:
             size = sizes.get(file["file"])
             if size != file["bytes"]:
-                found = "is missing" if size is None else f"has {size} bytes of {file['bytes']}"
+                state = "is missing" if size is None else f"has {size} bytes of {file['bytes']}"
                 raise SealRefusedError(
-                    f"{attempt} in {self._files}: {folder}/{file['file']} {found}. Nothing was sealed. Check that"
+                    f"{attempt} in {self._files}: {folder}/{file['file']} {state}. Nothing was sealed. Check that"
                     " executors and driver see the same folder."
                 )
         return {"folder": folder, "files": written}

@@ -42,12 +42,12 @@ def reaching(sink: str) -> Iterator[None]:
     except (EpochlineError, ValueError, TypeError, LookupError):
         raise  # raised for an argument, not by the file system
     except Exception as error:  # every store's driver has its own errors
-        said = f"{sink} cannot be reached or written: {type(error).__name__}: {error}."
+        reason = f"{sink} cannot be reached or written: {type(error).__name__}: {error}."
         if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in _HOPELESS):
-            raise SinkError(f"{said} Give this user a folder that it may write.") from error
+            raise SinkError(f"{reason} Give this user a folder that it may write.") from error
         if isinstance(error, FileNotFoundError):
-            said += " It was removed meanwhile, or it is not the same folder on every host."
-        raise SinkUnavailableError(f"{said} Nothing was lost; try again when it answers.") from error
+            reason += " It was removed meanwhile, or it is not the same folder on every host."
+        raise SinkUnavailableError(f"{reason} Nothing was lost; try again when it answers.") from error
 
 
 class Storage:
@@ -86,10 +86,10 @@ class Storage:
         """Sizes in bytes of the files in a folder, by name; empty if there is no such folder."""
         with reaching(self._sink):
             try:
-                found = self._files.ls(self._whole(folder), detail=True)
+                listing = self._files.ls(self._whole(folder), detail=True)
             except FileNotFoundError:
                 return {}
-            return {file["name"].rpartition("/")[2]: file["size"] for file in found if file["type"] == "file"}
+            return {file["name"].rpartition("/")[2]: file["size"] for file in listing if file["type"] == "file"}
 
     def gather(self, folder: str, names: list[str]) -> str:
         """Move files of an attempt's folder where no writer can add to them; return their folder."""
@@ -310,8 +310,8 @@ def probe(storage: Storage, sink: str) -> None:
         raise _refusal(sink, "does not list a new file at once")
 
 
-def _refusal(sink: str, found: str) -> SinkError:
+def _refusal(sink: str, behaviour: str) -> SinkError:
     return SinkError(
-        f"{sink}: the store {found}, so two tries could show an epoch twice. Nothing was planned. Use a store that"
+        f"{sink}: the store {behaviour}, so two tries could show an epoch twice. Nothing was planned. Use a store that"
         " docs/files.md names, or another version or setting of this one."
     )

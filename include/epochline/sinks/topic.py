@@ -110,9 +110,9 @@ class TopicSink(Sink):
             for name, most in part.message.get("topics", {self._topic.topic: part.message}).items():
                 by_topic[name].append(most)
         try:
-            for name, found in by_topic.items():
-                partitions = [most["partition"] for most in found if "partition" in most]
-                largest = max(most.get("bytes", 0) for most in found)
+            for name, sizes in by_topic.items():
+                partitions = [most["partition"] for most in sizes if "partition" in most]
+                largest = max(most.get("bytes", 0) for most in sizes)
                 if partitions or largest:
                     check_records(self._settings(), self._topic, name, max(partitions, default=None), largest)
         except SinkUnavailableError as error:
@@ -194,8 +194,8 @@ class TopicSink(Sink):
         if marker is None or marker.token == attempt.token:
             return marker is not None
         with self._connect() as connection:
-            known = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
-        if not known:
+            is_committed = committed_as(connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token)
+        if not is_committed:
             raise SinkAheadError(
                 f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
                 f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."

@@ -22,7 +22,8 @@ class Counter:
         end = max(0, (datetime.now(UTC) - self._began) // self._tick)
         end = end if self._numbers is None else min(end, self._numbers)
         identity = f"{self._began.isoformat()}/{self._tick.total_seconds()}"
-        return [SourcePartition(partition=one, identity=identity, start=0, end=end) for one in range(self._partitions)]
+        numbers = range(self._partitions)
+        return [SourcePartition(partition=number, identity=identity, start=0, end=end) for number in numbers]
 
     def read(self, partition: int, start: int, until: int) -> Iterator[SourceRecord]:
         """The numbers start + 1 to until."""

@@ -66,7 +66,7 @@ class GrowingTable:
         self._place = schema, table, key
         row: sql.Composable = sql.SQL("row_to_json(rows)")
         if columns is not None:
-            chosen = sql.SQL(", ").join(sql.Identifier("rows", one) for one in columns)
+            chosen = sql.SQL(", ").join(sql.Identifier("rows", column) for column in columns)
             row = sql.SQL("(SELECT row_to_json(chosen) FROM (SELECT {}) AS chosen)").format(chosen)
         self._names = {"table": sql.Identifier(schema, table), "key": sql.Identifier("rows", key), "row": row}
         self._patience = patience_seconds
@@ -75,22 +75,22 @@ class GrowingTable:
         """The table as one partition; waits for open transactions. Raises `SourceError`."""
         with self._session() as session:
             with self._transaction(session) as cursor:
-                found = self._examined(cursor)
-                newest, highest = drawn(cursor, found, *self._place)
+                growth = self._examined(cursor)
+                newest, highest = drawn(cursor, growth, *self._place)
             if highest is not None and highest >= newest:
                 raise SourceError(
                     f"table {self._name} has a row with id {highest}, which its sequence has not given yet: a writer"
                     " gives ids of its own. Nothing was planned. ALTER TABLE … ALTER COLUMN … RESTART WITH a higher id."
                 )
-            writers = self._writers_left(session, found)
+            writers = self._writers_left(session, growth)
             with self._transaction(session) as cursor:
                 cursor.execute(_FLUSH)
         return [
             SourcePartition(
                 partition=0,
-                identity=found.identity,
-                start=found.first,
-                end=found.first if writers else newest,
+                identity=growth.identity,
+                start=growth.first,
+                end=growth.first if writers else newest,
                 newest=newest,
                 waits_for=f"table {self._name} is being written by {', '.join(writers)}" if writers else None,
             )
@@ -121,15 +121,15 @@ class GrowingTable:
         return within.format(key=self._names["key"], start=sql.Literal(start), until=sql.Literal(until))
 
     def _examined(self, cursor: Any) -> Growth:
-        found = examine(cursor, *self._place)
-        if found is None:
+        growth = examine(cursor, *self._place)
+        if growth is None:
             raise SourceError(f"there is no table {self._name} with a column {self._place[2]}.")
-        problem = why_not(found)
+        problem = why_not(growth)
         if problem is not None:
             raise SourceError(f"table {self._name} cannot be read as a growing table: {problem}")
-        return found
+        return growth
 
-    def _writers_left(self, session: Any, found: Growth) -> Sequence[str]:
+    def _writers_left(self, session: Any, growth: Growth) -> Sequence[str]:
         """Wait for the transactions that could hold an id at or below the newest; name those that are left.
 
         A transaction locks the table before it draws an id, and keeps the lock until it ends. So each transaction
@@ -138,12 +138,12 @@ class GrowingTable:
         until, awaited = time.monotonic() + self._patience, None
         while True:
             with self._transaction(session) as cursor:
-                open_now = open_writers(cursor, found.table)
+                open_now = open_writers(cursor, growth.table)
             # A transaction that is prepared gets another name.
-            left = [one for one in open_now if awaited is None or one.prepared or one.name in awaited]
+            left = [writer for writer in open_now if awaited is None or writer.prepared or writer.name in awaited]
             if not left or time.monotonic() >= until:
-                return [str(one) for one in left]
-            awaited = {one.name for one in left}
+                return [str(writer) for writer in left]
+            awaited = {writer.name for writer in left}
             time.sleep(_LOOK_AGAIN_SECONDS)
 
     @contextmanager
@@ -159,8 +159,7 @@ class GrowingTable:
                 yield session
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             # libpq's message names host, port, user and database, but never the password.
-            said = one_line(error)
-            raise SourceUnavailableError(f"table {self._name}: PostgreSQL does not answer: {said}") from None
+            raise SourceUnavailableError(f"table {self._name}: PostgreSQL does not answer: {one_line(error)}") from None
         except psycopg2.Error as error:
             # The driver's text may quote a value; the primary message names objects.
             raise SourceError(

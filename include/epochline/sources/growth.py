@@ -104,7 +104,9 @@ def examine(cursor: Any, schema: str, table: str, key: str) -> Growth | None:
     """Read what the catalog says of a table and its key; None if there is no such table or column."""
     cursor.execute(_EXAMINE, (schema, table, key))
     row = cursor.fetchone()
-    return None if row is None else Growth(**dict(zip((one.name for one in cursor.description), row, strict=True)))
+    if row is None:
+        return None
+    return Growth(**dict(zip((column.name for column in cursor.description), row, strict=True)))
 
 
 def drawn(cursor: Any, found: Growth, schema: str, table: str, key: str) -> tuple[int, int | None]:

@@ -25,7 +25,7 @@ class SourcePositions(OffsetSource):
         asked = open_source(self._declared, self._connection)
         with explaining(self._declared, "does not say what it has"):
             partitions = sorted(asked.partitions(), key=lambda partition: partition.partition)
-        numbers = [one.partition for one in partitions]
+        numbers = [partition.partition for partition in partitions]
         if len(set(numbers)) != len(numbers):
             raise SourceError(f"source {self._declared.name} names a partition twice: {numbers}. Nothing was planned.")
         name = self._declared.name
@@ -33,13 +33,13 @@ class SourcePositions(OffsetSource):
             cluster_id=None,
             partitions=tuple(
                 PartitionView(
-                    tp=TopicPartition(topic=name, partition=one.partition, topic_id=one.identity),
-                    log_start=one.start,
-                    last_stable=one.end,
-                    high_watermark=max(one.end, one.newest or 0),
-                    waits_for=one.waits_for,
+                    tp=TopicPartition(topic=name, partition=partition.partition, topic_id=partition.identity),
+                    log_start=partition.start,
+                    last_stable=partition.end,
+                    high_watermark=max(partition.end, partition.newest or 0),
+                    waits_for=partition.waits_for,
                 )
-                for one in partitions
+                for partition in partitions
             ),
             invisible_allowed=frozenset() if self._declared.dense else frozenset({name}),
         )
@@ -47,11 +47,13 @@ class SourcePositions(OffsetSource):
     def counted(self, ranges: Sequence[PlannedRange]) -> Mapping[tuple[str, int], int]:
         if self._declared.dense:
             return {}
-        found = open_source(self._declared, self._connection)
+        source = open_source(self._declared, self._connection)
         with explaining(self._declared, "does not count"):
             return {
-                (one.tp.topic, one.tp.partition): found.count(one.tp.partition, one.range.start, one.range.until)
-                for one in ranges
+                (planned.tp.topic, planned.tp.partition): source.count(
+                    planned.tp.partition, planned.range.start, planned.range.until
+                )
+                for planned in ranges
             }
 
     def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:

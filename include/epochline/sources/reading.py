@@ -25,8 +25,8 @@ def open_source(declared: CustomSourceSpec, connection: Connection | None = None
     """Construct a source, with its connection if it names one; raises `DeclarationError` or `SourceError`."""
     construct = load_function(declared.source)
     with explaining(declared, "cannot be opened"):
-        given = declared.options if connection is None else {**declared.options, "connection": connection}
-        return cast("Source", construct(**given))
+        options = declared.options if connection is None else {**declared.options, "connection": connection}
+        return cast("Source", construct(**options))
 
 
 @contextmanager
@@ -61,10 +61,10 @@ class SourceReader:
         source = open_source(self.declared, self.connection)
         with explaining(self.declared, "does not say what it has"):
             return {
-                (name, one.partition): HeldLog(
-                    identity=one.identity, start=one.start, end=max(one.end, one.newest or 0)
+                (name, partition.partition): HeldLog(
+                    identity=partition.identity, start=partition.start, end=max(partition.end, partition.newest or 0)
                 )
-                for one in source.partitions()
+                for partition in source.partitions()
                 if name in topics
             }
 
@@ -81,17 +81,17 @@ class SourceReading:
         """Yields the records of a range in order, some thousand at a time; raises `SourceError`."""
         doing = f"{topic}-{partition}{wanted}"
         position, batch, size = wanted.start, list[SourceRecord](), 0
-        for one in self._records(doing, partition, wanted):
-            if not position <= one.position < wanted.until:
+        for record in self._records(doing, partition, wanted):
+            if not position <= record.position < wanted.until:
                 raise SourceError(
-                    f"reading {doing}: the source gave position {one.position} where only positions from {position} to"
-                    f" {wanted.until - 1} may follow. Correct the source: positions rise, and lie in the range."
+                    f"reading {doing}: the source gave position {record.position} where only positions from {position}"
+                    f" to {wanted.until - 1} may follow. Correct the source: positions rise, and lie in the range."
                 )
-            if self.declared.dense and one.position > position:
+            if self.declared.dense and record.position > position:
                 raise self._gone(doing, position)
-            position = one.position + 1
-            batch.append(one)
-            size += len(one.key or b"") + len(one.value or b"")
+            position = record.position + 1
+            batch.append(record)
+            size += len(record.key or b"") + len(record.value or b"")
             if len(batch) >= self.most or size >= _BYTES:
                 yield _columns(batch)
                 batch, size = [], 0
@@ -114,13 +114,13 @@ class SourceReading:
 
 def _columns(records: Sequence[SourceRecord]) -> Mapping[str, Sequence[Any]]:
     return {
-        "offset": [one.position for one in records],
+        "offset": [record.position for record in records],
         "timestamp": [
-            _NO_TIME if one.timestamp is None else (one.timestamp - _UNIX_EPOCH) // timedelta(milliseconds=1)
-            for one in records
+            _NO_TIME if record.timestamp is None else (record.timestamp - _UNIX_EPOCH) // timedelta(milliseconds=1)
+            for record in records
         ],
-        "timestamp_type": [-1 if one.timestamp is None else 0 for one in records],
-        "key": [one.key for one in records],
-        "value": [one.value for one in records],
+        "timestamp_type": [-1 if record.timestamp is None else 0 for record in records],
+        "key": [record.key for record in records],
+        "value": [record.value for record in records],
         "headers": [None] * len(records),
     }

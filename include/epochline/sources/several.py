@@ -34,9 +34,9 @@ def offsets_of_source(declared: DeclaredSource, of_one: Callable[[OneSource], Of
     if not isinstance(declared, Sources):
         return of_one(declared)
     asked = {}
-    for name, one in declared.inputs.items():
-        with _naming(name, one.source):
-            asked[name] = of_one(one.source)
+    for name, input_ in declared.inputs.items():
+        with _naming(name, input_.source):
+            asked[name] = of_one(input_.source)
     return SeveralOffsets(declared, asked)
 
 
@@ -53,10 +53,10 @@ class SeveralOffsets(OffsetSource):
             raise TypeError(f"one source of {', '.join(self._asked)} was asked for, where all are looked at together")
         views, missing, missing_in = {}, set(), []
         clusters = {}
-        for name, one in source.inputs.items():
+        for name, input_ in source.inputs.items():
             try:
-                with _naming(name, one.source):
-                    views[name] = self._asked[name].look(one.source)
+                with _naming(name, input_.source):
+                    views[name] = self._asked[name].look(input_.source)
                 clusters[name] = views[name].cluster_id
             except TopicMissingError as error:
                 missing |= {f"{ledger_prefix(name)}{topic}" for topic in error.topics}
@@ -67,7 +67,9 @@ class SeveralOffsets(OffsetSource):
         return SourceView(
             cluster_id=cluster_text(clusters),
             partitions=tuple(
-                replace(each, tp=in_ledger(name, each.tp)) for name, view in views.items() for each in view.partitions
+                replace(partition, tp=in_ledger(name, partition.tp))
+                for name, view in views.items()
+                for partition in view.partitions
             ),
             invisible_allowed=_all({name: view.invisible_allowed for name, view in views.items()}),
             compacted=_all({name: view.compacted for name, view in views.items()}),
@@ -124,17 +126,17 @@ class SeveralOffsets(OffsetSource):
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the group holds of each source. A source with ``mirror=False`` is asked only for its startup's group."""
-        found: dict[tuple[str, int], MirroredOffset] = {}
+        offsets: dict[tuple[str, int], MirroredOffset] = {}
         for name, asked in self._asked.items():
             with self._naming(name):
-                one = self._declared.inputs[name].source
-                if one.mirror or (isinstance(one.startup, FromGroup) and one.startup.group == group):
-                    found |= {
+                source = self._declared.inputs[name].source
+                if source.mirror or (isinstance(source.startup, FromGroup) and source.startup.group == group):
+                    offsets |= {
                         (f"{ledger_prefix(name)}{topic}", partition): offset
                         for (topic, partition), offset in asked.mirrored(group).items()
-                        if one.reads(topic)
+                        if source.reads(topic)
                     }
-        return found
+        return offsets
 
     def mirror(
         self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None,
@@ -142,11 +144,11 @@ class SeveralOffsets(OffsetSource):
     ) -> None:  # fmt: skip
         """Write the heads to the group in each cluster. A cluster that does not answer keeps no other from it."""
         failed: list[SourceError] = []
-        for name, one in self._declared.inputs.items():
+        for name, input_ in self._declared.inputs.items():
             own = [replace(head, tp=in_source(name, head.tp)) for head in heads if belongs_to(name, head.tp.topic)]
-            if one.source.mirror and own:
+            if input_.source.mirror and own:
                 try:
-                    with _naming(name, one.source):
+                    with _naming(name, input_.source):
                         self._asked[name].mirror(group, own, generation, epoch_id, token, number)
                 except SourceError as error:
                     failed.append(error)
@@ -156,12 +158,12 @@ class SeveralOffsets(OffsetSource):
     def group_retention(self) -> timedelta | None:
         """The shortest of the clusters; None if one of them does not say."""
         kept = []
-        for name, one in self._declared.inputs.items():
-            if one.source.mirror:
+        for name, input_ in self._declared.inputs.items():
+            if input_.source.mirror:
                 with self._naming(name):
                     kept.append(self._asked[name].group_retention())
-        known = [one for one in kept if one is not None]
-        return min(known, default=None) if len(known) == len(kept) else None
+        stated = [retention for retention in kept if retention is not None]
+        return min(stated, default=None) if len(stated) == len(kept) else None
 
     def forget(self, group: str) -> None:
         for name, asked in self._asked.items():

@@ -26,11 +26,11 @@ _DOCUMENTS = ("json", "jsonb")
 
 def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
     """The trees and the elements of a column of Arrow lists of any depth."""
-    found: list[pa.Array] = []
+    elements: list[pa.Array] = []
 
     def numbered(level: Any) -> list[Any]:
         if not is_list(level.type):
-            found.append(level)
+            elements.append(level)
             return list(range(len(level)))
         # `flatten` leaves out what a NULL list or a slice does not show, so that lengths give the bounds.
         below = numbered(level.flatten())
@@ -40,8 +40,7 @@ def from_lists(array: pa.Array) -> tuple[list[Tree], pa.Array]:
             at += length or 0
         return rows
 
-    trees = numbered(array)
-    return trees, found[0]
+    return numbered(array), elements[0]
 
 
 def planted(rows: Any, into: list[Any], element: ColumnType, read: Callable[[Any], Any]) -> Any:

@@ -59,15 +59,15 @@ def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]
     """Records of one partition in `SOURCE_SCHEMA`; a time that it cannot hold becomes NULL."""
     rows = len(columns["offset"])
     headers = [pairs and _named(pairs) for pairs in columns["headers"]] if any(columns["headers"]) else [None] * rows
-    given: dict[str, pa.Array] = {
+    arrays: dict[str, pa.Array] = {
         "topic": pa.repeat(pa.scalar(topic, pa.string()), rows),
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
         "timestamp": _times(columns["timestamp"]),
         "headers": pa.array(headers, _HEADERS),
     }
     for name in ("offset", "timestamp_type", "key", "value"):
-        given[name] = pa.array(columns[name], _TYPES[name])
-    return pa.RecordBatch.from_arrays([given[name] for name in SOURCE_SCHEMA.names], schema=SOURCE_SCHEMA)
+        arrays[name] = pa.array(columns[name], _TYPES[name])
+    return pa.RecordBatch.from_arrays([arrays[name] for name in SOURCE_SCHEMA.names], schema=SOURCE_SCHEMA)
 
 
 def _times(milliseconds: Sequence[int]) -> pa.Array:
@@ -150,22 +150,22 @@ ERROR, SKIP = "_error", "_skip"
 
 def call(what: str, function: BatchFunction, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Call a user's function, as ``what`` names it; raises `BatchContractError` unless rows match one to one."""
-    given = function(batch)
-    if isinstance(given, pa.Table):
-        given = given.combine_chunks()
-        chunks = given.to_batches()
-        given = chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=given.schema)
-    if not isinstance(given, pa.RecordBatch):
-        raise BatchContractError(f"{what} returned a {type(given).__name__}; it must return an Arrow record batch")
-    if given.num_rows != batch.num_rows:
+    returned = function(batch)
+    if isinstance(returned, pa.Table):
+        returned = returned.combine_chunks()
+        chunks = returned.to_batches()
+        returned = chunks[0] if chunks else pa.RecordBatch.from_pylist([], schema=returned.schema)
+    if not isinstance(returned, pa.RecordBatch):
+        raise BatchContractError(f"{what} returned a {type(returned).__name__}; it must return an Arrow record batch")
+    if returned.num_rows != batch.num_rows:
         raise BatchContractError(
-            f"{what} returned {given.num_rows} rows for {batch.num_rows}; it must return one row per input row, in"
+            f"{what} returned {returned.num_rows} rows for {batch.num_rows}; it must return one row per input row, in"
             " order. Mark rows with _error or _skip instead of leaving them out, and declare explode for several rows"
             " per record"
         )
-    if len(set(given.schema.names)) != len(given.schema.names):
-        raise BatchContractError(f"{what} returned two columns with the same name: {', '.join(given.schema.names)}")
-    return given
+    if len(set(returned.schema.names)) != len(returned.schema.names):
+        raise BatchContractError(f"{what} returned two columns with the same name: {', '.join(returned.schema.names)}")
+    return returned
 
 
 def require_columns(what: str, batch: pa.RecordBatch, names: Iterable[str]) -> None:

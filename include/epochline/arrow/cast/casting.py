@@ -70,11 +70,11 @@ def cast_elements(name: str, trees: Sequence[arrays.Tree], elements: pa.Array, k
 
 def _cast_json_arrays(name: str, array: pa.Array, kind: ColumnType) -> Cast:
     element = kind.element or kind
-    given = cast_column(name, array, _TEXT)
+    as_text = cast_column(name, array, _TEXT)
     trees: list[arrays.Tree] = []
     elements: list[Any] = []
-    problems = dict(given.problems)
-    for row, text in enumerate(given.array.to_pylist()):
+    problems = dict(as_text.problems)
+    for row, text in enumerate(as_text.array.to_pylist()):
         try:
             trees.append(None if text is None else arrays.read_array(text, elements, element))
         except DoesNotFitError as error:

@@ -82,12 +82,12 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     return array.cast(target)
 
 
-def _may_wrap_around(given: Any, target: Any) -> bool:
+def _may_wrap_around(source: Any, target: Any) -> bool:
     """Whether a scale that grows may exceed the digits of Arrow's decimals, which Arrow does not check."""
-    if not pa.types.is_decimal(given):
+    if not pa.types.is_decimal(source):
         return False
-    most = 76 if pa.types.is_decimal256(given) or pa.types.is_decimal256(target) else 38
-    return bool(given.precision - given.scale + target.scale > most)
+    most = 76 if pa.types.is_decimal256(source) or pa.types.is_decimal256(target) else 38
+    return bool(source.precision - source.scale + target.scale > most)
 
 
 def _within_digits(texts: pa.Array, precision: int, scale: int) -> pa.Array:

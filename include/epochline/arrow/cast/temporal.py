@@ -115,15 +115,15 @@ _DAYS_IN_64_BITS = 106_000_000
 
 def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
     """From timestamps of any unit and zone, dates, and texts. Without a zone, a timestamp counts as UTC."""
-    given, target = array.type, arrow_type(kind)
-    if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
+    source, target = array.type, arrow_type(kind)
+    if not (pa.types.is_timestamp(source) or pa.types.is_date(source) or pa.types.is_string(source)):
         raise pa.ArrowTypeError("no timestamp")
-    if pa.types.is_string(given):
+    if pa.types.is_string(source):
         try:
             return _keeping(array.cast(target), kind)
         except pa.ArrowInvalid:
             return _keeping(_read_texts(array, target), kind)
-    if pa.types.is_date(given):
+    if pa.types.is_date(source):
         days = array.cast(pa.date32()).cast(pa.int32())
         require(pc.less(pc.abs_checked(days.cast(pa.int64())), _DAYS_IN_64_BITS), "out of range")
     cast = array.cast(target)
@@ -133,16 +133,16 @@ def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
     """From dates, timestamps at midnight UTC, and texts in ISO 8601 or as PostgreSQL writes them."""
-    given = array.type
-    if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
+    source = array.type
+    if not (pa.types.is_timestamp(source) or pa.types.is_date(source) or pa.types.is_string(source)):
         raise pa.ArrowTypeError("no date")
-    if pa.types.is_string(given):
+    if pa.types.is_string(source):
         try:
             return array.cast(pa.date32())
         except pa.ArrowInvalid:
             return _read_texts(array, pa.date32())
     cast = array.cast(pa.date32())
-    if pa.types.is_timestamp(given):  # Arrow drops the time of day silently
+    if pa.types.is_timestamp(source):  # Arrow drops the time of day silently
         moments = array.cast(pa.timestamp("us"))
         require(pc.equal(cast.cast(pa.timestamp("us")), moments), "not at midnight")
     require(are_dates(cast.cast(pa.int32())), "outside 4713 BC to 5874897 AD")

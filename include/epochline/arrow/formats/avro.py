@@ -127,8 +127,8 @@ class AvroReader:
                     raise DoesNotFitError("not an array")
                 fields.append(value if value is None or kind.element is not None else read(value))
             except DoesNotFitError as error:
-                given = value.kind if isinstance(value, Logical) else type(value).__name__
-                raise DoesNotFitError(f"{name}: {given} of Avro does not fit {kind} ({error})") from None
+                avro_type = value.kind if isinstance(value, Logical) else type(value).__name__
+                raise DoesNotFitError(f"{name}: {avro_type} of Avro does not fit {kind} ({error})") from None
         return fields
 
 

@@ -103,7 +103,7 @@ def is_recursive(schema: Any) -> bool:
 
 def _recurs(schema: Any, named: Mapping[str, Any], inside: frozenset[str]) -> bool:
     if isinstance(schema, list):
-        return any(_recurs(one, named, inside) for one in schema)
+        return any(_recurs(branch, named, inside) for branch in schema)
     if isinstance(schema, str):
         return schema in inside or (schema in named and _recurs(named[schema], named, inside))
     if not isinstance(schema, dict):
@@ -111,7 +111,7 @@ def _recurs(schema: Any, named: Mapping[str, Any], inside: frozenset[str]) -> bo
     inside = inside | {schema["name"]} if "name" in schema else inside
     parts = [schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))]
     inner = schema.get("type")
-    return any(_recurs(one, named, inside) for one in ([*parts, inner] if isinstance(inner, dict | list) else parts))
+    return any(_recurs(part, named, inside) for part in ([*parts, inner] if isinstance(inner, dict | list) else parts))
 
 
 class AvroWriter:

@@ -43,9 +43,9 @@ def unframed(values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     framed = pc.and_(pc.starts_with(values, b"\0"), pc.greater(pc.binary_length(values), HEADER_BYTES))
     plain = pc.indices_nonzero(pc.invert(framed)).to_pylist()
     # Arrow cannot slice a value that is shorter than the header.
-    given: list[Any] = values.to_pylist()
+    listed: list[Any] = values.to_pylist()
     bodies = [
-        value[HEADER_BYTES:] if is_framed else None for value, is_framed in zip(given, framed.to_pylist(), strict=True)
+        value[HEADER_BYTES:] if is_framed else None for value, is_framed in zip(listed, framed.to_pylist(), strict=True)
     ]
     return pa.array(bodies, pa.binary()), dict.fromkeys(
         plain, "has no schema registry's framing, which framed=True expects"

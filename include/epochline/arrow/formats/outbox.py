@@ -61,8 +61,8 @@ class TopicEncoder:
             columns = {name: pc.if_else(bad, pa.scalar(None, column.type), column) for name, column in columns.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), problems
 
-    def _note(self, problems: dict[int, str], found: Mapping[int, str]) -> None:
-        for row, reason in found.items():
+    def _note(self, problems: dict[int, str], reasons: Mapping[int, str]) -> None:
+        for row, reason in reasons.items():
             problems.setdefault(row, f"{self._topic}: {reason}")
 
     def _chosen_topics(self, topics: pa.Array, problems: dict[int, str]) -> pa.Array:
@@ -156,25 +156,25 @@ class Serializer:
         Raises `BatchContractError` or `ColumnMismatchError` if the function breaks its contract.
         """
         marked = pa.repeat(False, rows.num_rows) if deleted is None else deleted
-        given = call(self._what, self._function, rows.append_column(DELETED, marked))
-        require_columns(self._what, given, ["value"])
-        strangers = [name for name in given.schema.names if name not in _GIVEN]
+        serialized = call(self._what, self._function, rows.append_column(DELETED, marked))
+        require_columns(self._what, serialized, ["value"])
+        strangers = [name for name in serialized.schema.names if name not in _GIVEN]
         if strangers:
             raise BatchContractError(
                 f"{self._what} returned {', '.join(strangers)}; it may return key, value, headers and {ERROR}"
             )
-        problems, _ = marks(self._what, given)
-        values = self._column(given, "value")
+        problems, _ = marks(self._what, serialized)
+        values = self._column(serialized, "value")
         if deleted is not None:
             values = pc.if_else(deleted, pa.scalar(None, values.type), values)
-        headers = _header_texts(self._column(given, "headers"), problems)
-        return {"key": self._column(given, "key"), "value": values, "headers": headers}, problems
+        headers = _header_texts(self._column(serialized, "headers"), problems)
+        return {"key": self._column(serialized, "key"), "value": values, "headers": headers}, problems
 
-    def _column(self, given: pa.RecordBatch, name: str) -> pa.Array:
+    def _column(self, serialized: pa.RecordBatch, name: str) -> pa.Array:
         wanted = SOURCE_SCHEMA.field(name).type
-        if name not in given.schema.names:
-            return pa.nulls(given.num_rows, wanted)
-        column = given.column(name)
+        if name not in serialized.schema.names:
+            return pa.nulls(serialized.num_rows, wanted)
+        column = serialized.column(name)
         try:
             return column.cast(wanted)
         except pa.ArrowException as error:

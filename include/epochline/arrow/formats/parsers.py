@@ -40,9 +40,9 @@ def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFuncti
     wanted = [name for name in pipeline.parsed_columns if pipeline.explode is None]
 
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        given = call(what, function, batch)
-        require_columns(what, given, wanted)
-        return given
+        parsed = call(what, function, batch)
+        require_columns(what, parsed, wanted)
+        return parsed
 
     return parse
 
@@ -128,11 +128,11 @@ class JsonParser:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns, ``_error``, and ``_unavailable`` if a placeholder is declared."""
-        given = batch.column("value")
+        bodies = batch.column("value")
         unfit: dict[int, str] = {}
         if self._framed:
-            given, unfit = unframed(given)
-        values = texts_of("value", given)
+            bodies, unfit = unframed(bodies)
+        values = texts_of("value", bodies)
         texts: pa.Array = values.array
         left_out: dict[int, list[str]] = {}
         if self._placeholder is not None:

@@ -130,8 +130,8 @@ class JsonWriter:
         pieces: list[Any] = []
         for at, (name, kind) in enumerate(self._columns.items()):
             column = rows.column(name)
-            found, reason = _impossible(column, kind)
-            for row in found:
+            impossible, reason = _impossible(column, kind)
+            for row in impossible:
                 problems.setdefault(row, f"{name}: {reason}")
             pieces += [f"{',' if at else '{'}{_quoted(name)}:", pc.fill_null(_member(column, kind), "null")]
         return pc.binary_join_element_wise(*pieces, "}", ""), problems

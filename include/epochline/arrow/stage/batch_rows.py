@@ -139,16 +139,16 @@ class BatchRows:
 
     def _parse_records(self, source: pa.RecordBatch) -> _Parsed:
         what = f"parse of {self._pipeline.name}"
-        given = self._parse(source)
-        reasons, skipped = marks(what, given)
-        given = given.select([name for name in given.schema.names if name not in (ERROR, SKIP)])
+        batch = self._parse(source)
+        reasons, skipped = marks(what, batch)
+        batch = batch.select([name for name in batch.schema.names if name not in (ERROR, SKIP)])
         record = np.arange(source.num_rows)
         skip = np.zeros(source.num_rows, bool)
         skip[skipped] = True
         carried: EventTimes = {}
         if skipped and self._pipeline.event_time is not None:
             carried, problems = skipped_times(
-                source, given, skipped, self._pipeline.event_time, self._pipeline.parsed_columns
+                source, batch, skipped, self._pipeline.event_time, self._pipeline.parsed_columns
             )
             reasons |= problems
             skip[list(problems)] = False
@@ -160,11 +160,11 @@ class BatchRows:
             keep = ~skip
             keep[list(reasons)] = False
             record = record[keep]
-            given = given.filter(pa.array(keep))
+            batch = batch.filter(pa.array(keep))
         tombstones = source.column("value").is_null()
         if self._pipeline.explode is not None:
             without_value = tombstones.take(pa.array(record))
-            given, parents, numbers = explode(given, self._pipeline.explode, without_value)
+            batch, parents, numbers = explode(batch, self._pipeline.explode, without_value)
             record = record[np.asarray(parents)]
         else:
             numbers = pa.array(np.zeros(len(record), np.int32))
@@ -173,8 +173,8 @@ class BatchRows:
             for row, reason in problems.items():
                 reasons.setdefault(int(record[row]), reason)
 
-        require_columns(what, given, self._record)
-        columns = {name: given.column(name) for name in given.schema.names}
+        require_columns(what, batch, self._record)
+        columns = {name: batch.column(name) for name in batch.schema.names}
         for name, kind in self._record.items():
             cast = cast_column(name, columns[name], kind)
             columns[name] = cast.array
@@ -185,11 +185,11 @@ class BatchRows:
             refuse(refused_for("a transform or windows", columns, spark))
         if self._pipeline.event_time is not None:
             without_value = tombstones.take(pa.array(record))
-            refuse(outside_windows(self._pipeline, given, columns, without_value))
+            refuse(outside_windows(self._pipeline, batch, columns, without_value))
         if self._pipeline.is_transformed:
             kept_by_none = "which no transform or window can keep"
-            refuse({row: f"{not_given(names)}, {kept_by_none}" for row, names in left_out(given).items()})
-            deleted = deleted_by_parse(given) if self._pipeline.event_time is None else None
+            refuse({row: f"{not_given(names)}, {kept_by_none}" for row, names in left_out(batch).items()})
+            deleted = deleted_by_parse(batch) if self._pipeline.event_time is None else None
             if deleted is not None:
                 refuse(dict.fromkeys(pc.indices_nonzero(deleted).to_pylist(), _DELETED))
         # Whether each record gave exactly one row, in order: then columns need no copy.

@@ -49,10 +49,10 @@ class RecordParser:
     def __init__(self, pipeline: Pipeline) -> None:
         # Under the policy `fail` the first bad record would hide the others.
         lenient = pipeline.model_copy(update={"bad_records": "quarantine"})
-        known = {sink.table: sink.columns or lenient.parsed_columns for sink in lenient.tables}
+        columns = {sink.table: sink.columns or lenient.parsed_columns for sink in lenient.tables}
         # The columns that such a select gives are known to the target alone.
         unknown = {sink.table for sink in lenient.tables if sink.columns is None and sink.select is not None}
-        tables = [table for table in staged_tables(lenient, known, 0, 0) if table.sink not in unknown]
+        tables = [table for table in staged_tables(lenient, columns, 0, 0) if table.sink not in unknown]
         self._flow = BatchRows(lenient.spec, [*tables, *staged_external(lenient)])
         self.result = ParsedRecords()
 

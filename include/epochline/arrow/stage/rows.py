@@ -215,8 +215,8 @@ def _deleted(sink: TableSpec, batch: pa.RecordBatch) -> pa.Array:
 
 
 def _position(batch: pa.RecordBatch, row: int) -> str:
-    known = [name for name in ("_topic", "_partition", "_offset") if name in batch.schema.names]
-    return f" ({', '.join(f'{name} {shown(batch.column(name)[row])}' for name in known)})" if known else ""
+    names = [name for name in ("_topic", "_partition", "_offset") if name in batch.schema.names]
+    return f" ({', '.join(f'{name} {shown(batch.column(name)[row])}' for name in names)})" if names else ""
 
 
 KEY_BYTES = 2692
@@ -229,7 +229,7 @@ _FIXED = 16
 
 def too_long(columns: Sequence[pa.Array]) -> dict[int, int]:
     """The rows whose key is too long for an index, with the number of its bytes; NULL counts 0 bytes."""
-    variable = [each for each in columns if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
+    variable = [column for column in columns if pa.types.is_string(column.type) or pa.types.is_binary(column.type)]
     if not variable:
         return {}
     # A key of several columns pads each value.

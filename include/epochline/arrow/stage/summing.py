@@ -142,7 +142,7 @@ class PartialSums:
 
     def _single_rows(self, batch: pa.RecordBatch) -> list[tuple[Key, list[Any], int]]:
         keys = zip(*(_hashable(batch.column(name)).to_pylist() for name in self._keys), strict=True)
-        rows = zip(*(m.values(batch.column(name)) for name, m in self._measures.items()), strict=True)
+        rows = zip(*(measure.values(batch.column(name)) for name, measure in self._measures.items()), strict=True)
         return [(key, list(row), at) for at, (key, row) in enumerate(zip(keys, rows, strict=True))]
 
     def _merge(self, key: Key, values: list[Any]) -> None:
@@ -151,8 +151,8 @@ class PartialSums:
             self._sums[key] = values
             return
         measures = self._measures.values()
-        sums = [m.sum(one, other) for m, one, other in zip(measures, held, values, strict=True)]
-        if all(m.holds(value) for m, value in zip(measures, sums, strict=True)):
+        sums = [measure.sum(before, value) for measure, before, value in zip(measures, held, values, strict=True)]
+        if all(measure.holds(value) for measure, value in zip(measures, sums, strict=True)):
             self._sums[key] = sums
         else:
             self._flushed.append((key, held))
