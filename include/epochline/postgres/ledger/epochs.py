@@ -146,8 +146,8 @@ class PostgresEpochs(InTransaction):
 
     def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
         self._change("mark_pre_committed", epoch, EpochState.PRE_COMMITTED, **asdict(counts))
-        for (topic, partition), of_partition in seen.items():
-            self._run("count_range", **key_of(epoch), topic=topic, partition=partition, **asdict(of_partition))
+        for (topic, partition), partition_counts in seen.items():
+            self._run("count_range", **key_of(epoch), topic=topic, partition=partition, **asdict(partition_counts))
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         self._change("mark_committed", epoch, EpochState.COMMITTED, rows_written=rows_written)
@@ -245,11 +245,14 @@ class PostgresAttempts(InTransaction):
 
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
         rows = self._run("manifests", attempt_id=attempt.attempt_id)
-        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows, body=r.body) for r in rows]
+        return [
+            Manifest(sink=row.sink, write_id=str(row.write_id), parts=row.parts, rows=row.rows, body=row.body)
+            for row in rows
+        ]
 
     def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
         rows = self._run("part_sums", attempt_id=attempt.attempt_id)
-        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+        return [Manifest(sink=row.sink, write_id=str(row.write_id), parts=row.parts, rows=row.rows) for row in rows]
 
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
@@ -257,7 +260,10 @@ class PostgresAttempts(InTransaction):
 
     def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
         rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
-        return [WrittenPart(number=r.spark_partition, rows=r.rows, message=r.message.get(EXTERNAL, {})) for r in rows]
+        return [
+            WrittenPart(number=row.spark_partition, rows=row.rows, message=row.message.get(EXTERNAL, {}))
+            for row in rows
+        ]
 
     def end_sessions(self, attempt: Attempt) -> int:
         return self._run("end_sessions", attempt_id=attempt.attempt_id, host=socket.gethostname()).rowcount
