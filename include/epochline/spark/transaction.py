@@ -157,7 +157,7 @@ class PartTransaction:
         where = f"column {match['column']}, " if match and match["column"] else ""
         kind = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
         row = int(match["line"]) - 1 if match else None
-        return RowRefusedError(f"{self.ticket}: PostgreSQL refused a row for {table.sink}", kind, _said(error), row)
+        return RowRefusedError(f"{self.ticket}: PostgreSQL refused a row for {table.sink}", kind, _message(error), row)
 
     @contextlib.contextmanager
     def _asking(self, action: str) -> Iterator[None]:
@@ -165,7 +165,7 @@ class PartTransaction:
         try:
             yield
         except LOST as error:
-            reason = _said(error)
+            reason = _message(error)
             self.close()
             if not self._live():
                 raise self._refused(action) from None
@@ -179,7 +179,7 @@ class PartTransaction:
                 yield cursor
         except psycopg2.Error as error:
             raise LedgerUnavailableError(
-                f"{self.ticket}: the ledger cannot tell whether it is live: {_said(error)}"
+                f"{self.ticket}: the ledger cannot tell whether it is live: {_message(error)}"
             ) from None
 
     def _live(self) -> bool:
@@ -198,7 +198,7 @@ class PartTransaction:
         )
 
 
-def _said(error: psycopg2.Error) -> str:
+def _message(error: psycopg2.Error) -> str:
     """The server's message, without the line of COPY data that may follow it."""
     return " ".join((error.diag.message_primary or str(error).partition("CONTEXT:")[0]).split())
 

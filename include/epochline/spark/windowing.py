@@ -104,16 +104,16 @@ def _out(merged: DataFrame, stored_sessions: DataFrame | None, late: DataFrame, 
     results, kept = results.select(*_columns(names)), kept.select(*picked)
     if stored_sessions is None:
         # A window that had ended before this epoch has a result, which its stored aggregates repeat.
-        given_out = merged.where(F.col(_KNOWN) & _closed(_BEFORE))
-        replaced, withdrawn = given_out.where(_TOUCHED), None
+        reported = merged.where(F.col(_KNOWN) & _closed(_BEFORE))
+        replaced, withdrawn = reported.where(_TOUCHED), None
         replaced = replaced.select(*_columns([*declared.key, START, END]), f"{_FORMER}.*")
     else:
         # A stored session may have merged into an earlier one, or may have reopened after it was closed.
         absorbed = F.col(START) > F.col("_island_start")
         goes_on = ~_closed(_AFTER, F.col("_island_end"))
-        given_out = stored_sessions.where(_closed(_BEFORE))
-        replaced = given_out.where("_island_touched").select(*_columns(names))
-        withdrawn = given_out.where(absorbed | goes_on).select(*_columns(names))
+        reported = stored_sessions.where(_closed(_BEFORE))
+        replaced = reported.where("_island_touched").select(*_columns(names))
+        withdrawn = reported.where(absorbed | goes_on).select(*_columns(names))
         kept = kept.unionByName(stored_sessions.where(absorbed).withColumn(DELETED, F.lit(True)).select(*picked))
     if declared.retractions is None:
         results = _flagged(DELETED, {False: results} | ({} if withdrawn is None else {True: withdrawn}))

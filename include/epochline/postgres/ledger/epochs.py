@@ -29,7 +29,7 @@ from epochline.protocol.staging_tables import staged_external, staged_tables
 class PostgresEpochs(InTransaction):
     """Epochs and pipelines in the ledger's tables."""
 
-    def _one(self, name: str, **values: Any) -> Epoch | None:
+    def _epoch(self, name: str, **values: Any) -> Epoch | None:
         row = self._run(name, **values).one_or_none()
         return None if row is None else of.epoch(row)
 
@@ -51,25 +51,25 @@ class PostgresEpochs(InTransaction):
         self._run("remember_cluster", pipeline=pipeline, cluster_id=cluster_id)
 
     def unfinished(self, pipeline: str) -> Epoch | None:
-        return self._one("unfinished_epoch", pipeline=pipeline)
+        return self._epoch("unfinished_epoch", pipeline=pipeline)
 
     def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
-        return self._one("newest_epoch_of_run", pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id)
+        return self._epoch("newest_epoch_of_run", pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id)
 
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
-        epoch = self._one("lock_epoch", pipeline=pipeline, epoch_id=epoch_id)
+        epoch = self._epoch("lock_epoch", pipeline=pipeline, epoch_id=epoch_id)
         if epoch is None:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
         return epoch
 
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
-        return self._one("epoch", pipeline=pipeline, epoch_id=epoch_id)
+        return self._epoch("epoch", pipeline=pipeline, epoch_id=epoch_id)
 
     def pipelines(self) -> Sequence[str]:
         return [row.pipeline for row in self._run("pipelines")]
 
     def newest_committed(self, pipeline: str) -> Epoch | None:
-        return self._one("newest_committed_epoch", pipeline=pipeline)
+        return self._epoch("newest_committed_epoch", pipeline=pipeline)
 
     def stale(self, after: timedelta) -> Sequence[Epoch]:
         return list(map(of.epoch, self._run("stale_epochs", after=after.total_seconds())))
