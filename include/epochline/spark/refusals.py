@@ -76,8 +76,7 @@ class RefusalSearch:
                 if refused.row is None or refused.row >= rows.num_rows:
                     raise BadRecordError(str(refused)) from None
                 # Rows before it were not compared with every rule: the server writes several at once.
-                parts = [rows.slice(refused.row + 1), rows.slice(0, refused.row)]
-                left += [part for part in parts if part.num_rows]
+                left += [part for part in (rows.slice(refused.row + 1), rows.slice(0, refused.row)) if part.num_rows]
                 self._size = max(self._size // 2, _FEW)
                 self._checked += 1
                 yield rows.slice(refused.row, 1), refused

@@ -79,8 +79,7 @@ class RecordSource:
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             tasks = [int(task) for batch in numbers for task in batch.column("id").to_numpy()]
-            batches = (batch for task in tasks for batch in reader.read(task))
-            return function(tasks[0] if tasks else 0, batches)
+            return function(tasks[0] if tasks else 0, (batch for task in tasks for batch in reader.read(task)))
 
         return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(run, schema)
 

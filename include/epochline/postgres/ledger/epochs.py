@@ -244,10 +244,9 @@ class PostgresAttempts(InTransaction):
         self._run("finish_attempt", attempt_id=attempt.attempt_id)
 
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
-        rows = self._run("manifests", attempt_id=attempt.attempt_id)
         return [
             Manifest(sink=row.sink, write_id=str(row.write_id), parts=row.parts, rows=row.rows, body=row.body)
-            for row in rows
+            for row in self._run("manifests", attempt_id=attempt.attempt_id)
         ]
 
     def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
@@ -259,10 +258,9 @@ class PostgresAttempts(InTransaction):
         return add_up(counts_of(row.message) for row in rows)
 
     def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
-        rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
         return [
             WrittenPart(number=row.spark_partition, rows=row.rows, message=row.message.get(EXTERNAL, {}))
-            for row in rows
+            for row in self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
         ]
 
     def end_sessions(self, attempt: Attempt) -> int:

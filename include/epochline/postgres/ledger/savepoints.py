@@ -41,8 +41,7 @@ class PostgresSavepoints(InTransaction):
         last = self._run("savepoint_position", pipeline=pipeline.name).one_or_none()
         if last is None:
             return None
-        rows = self._run("heads_with_times", pipeline=pipeline.name)
-        heads = tuple(map(saved_head, rows.mappings()))
+        heads = tuple(map(saved_head, self._run("heads_with_times", pipeline=pipeline.name).mappings()))
         return Savepoint(
             pipeline=pipeline.name, name=name, made_by=by, reason=reason, **last._mapping, heads=heads, states={}
         )

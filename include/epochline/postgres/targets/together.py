@@ -63,8 +63,7 @@ def apply_together(
     for number, what in enumerate(ordered):
         at(what)
         if what.sink.table in upserts:
-            tables_left = [table.sink.table for table in reversed(ordered[number:])]
-            later = [upserts[table] for table in tables_left if table in upserts]
+            later = [upserts[table.sink.table] for table in reversed(ordered[number:]) if table.sink.table in upserts]
             upserts[what.sink.table].write(partial(_delete_early, later))
         else:
             applied[what.sink.table] = _insert(what)
