@@ -42,13 +42,13 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
     async def _async_leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         ends: dict[TopicPartition, int | None] = {}
         for leader, keys in (await self._async_get_leader_for_partitions(set(epochs))).items():
-            asked: dict[str, list[Any]] = defaultdict(list)
+            by_topic: dict[str, list[Any]] = defaultdict(list)
             for key in keys:
                 partition = _EpochTopic.OffsetForLeaderPartition(
                     partition=key.partition, current_leader_epoch=_ANY_LEADER, leader_epoch=epochs[key]
                 )
-                asked[key.topic].append(partition)
-            topics = [_EpochTopic(topic=name, partitions=partitions) for name, partitions in asked.items()]
+                by_topic[key.topic].append(partition)
+            topics = [_EpochTopic(topic=name, partitions=partitions) for name, partitions in by_topic.items()]
             request = OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
             response = await self._manager.send(request, node_id=leader)
             for topic in response.topics:
@@ -68,14 +68,14 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
 
     async def _async_fetch_batches(self, key: TopicPartition, offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         ((leader, _),) = (await self._async_get_leader_for_partitions({key})).items()
-        asked = _FetchTopic.FetchPartition(
+        wanted = _FetchTopic.FetchPartition(
             partition=key.partition, current_leader_epoch=_ANY_LEADER, fetch_offset=offset,
             last_fetched_epoch=_ANY_LEADER, log_start_offset=_UNKNOWN, partition_max_bytes=_FETCH_BYTES,
         )  # fmt: skip
         request = FetchRequest(
             replica_id=_CONSUMER, max_wait_ms=500, min_bytes=1, max_bytes=_FETCH_BYTES,
             isolation_level=IsolationLevel.READ_COMMITTED, session_id=0, session_epoch=_NO_SESSION,
-            topics=[_FetchTopic(topic=key.topic, partitions=[asked])], forgotten_topics_data=[], rack_id="",
+            topics=[_FetchTopic(topic=key.topic, partitions=[wanted])], forgotten_topics_data=[], rack_id="",
             min_version=_WITH_ABORTED, max_version=_LAST_BY_NAME,
         )  # fmt: skip
         response = await self._manager.send(request, node_id=leader)
@@ -85,10 +85,10 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         return bytes(fetched.records or b""), aborted
 
 
-def _raise(error_code: int, asked: str) -> None:
+def _raise(error_code: int, subject: str) -> None:
     error = for_code(error_code)
     if error is not NoError:
-        raise error(asked)
+        raise error(subject)
 
 
 def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:

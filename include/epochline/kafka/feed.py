@@ -163,15 +163,15 @@ class _FeedQueue(RecordQueue):
             ) from error
 
 
-def _check(path: Path, read: ReadLine) -> tuple[int, int] | None:
+def _check(path: Path, read_line: ReadLine) -> tuple[int, int] | None:
     """The greatest partition that a line of a regular file names, and the number of that line, counted from 0."""
-    if read is plain_record or path == STANDARD_INPUT or not path.is_file():
+    if read_line is plain_record or path == STANDARD_INPUT or not path.is_file():
         return None
     highest: tuple[int, int] | None = None
     with _lines(path) as lines:
         for number, line in enumerate(lines):
             try:
-                partition = _record(path, number, line, read).partition
+                partition = _record(path, number, line, read_line).partition
             except ConfigurationError as error:
                 raise ConfigurationError(f"{error} Nothing was sent.") from None
             if partition is not None and (highest is None or partition > highest[0]):
@@ -179,9 +179,9 @@ def _check(path: Path, read: ReadLine) -> tuple[int, int] | None:
     return highest
 
 
-def _record(path: Path, number: int, line: bytes, read: ReadLine) -> Outgoing:
+def _record(path: Path, number: int, line: bytes, read_line: ReadLine) -> Outgoing:
     try:
-        return read(line)
+        return read_line(line)
     except ValueError as error:
         raise ConfigurationError(f"line {number + 1} of {path} {error}.") from None
 

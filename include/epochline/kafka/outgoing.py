@@ -57,26 +57,26 @@ def json_record(line: bytes) -> Outgoing:
         ValueError: the line is not such an object. The message names the member and shows no value.
     """
     try:
-        given: dict[str, tuple[Any, str]] = {}
+        members: dict[str, tuple[Any, str]] = {}
         for name, member in _members(line.decode()):
-            if name in given:
+            if name in members:
                 raise ValueError(f"has the member {name!r} twice")
-            given[name] = member
+            members[name] = member
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
     except json.JSONDecodeError as error:  # A kind of ValueError
         raise ValueError(f"is not one JSON object ({error.msg} at character {error.pos})") from None
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-    strangers = sorted(set(given) - set(_MEMBERS))
+    strangers = sorted(set(members) - set(_MEMBERS))
     if strangers:
         raise ValueError(f"has the member {strangers[0]!r}; a record has {', '.join(_MEMBERS)}")
-    if "value" not in given and "value_base64" not in given:
+    if "value" not in members and "value_base64" not in members:
         raise ValueError("has no value; write null for a tombstone")
-    headers, partition, timestamp = (given.get(name, (None, ""))[0] for name in ("headers", "partition", "timestamp"))
+    headers, partition, timestamp = (members.get(name, (None, ""))[0] for name in ("headers", "partition", "timestamp"))
     return Outgoing(
-        key=_bytes(given, "key"),
-        value=_bytes(given, "value"),
+        key=_bytes(members, "key"),
+        value=_bytes(members, "value"),
         headers=() if headers is None else _headers(headers),
         partition=None if partition is None else _partition(partition),
         timestamp_ms=None if timestamp is None else _timestamp(timestamp),
@@ -116,14 +116,14 @@ def _expect(text: str, at: int, mark: str) -> int:
     return match.end()
 
 
-def _bytes(given: Mapping[str, tuple[Any, str]], name: str) -> bytes | None:
+def _bytes(members: Mapping[str, tuple[Any, str]], name: str) -> bytes | None:
     encoded = f"{name}_base64"
-    if name in given and encoded in given:
+    if name in members and encoded in members:
         raise ValueError(f"has both {name} and {encoded}")
-    value, written = given.get(name) or given.get(encoded) or (None, "")
+    value, written = members.get(name) or members.get(encoded) or (None, "")
     if value is None:
         return None
-    if encoded in given:
+    if encoded in members:
         try:
             return base64.b64decode(value, validate=True)
         except (TypeError, ValueError):  # binascii's error is a ValueError.
@@ -142,8 +142,8 @@ def _utf8(text: str, name: str) -> bytes:
         raise ValueError(f"has half a surrogate pair in {name}, which UTF-8 cannot hold") from None
 
 
-def _headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
-    pairs = list(given.items()) if isinstance(given, dict) else given
+def _headers(content: Any) -> tuple[tuple[str, bytes | None], ...]:
+    pairs = list(content.items()) if isinstance(content, dict) else content
     headers: list[tuple[str, bytes | None]] = []
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         match pair:
@@ -155,22 +155,22 @@ def _headers(given: Any) -> tuple[tuple[str, bytes | None], ...]:
     return tuple(headers)
 
 
-def _partition(given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+def _partition(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise ValueError("has a partition that is not a number from 0")
-    return given
+    return number
 
 
-def _timestamp(given: Any) -> int:
-    if isinstance(given, str):
+def _timestamp(timestamp: Any) -> int:
+    if isinstance(timestamp, str):
         try:
-            moment = datetime.fromisoformat(given)
+            moment = datetime.fromisoformat(timestamp)
         except ValueError:
             raise ValueError("has a timestamp that is not ISO 8601, such as 2026-03-01T12:00:00Z") from None
         if moment.tzinfo is None:
             raise ValueError("has a timestamp without a zone; end it with Z for UTC")
-        given = (moment - _UNIX_EPOCH) // timedelta(milliseconds=1)
+        timestamp = (moment - _UNIX_EPOCH) // timedelta(milliseconds=1)
     # The client takes a zero as no timestamp.
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 < given < 2**63:
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool) or not 0 < timestamp < 2**63:
         raise ValueError("has a timestamp that is neither ISO 8601 nor a positive number of milliseconds since 1970")
-    return given
+    return timestamp

@@ -134,8 +134,7 @@ class ReadSession:
             with _no_collection():
                 offsets: list[Any] = list(map(Message.offset, records))
                 # Nothing is taken twice, even if the client still had records of an earlier range.
-                taken = slice(bisect_left(offsets, before), bisect_left(offsets, wanted.until))
-                complete = batch.add(records[taken])
+                complete = batch.add(records[bisect_left(offsets, before) : bisect_left(offsets, wanted.until)])
             if complete:
                 yield from complete
                 # What the caller did with a batch took time, too.
@@ -215,9 +214,9 @@ class _Batch:
         return complete
 
     def rest(self) -> list[Columns]:
-        rest = [_columns(self._records)] if self._records else []
+        batches = [_columns(self._records)] if self._records else []
         self._records, self._bytes = [], 0
-        return rest
+        return batches
 
 
 @contextmanager

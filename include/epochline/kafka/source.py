@@ -173,8 +173,8 @@ class KafkaOffsets:
         milliseconds = -(-(moment - _UNIX_EPOCH) // timedelta(milliseconds=1))
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in partitions}
         with self._client() as call:
-            found = topics.offsets(keys, milliseconds, call)
-        return {keys[key]: offset if offset >= 0 else None for key, offset in found.items()}
+            offsets = topics.offsets(keys, milliseconds, call)
+        return {keys[key]: offset if offset >= 0 else None for key, offset in offsets.items()}
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in epochs}

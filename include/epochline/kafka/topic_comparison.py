@@ -111,15 +111,15 @@ class TopicReader:
     def result(self) -> TopicComparison:
         """The comparison of what was read so far."""
         committed = self._levels.get(Isolation.READ_COMMITTED)
-        every = self._levels.get(Isolation.READ_UNCOMMITTED)
-        widest = every or committed
+        uncommitted = self._levels.get(Isolation.READ_UNCOMMITTED)
+        widest = uncommitted or committed
         assert widest is not None, "no isolation level"  # noqa: S101
         return TopicComparison(
             topic=self._topic,
             starts=widest.starts,
             ends=widest.ends,
             seen={isolation: level.seen() for isolation, level in self._levels.items()},
-            hidden=_hidden(committed, every) if committed and every else None,
+            hidden=_hidden(committed, uncommitted) if committed and uncommitted else None,
         )
 
 
@@ -184,18 +184,18 @@ class _Level:
         """How many records have the key of an earlier one, and places of some."""
         digests = np.asarray(self._keys, dtype=np.uint64)
         order = np.argsort(digests, kind="stable")
-        again = np.flatnonzero(digests[order][1:] == digests[order][:-1])
+        repeats = np.flatnonzero(digests[order][1:] == digests[order][:-1])
         partitions, offsets = self._places
         examples = []
-        for at in again[:_EXAMPLES]:
+        for at in repeats[:_EXAMPLES]:
             first, second = sorted((partitions[index], offsets[index]) for index in order[at : at + 2])
             examples.append((f"{self._topic}-{first[0]}@{first[1]}", f"{self._topic}-{second[0]}@{second[1]}"))
-        return len(again), examples
+        return len(repeats), examples
 
 
-def _hidden(committed: _Level, every: _Level) -> dict[int, Hidden]:
+def _hidden(committed: _Level, uncommitted: _Level) -> dict[int, Hidden]:
     hidden = {}
-    for partition, offsets in every.offsets.items():
+    for partition, offsets in uncommitted.offsets.items():
         stable = committed.ends[partition]
         decided = int(np.count_nonzero(np.asarray(offsets, dtype=np.int64) < stable))
         hidden[partition] = Hidden(

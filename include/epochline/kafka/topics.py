@@ -27,10 +27,10 @@ _UNKNOWN_TOPIC = 3
 def matching(source: OneSource, call: Callable[..., Any], cluster_id: str) -> list[Mapping[str, Any]]:
     """Descriptions of the topics that the source names, or whose whole name matches its pattern."""
     if source.pattern is not None:
-        every = call("describe_topics")
-        return [t for t in every if not t["is_internal"] and re.fullmatch(source.pattern, t["name"])]
+        existing = call("describe_topics")
+        return [topic for topic in existing if not topic["is_internal"] and re.fullmatch(source.pattern, topic["name"])]
     topics: list[Mapping[str, Any]] = call("describe_topics", list(source.topics))
-    missing = sorted(t["name"] for t in topics if t["error_code"] == _UNKNOWN_TOPIC)
+    missing = sorted(topic["name"] for topic in topics if topic["error_code"] == _UNKNOWN_TOPIC)
     if missing:
         raise TopicMissingError(
             f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration.",
@@ -43,8 +43,8 @@ def matching(source: OneSource, call: Callable[..., Any], cluster_id: str) -> li
 def readable(sources: Sequence[KafkaSource], call: Callable[..., Any]) -> dict[KafkaPartition, TopicPartition]:
     """Partitions that one of the sources matches and that have a leader. Topics that do not exist are left out."""
     named = sorted({topic for source in sources for topic in source.topics})
-    asked = () if any(source.pattern is not None for source in sources) else (named,)
-    described = call("describe_topics", *asked) if sources else []
+    arguments = () if any(source.pattern is not None for source in sources) else (named,)
+    described = call("describe_topics", *arguments) if sources else []
     return {
         KafkaPartition(name, partition["partition_index"]): TopicPartition(
             topic=name, partition=partition["partition_index"], topic_id=str(topic["topic_id"])
@@ -65,34 +65,35 @@ def offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[KafkaPartition, int]:
     """The offset of each partition at one end of its log, or at a time in milliseconds, in the given order."""
-    asked = dict.fromkeys(keys, where)
-    answers = call("list_partition_offsets", asked, isolation) if asked else {}
-    return {key: answers[key].offset for key in asked}
+    specs = dict.fromkeys(keys, where)
+    answers = call("list_partition_offsets", specs, isolation) if specs else {}
+    return {key: answers[key].offset for key in specs}
 
 
 def held_logs(topics: Sequence[str], call: Callable[..., Any]) -> dict[tuple[str, int], HeldLog]:
     """The logs of those topics that exist, up to the last stable offset."""
-    known = {topic["name"]: topic for topic in call("describe_topics", sorted(topics)) if not topic["error_code"]}
+    existing = {topic["name"]: topic for topic in call("describe_topics", sorted(topics)) if not topic["error_code"]}
     keys = [
         KafkaPartition(name, partition["partition_index"])
-        for name, topic in known.items()
+        for name, topic in existing.items()
         for partition in topic["partitions"]
     ]
     starts, ends = (offsets(keys, where, call) for where in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
-    compact = compacted(set(known), call) if known else set()
+    compact = compacted(set(existing), call) if existing else set()
     return {
         (key.topic, key.partition): HeldLog(
-            identity=str(known[key.topic]["topic_id"]), start=starts[key], end=ends[key], compacted=key.topic in compact
+            identity=str(existing[key.topic]["topic_id"]), start=starts[key], end=ends[key],
+            compacted=key.topic in compact,
         )
         for key in keys
-    }
+    }  # fmt: skip
 
 
 def retention(topics: Sequence[str], call: Callable[..., Any]) -> dict[str, Retention]:
     """How long Kafka keeps the records of each topic; nothing if it does not tell this login."""
     names = ["cleanup.policy", "retention.ms", "retention.bytes"]
-    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, names) for topic in topics]
-    configs = call("describe_configs", asked, config_filter="all")["topic"] if asked else {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, names) for topic in topics]
+    configs = call("describe_configs", resources, config_filter="all")["topic"] if resources else {}
     return {
         topic: Retention(
             cleanup_policy=config["cleanup.policy"]["value"], milliseconds=int(config["retention.ms"]["value"]),
@@ -107,8 +108,8 @@ def group_retention(call: Callable[..., Any]) -> timedelta | None:
     """How long the cluster keeps the offsets of groups without members; None if it does not tell this login."""
     setting, broker = "offsets.retention.minutes", call("describe_cluster")["brokers"][0]["broker_id"]
     try:
-        asked = [ConfigResource(ConfigResourceType.BROKER, str(broker), [setting])]
-        config = call("describe_configs", asked, config_filter="all")["broker"][str(broker)]
+        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker), [setting])]
+        config = call("describe_configs", resources, config_filter="all")["broker"][str(broker)]
         return timedelta(minutes=int(config[setting]["value"]))
     except (KafkaError, KeyError, TypeError):  # kafka-python leaves it empty if Kafka refuses.
         return None
@@ -148,11 +149,11 @@ def open_transactions(
         key: [producer for producer in state.active_producers if producer.current_transaction_start_offset >= 0]
         for key, state in producers.items()
     }
-    known = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
+    transactions = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
     return {
         key: tuple(
             sorted(
-                (_transaction(producer, known.get(producer.producer_id)) for producer in active),
+                (_transaction(producer, transactions.get(producer.producer_id)) for producer in active),
                 key=lambda transaction: transaction.start_offset,
             )
         )
@@ -167,15 +168,15 @@ def _by_producer(producer_ids: Iterable[int], call: Callable[..., Any]) -> Mappi
         return {}
     try:
         listed = call("list_transactions", producer_id_filters=wanted)
-        names = [transaction.transactional_id for found in listed.values() for transaction in found]
+        names = [transaction.transactional_id for transactions in listed.values() for transaction in transactions]
         described = call("describe_transactions", names) if names else {}
     except KafkaError:
         return {}
     return {transaction.producer_id: (name, transaction) for name, transaction in described.items()}
 
 
-def _transaction(producer: Any, known: tuple[str, Any] | None) -> OpenTransaction:
-    name, described = known or (None, None)
+def _transaction(producer: Any, transaction: tuple[str, Any] | None) -> OpenTransaction:
+    name, described = transaction or (None, None)
     return OpenTransaction(
         start_offset=producer.current_transaction_start_offset,
         producer_id=producer.producer_id,

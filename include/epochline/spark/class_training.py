@@ -16,8 +16,8 @@ def main() -> None:
         rows = spark.range(0, 8, 1, 2).mapInArrow(_read, _ROWS).persist()
         counted = rows.groupBy("id").agg(F.count("*").alias("n"), F.max("name").alias("name"))
         joined = counted.join(rows.select("id"), "id", "left").select("id", "name")
-        one, other = (frame.mapInArrow(_same, _ROWS) for frame in (rows, joined))
-        one.union(other).collect()
+        left, right = (frame.mapInArrow(_same, _ROWS) for frame in (rows, joined))
+        left.union(right).collect()
         rows.unpersist()
     finally:
         spark.stop()

@@ -32,15 +32,15 @@ class _Part:
         for child in self.children:
             yield from child.all()
 
-    def largest(self, times: Mapping[int, int], known: set[int]) -> "Iterator[_Part]":
-        """The largest parts that occur several times and are not known."""
-        if self.form in known:
+    def largest(self, times: Mapping[int, int], excluded: set[int]) -> "Iterator[_Part]":
+        """The largest parts that occur several times and are not excluded."""
+        if self.form in excluded:
             return
         if times[self.form] > 1:
             yield self
             return
         for child in self.children:
-            yield from child.largest(times, known)
+            yield from child.largest(times, excluded)
 
 
 def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[DataFrame]) -> list[DataFrame]:
@@ -58,12 +58,12 @@ def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[
         form = forms.setdefault(kind.form(plan), len(forms))
         return _Part(plan, form, [part(child) for child in kind.children(plan)])
 
-    known = {shared.form for frame in given for shared in part(kind.plan(frame)).all()}
+    input_forms = {shared.form for frame in given for shared in part(kind.plan(frame)).all()}
     whole = [part(kind.plan(frame)) for frame in frames]
     times = Counter(shared.form for plan in whole for shared in plan.all())
     common: dict[int, Plan] = {}
     for plan in whole:
-        for shared in plan.largest(times, known):
+        for shared in plan.largest(times, input_forms):
             common.setdefault(shared.form, shared.plan)
     return [kind.frame(plan) for plan in common.values()]
 

@@ -90,7 +90,7 @@ def _records(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials
     ranges = [planned for planned in plan.ranges if belongs_to(name, planned.tp.topic)]
     parallelism = plan.parallelism
     if parallelism is not None and len(ranges) < len(plan.ranges):
-        offsets, of_all = (sum(len(planned.range) for planned in some) for some in (ranges, plan.ranges))
+        offsets, of_all = (sum(len(planned.range) for planned in part) for part in (ranges, plan.ranges))
         parallelism = max(1, parallelism * offsets // of_all)
     if isinstance(source, CustomSource):
         connection = credentials.source_connections.get(source.connection or "")

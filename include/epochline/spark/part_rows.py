@@ -151,8 +151,8 @@ def _as_parsed(schema: pa.Schema, parsed: pa.RecordBatch) -> pa.RecordBatch:
     return _widened(schema, parsed.num_rows, IS_PARSED, dict(zip(parsed.schema.names, parsed.columns, strict=True)))
 
 
-def _widened(schema: pa.Schema, rows: int, kind: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    columns = {KIND: pa.repeat(pa.scalar(kind, pa.int16()), rows)} | dict(given)
+def _widened(schema: pa.Schema, rows: int, kind: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    columns = {KIND: pa.repeat(pa.scalar(kind, pa.int16()), rows), **columns}
     arrays = [
         _carried(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
         for field in schema

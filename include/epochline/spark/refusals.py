@@ -30,7 +30,7 @@ class RefusalSearch:
     def __init__(self, part: PartTransaction, within: timedelta, spark_partition: int) -> None:
         self._part, self._within, self._spark_partition = part, within, spark_partition
         self._search: Search | None = None
-        self._found: dict[Place, RefusedRow] = {}
+        self._by_place: dict[Place, RefusedRow] = {}
         self._kept = self._checked = 0
         self._size = _MANY
 
@@ -55,8 +55,8 @@ class RefusalSearch:
             topic, partition, offset = (row.column(name)[0].as_py() for name in _PLACE)
             place = topic, partition, offset
             refused_row = RefusedRow(sink=sink, said=error.said, reason=f"{sink}: {error.reason}", place=place)
-            self._found.setdefault(place, refused_row)
-        if first is not None and not self._found:
+            self._by_place.setdefault(place, refused_row)
+        if first is not None and not self._by_place:
             # The rows before were taken back, so the partition must not be counted.
             raise BadRecordError(str(first))
 
@@ -65,7 +65,7 @@ class RefusalSearch:
     ) -> Iterator[tuple[pa.RecordBatch, RowRefusedError]]:
         """Copy the rows before and after each refused one, which PostgreSQL names; yield these rows, one at a time."""
         left = [batch]
-        while left and search.goes_on(len(self._found), self._checked):
+        while left and search.goes_on(len(self._by_place), self._checked):
             rows = left.pop()
             if rows.num_rows > self._size:
                 left.append(rows.slice(self._size))
@@ -76,8 +76,7 @@ class RefusalSearch:
                 if refused.row is None or refused.row >= rows.num_rows:
                     raise BadRecordError(str(refused)) from None
                 # Rows before it were not compared with every rule: the server writes several at once.
-                rest = [rows.slice(refused.row + 1), rows.slice(0, refused.row)]
-                left += [some for some in rest if some.num_rows]
+                left += [part for part in (rows.slice(refused.row + 1), rows.slice(0, refused.row)) if part.num_rows]
                 self._size = max(self._size // 2, _FEW)
                 self._checked += 1
                 yield rows.slice(refused.row, 1), refused
@@ -87,7 +86,7 @@ class RefusalSearch:
 
     def keep(self) -> list[RefusedRow]:
         """Record the refused rows, so that the next attempt sets their records aside; returns one for each record."""
-        rows = list(self._found.values())
+        rows = list(self._by_place.values())
         if len(rows) > self._kept:
             self._part.refuse(rows[self._kept :])
             self._kept = len(rows)

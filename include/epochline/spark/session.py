@@ -83,17 +83,17 @@ def _py4j_logs_to(log: Path) -> Iterator[None]:
         return False
 
     # It logs by its own logger and by the root logger.
-    root, own = logging.getLogger(), logging.getLogger("py4j")
-    propagated = own.propagate
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    propagated = py4j.propagate
     root.addFilter(keep)
-    own.addHandler(file)
-    own.propagate = False
+    py4j.addHandler(file)
+    py4j.propagate = False
     try:
         yield
     finally:
         root.removeFilter(keep)
-        own.removeHandler(file)
-        own.propagate = propagated
+        py4j.removeHandler(file)
+        py4j.propagate = propagated
         file.close()
 
 
@@ -138,8 +138,8 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
 def in_session(url: str, session_id: uuid.UUID) -> str:
     """The URL of a session on a server, whether or not the server's URL has a slash or parameters."""
     address, _, parameters = url.partition("/;")
-    given = [parameters.rstrip(";")] if parameters else []
-    return f"{address.rstrip('/')}/;{';'.join([*given, f'session_id={session_id}'])}"
+    existing = [parameters.rstrip(";")] if parameters else []
+    return f"{address.rstrip('/')}/;{';'.join([*existing, f'session_id={session_id}'])}"
 
 
 def _opened(url: str, session_id: uuid.UUID) -> SparkSession:

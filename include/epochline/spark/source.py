@@ -79,8 +79,7 @@ class RecordSource:
 
         def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             tasks = [int(task) for batch in numbers for task in batch.column("id").to_numpy()]
-            read = (batch for task in tasks for batch in reader.read(task))
-            return function(tasks[0] if tasks else 0, read)
+            return function(tasks[0] if tasks else 0, (batch for task in tasks for batch in reader.read(task)))
 
         return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(run, schema)
 
@@ -168,9 +167,9 @@ def _source(
 
 
 def _records_per_batch(spark: SparkSession) -> int:
-    most = int(spark.conf.get(BATCH_RECORDS) or 0)
+    limit = int(spark.conf.get(BATCH_RECORDS) or 0)
     # As Spark takes it: a number below 1 is no limit, and then the size is the only one.
-    return most if most > 0 else sys.maxsize
+    return limit if limit > 0 else sys.maxsize
 
 
 def claim_reader(ticket: StagingTicket, dsn: str, source: str = "") -> TaskReader:

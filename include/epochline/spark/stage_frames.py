@@ -82,8 +82,8 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
             for name, declared in specs.items()
         }
         counted = reduce(DataFrame.union, map(refused_and_counted, parsed.values()))
-        first = StagingWriter(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
-        writes = [(counted, first)]
+        quarantine = StagingWriter(ticket=ticket, dsn=dsn, tables=(ticket.table(QUARANTINE),), rows=QuarantineRows)
+        writes = [(counted, quarantine)]
         windows = pipeline.windowing
         if windows is not None and plan.times is not None:
             frames, made = _by_windows(parsed[""], plan, windows, plan.times, dsn, keep)
@@ -100,12 +100,12 @@ def stage_transformed(records: Mapping[str, RecordSource], plan: AttemptPlan, ds
 def _by_transform(parsed: Mapping[str, DataFrame], plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
     pipeline = plan.pipeline
     rows = {name: parsed_rows(frame, pipeline.specs[name]) for name, frame in parsed.items()}
-    given = rows if len(rows) > 1 else rows[""]
+    source_rows = rows if len(rows) > 1 else rows[""]
     states = {
-        state.table: keep(read_state(given, StateReader.of(plan.ticket, state, dsn), state.keys))
+        state.table: keep(read_state(source_rows, StateReader.of(plan.ticket, state, dsn), state.keys))
         for state in pipeline.state
     }
-    frames = frames_of_transform(pipeline, given, states)
+    frames = frames_of_transform(pipeline, source_rows, states)
     _compute_once(frames, [*rows.values(), *states.values()], keep)
     return frames
 
@@ -119,17 +119,17 @@ def frames_of_transform(
     unchanged. Raises `DeclarationError` if a sink's DataFrame is missing, or a table is not declared.
     """
     transform: Callable[..., Any] = load_function(pipeline.transform or "")
-    made = transform(given, states) if states else transform(given)
+    frames = transform(given, states) if states else transform(given)
     names = _declared_rows(pipeline)
     where, tables = f"{pipeline.name}: {pipeline.transform}", list(names)
-    if isinstance(made, DataFrame) and len(tables) == 1 and not states:
-        made = {tables[0]: made}
-    if not isinstance(made, Mapping):
+    if isinstance(frames, DataFrame) and len(tables) == 1 and not states:
+        frames = {tables[0]: frames}
+    if not isinstance(frames, Mapping):
         raise DeclarationError(
-            f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
+            f"{where} returned {type(frames).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
         )
-    wrong = [f"no DataFrame for {table}" for table in tables if table not in made]
-    for table, frame in made.items():
+    wrong = [f"no DataFrame for {table}" for table in tables if table not in frames]
+    for table, frame in frames.items():
         if table not in (*tables, *states):
             wrong.append(f"{table}, which is not a declared sink")
         elif not isinstance(frame, DataFrame):
@@ -137,7 +137,7 @@ def frames_of_transform(
     if wrong:
         raise DeclarationError(f"{where} returned {'; '.join(wrong)}. Return a DataFrame for every sink, even if empty")
     unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
-    return {**unchanged, **{names.get(table, table): made[table] for table in (*tables, *states) if table in made}}
+    return {**unchanged, **{names.get(table, table): frames[table] for table in (*tables, *states) if table in frames}}
 
 
 def _by_windows(
@@ -166,14 +166,14 @@ def _by_windows(
     return frames, Made(watermark=after, too_late=too_late.count())
 
 
-def _compute_once(frames: Mapping[str, DataFrame], given: Sequence[DataFrame], keep: _Keep) -> None:
+def _compute_once(frames: Mapping[str, DataFrame], inputs: Sequence[DataFrame], keep: _Keep) -> None:
     """Let the one job that writes several frames compute once what they have in common.
 
     Two executors of that job could compute the same block at the same time, each in its own way. So the blocks are
     computed before it, unless there is one executor, which locks a block that it computes.
     """
-    spark = given[0].sparkSession
-    common = [keep(frame) for frame in in_common(spark, frames.values(), given)]
+    spark = inputs[0].sparkSession
+    common = [keep(frame) for frame in in_common(spark, frames.values(), inputs)]
     if not has_one_executor(spark):
         for frame in common:
             frame.count()
@@ -246,12 +246,12 @@ def transformed(
     """
     spec = pipeline.spec
     pickle_by_value(pipeline.transform or "")
-    given = parsed_rows(frame_of(spark, spec, parsed), spec)
+    source_rows = parsed_rows(frame_of(spark, spec, parsed), spec)
     states = {
         state.table: spark.createDataFrame([], from_arrow_schema(spark_schema(state.columns or {})))
         for state in pipeline.state
     }
-    frames = frames_of_transform(pipeline, given, states)
+    frames = frames_of_transform(pipeline, source_rows, states)
     columns = {sink.table: sink.columns or {} for sink in pipeline.tables}
     staged = {table.sink: table for table in (*staged_tables(pipeline, columns, 0, 0), *staged_external(pipeline))}
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -261,5 +261,5 @@ def transformed(
             part_rows = SinkRows(spec, sink, target)
             rows_made = staged_frame(sink, target, frames[sink.table]).limit(most).toArrow()
             batches = [part_rows.process(batch) for batch in rows_made.to_batches()] + [part_rows.finish()]
-            rows[str(sink)] = [row for batch in batches for some in batch.values() for row in some.to_pylist()]
+            rows[str(sink)] = [row for by_sink in batches for batch in by_sink.values() for row in batch.to_pylist()]
     return rows

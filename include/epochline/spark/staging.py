@@ -160,7 +160,7 @@ class StagingWriter:
         require_whole_input(self.ticket)
         copy(part_rows.finish())
         # Rows of external sinks must be durable before the part that counts them.
-        written: dict[str, dict[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
+        written: dict[str, dict[str, object]] = {sink: {EXTERNAL: notes} for sink, notes in largest.items()}
         written.update((sink, {EXTERNAL: dict(writer.finish())}) for sink, writer in external.items())
         return [
             Part(sink=sink, rows=count, message={"rows": count, **part_rows.message(sink), **written.get(sink, {})})
@@ -193,40 +193,40 @@ def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMes
     ticket, dsn = writers[0].ticket, writers[0].dsn
     refused = sum(message.refused for message in messages)
     if refused:
-        said = summary([said for message in messages for said in message.said], refused)
+        refusals = summary([refusal for message in messages for refusal in message.said], refused)
         raise RecordsRefusedError(
-            f"{ticket}: refused by PostgreSQL's staging: {said}. The next attempt sets these records aside in the"
+            f"{ticket}: refused by PostgreSQL's staging: {refusals}. The next attempt sets these records aside in the"
             " quarantine."
         )
     failpoint("manifest.begin")
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         for writer in writers:
-            given = [message.rows for message in messages if message.write_id == writer.write_id]
-            rows = {table.sink: sum(counts[table.sink] for counts in given) for table in writer.tables}
-            if not insert_manifest(cursor, ticket.attempt_id, writer.write_id, len(given), rows):
+            row_counts = [message.rows for message in messages if message.write_id == writer.write_id]
+            rows = {table.sink: sum(counts[table.sink] for counts in row_counts) for table in writer.tables}
+            if not insert_manifest(cursor, ticket.attempt_id, writer.write_id, len(row_counts), rows):
                 raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
         failpoint("manifest.commit")
     failpoint("manifest.committed")
 
 
-def _note_by_topic(most: dict[str, Any], batch: pa.RecordBatch) -> None:
+def _note_by_topic(largest: dict[str, Any], batch: pa.RecordBatch) -> None:
     """Note what the seal of a topic checks; by topic if each record names its own."""
     if "topic" not in batch.schema.names:
-        _note_largest(most, batch)
+        _note_largest(largest, batch)
         return
     topics = batch.column("topic")
     for topic in pc.unique(topics).to_pylist():
-        of_topic = most.setdefault("topics", {}).setdefault(topic, {})
+        of_topic = largest.setdefault("topics", {}).setdefault(topic, {})
         _note_largest(of_topic, batch.filter(pc.equal(topics, topic)))
 
 
-def _note_largest(most: dict[str, Any], batch: pa.RecordBatch) -> None:
+def _note_largest(largest: dict[str, Any], batch: pa.RecordBatch) -> None:
     """Note the highest partition and the largest key plus value, in bytes, of a topic's records for its seal."""
     sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
-    here = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
-    for name, value in here.items():
+    of_batch = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
+    for name, value in of_batch.items():
         if value is not None:
-            most[name] = max(value, most.get(name, value))
+            largest[name] = max(value, largest.get(name, value))
 
 
 def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.RecordBatch:

@@ -69,10 +69,10 @@ class StateReader:
         ``more`` has the types of further columns of the values, by name, which the condition ``also`` compares.
         """
         kinds = {**{name: parse_type(self.columns[name]) for name in key}, **more}
-        same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
+        conditions = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
         head = sql.SQL("SELECT {} JOIN (VALUES ").format(self.selected)
         tail = sql.SQL(") AS k ({}) ON {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, kinds)), sql.SQL(" AND ").join([*same, also])
+            sql.SQL(", ").join(map(sql.Identifier, kinds)), sql.SQL(" AND ").join([*conditions, also])
         )
         with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
             # A quoted name may contain a %.
@@ -114,22 +114,22 @@ def read_state(records: DataFrame | Mapping[str, DataFrame], reader: StateReader
     Raises `DeclarationError` if the frame of ``keys`` lacks a column of the key.
     """
     if keys is not None:
-        made: Callable[[object], DataFrame] = load_function(keys)
-        frames = [made(records)]
+        keys_of: Callable[[object], DataFrame] = load_function(keys)
+        frames = [keys_of(records)]
         missing = [name for name in reader.key if name not in frames[0].columns]
         if missing:
             raise DeclarationError(
                 f"state {reader.table}: {keys} returned no {', '.join(missing)}, only {', '.join(frames[0].columns)}"
             )
     else:
-        given = records.values() if isinstance(records, Mapping) else [records]
-        frames = [frame for frame in given if set(reader.key) <= set(frame.columns)]
+        inputs = records.values() if isinstance(records, Mapping) else [records]
+        frames = [frame for frame in inputs if set(reader.key) <= set(frame.columns)]
     key_types = from_arrow_schema(spark_schema({name: reader.columns[name] for name in reader.key}))
-    met = [
+    key_frames = [
         frame.select(*(F.col(quoted(field.name)).cast(field.dataType).alias(field.name) for field in key_types))
         for frame in frames
     ]
-    keys_once = reduce(DataFrame.union, met).na.drop().distinct()
+    keys_once = reduce(DataFrame.union, key_frames).na.drop().distinct()
     return keys_once.mapInArrow(reader.read, from_arrow_schema(reader.schema))
 
 

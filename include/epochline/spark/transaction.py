@@ -155,21 +155,21 @@ class PartTransaction:
         # The server's own message contains the value, which must not appear in logs.
         match = _REFUSED_COLUMN.match(error.diag.context or "")
         where = f"column {match['column']}, " if match and match["column"] else ""
-        said = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
+        kind = f"{where}{type(error).__name__} (SQLSTATE {error.pgcode})"
         row = int(match["line"]) - 1 if match else None
-        return RowRefusedError(f"{self.ticket}: PostgreSQL refused a row for {table.sink}", said, _said(error), row)
+        return RowRefusedError(f"{self.ticket}: PostgreSQL refused a row for {table.sink}", kind, _message(error), row)
 
     @contextlib.contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _asking(self, action: str) -> Iterator[None]:
         """Turn a lost session or table into the error that says whether the attempt is still live."""
         try:
             yield
         except LOST as error:
-            reason = _said(error)
+            reason = _message(error)
             self.close()
             if not self._live():
-                raise self._refused(what) from None
-            raise LedgerUnavailableError(f"{self.ticket}: {what}: {reason}") from None
+                raise self._refused(action) from None
+            raise LedgerUnavailableError(f"{self.ticket}: {action}: {reason}") from None
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[Cursor]:
@@ -179,26 +179,26 @@ class PartTransaction:
                 yield cursor
         except psycopg2.Error as error:
             raise LedgerUnavailableError(
-                f"{self.ticket}: the ledger cannot tell whether it is live: {_said(error)}"
+                f"{self.ticket}: the ledger cannot tell whether it is live: {_message(error)}"
             ) from None
 
     def _live(self) -> bool:
         with self._apart() as cursor:
             return bool(ledger.is_live(cursor, self.ticket.attempt_id))
 
-    def _refused(self, what: str) -> EpochFencedError:
+    def _refused(self, action: str) -> EpochFencedError:
         """Record the refused write of this session."""
         attempt_id = self.ticket.attempt_id
         with self._apart() as cursor:
             if ledger.is_live(cursor, attempt_id) is False:
-                ledger.record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
+                ledger.record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), action)
         return EpochFencedError(
             f"{self.ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"
-            f" ({what}); nothing of the partition was kept"
+            f" ({action}); nothing of the partition was kept"
         )
 
 
-def _said(error: psycopg2.Error) -> str:
+def _message(error: psycopg2.Error) -> str:
     """The server's message, without the line of COPY data that may follow it."""
     return " ".join((error.diag.message_primary or str(error).partition("CONTEXT:")[0]).split())
 

@@ -63,19 +63,19 @@ def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: C
         expired = _forgotten(declared.lateness, _BEFORE, _end_of_last_window(declared.window))
         placed = placed_in_windows(rows.where(~expired), declared).where(~_forgotten(declared.lateness, _BEFORE))
     new = placed.groupBy(*_columns([*by, START, END])).agg(*_aggregates(declared))
-    both = _marked(state, known=True).unionByName(_marked(new, known=False))
+    stored_and_new = _marked(state, stored=True).unionByName(_marked(new, stored=False))
     if not isinstance(declared.window, Session):
-        merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared), _former(declared))
+        merged = stored_and_new.groupBy(*_columns([*by, START, END])).agg(*_merged(declared), _former(declared))
         return _out(merged, None, rows.where(expired).select(*_columns(columns)), declared)
-    islands = _islands(both, by)
+    islands = _islands(stored_and_new, by)
     # A late record counts if it extends a kept session; otherwise it would begin a session that has already ended.
     alone = ~F.col("_island_known") & _forgotten(declared.lateness, _BEFORE, F.col("_island_end"))
     late = _of_sessions(rows, islands.where(alone), declared).select(*_columns(columns))
-    taken = islands.where(~alone)
-    merged = taken.groupBy(*_columns([*by, _ISLAND])).agg(
+    sessions = islands.where(~alone)
+    merged = sessions.groupBy(*_columns([*by, _ISLAND])).agg(
         F.min(START).alias(START), F.max(END).alias(END), *_merged(declared)
     )
-    return _out(merged, taken.where(_KNOWN), late, declared)
+    return _out(merged, sessions.where(_KNOWN), late, declared)
 
 
 def placed_in_windows(rows: DataFrame, declared: Windowed) -> DataFrame:
@@ -92,29 +92,29 @@ def placed_in_windows(rows: DataFrame, declared: Windowed) -> DataFrame:
     return placed.withColumns({START: F.col("_window.start"), END: F.col("_window.end")}).drop("_window")
 
 
-def _out(merged: DataFrame, known: DataFrame | None, late: DataFrame, declared: Windowed) -> Out:
+def _out(merged: DataFrame, stored_sessions: DataFrame | None, late: DataFrame, declared: Windowed) -> Out:
     names = [*declared.key, START, END, *declared.aggregates]
     changed = F.col(_TOUCHED) | ~_closed(_BEFORE)
     results = merged.where(_closed(_AFTER) & changed)
-    gone = _forgotten(declared.lateness, _AFTER)
-    kept = merged.where(F.col(_TOUCHED) | gone).withColumn(DELETED, gone)
+    dropped = _forgotten(declared.lateness, _AFTER)
+    kept = merged.where(F.col(_TOUCHED) | dropped).withColumn(DELETED, dropped)
     # A new window that is dropped at once was never stored.
     kept = kept.where(~F.col(DELETED) | F.col(_KNOWN))
     picked = _columns([*names, DELETED])
     results, kept = results.select(*_columns(names)), kept.select(*picked)
-    if known is None:
+    if stored_sessions is None:
         # A window that had ended before this epoch has a result, which its stored aggregates repeat.
-        given_out = merged.where(F.col(_KNOWN) & _closed(_BEFORE))
-        replaced, withdrawn = given_out.where(_TOUCHED), None
+        reported = merged.where(F.col(_KNOWN) & _closed(_BEFORE))
+        replaced, withdrawn = reported.where(_TOUCHED), None
         replaced = replaced.select(*_columns([*declared.key, START, END]), f"{_FORMER}.*")
     else:
         # A stored session may have merged into an earlier one, or may have reopened after it was closed.
         absorbed = F.col(START) > F.col("_island_start")
         goes_on = ~_closed(_AFTER, F.col("_island_end"))
-        given_out = known.where(_closed(_BEFORE))
-        replaced = given_out.where("_island_touched").select(*_columns(names))
-        withdrawn = given_out.where(absorbed | goes_on).select(*_columns(names))
-        kept = kept.unionByName(known.where(absorbed).withColumn(DELETED, F.lit(True)).select(*picked))
+        reported = stored_sessions.where(_closed(_BEFORE))
+        replaced = reported.where("_island_touched").select(*_columns(names))
+        withdrawn = reported.where(absorbed | goes_on).select(*_columns(names))
+        kept = kept.unionByName(stored_sessions.where(absorbed).withColumn(DELETED, F.lit(True)).select(*picked))
     if declared.retractions is None:
         results = _flagged(DELETED, {False: results} | ({} if withdrawn is None else {True: withdrawn}))
     else:
@@ -132,12 +132,12 @@ def _former(declared: Windowed) -> Column:
     return F.first(stored, ignorenulls=True).alias(_FORMER)
 
 
-def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
+def _islands(sessions: DataFrame, by: Sequence[str]) -> DataFrame:
     """Number overlapping sessions alike, and add the common start, end and known mark of each group."""
     in_order = Over.partitionBy(*_columns(by)).orderBy(START, END)
     reached = F.max(END).over(in_order.rowsBetween(Over.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(START) >= reached), 1).otherwise(0)
-    numbered = both.withColumn("_begins", begins).withColumn(_ISLAND, F.sum("_begins").over(in_order))
+    numbered = sessions.withColumn("_begins", begins).withColumn(_ISLAND, F.sum("_begins").over(in_order))
     island = Over.partitionBy(*_columns([*by, _ISLAND]))
     return numbered.withColumns(
         {
@@ -153,8 +153,8 @@ def _of_sessions(rows: DataFrame, sessions: DataFrame, declared: Windowed) -> Da
     """The rows of the given sessions: a single record's session begins at the record's time."""
     names = {name: f"_of_{at}" for at, name in enumerate((*declared.key, START))}
     wanted = sessions.select(*(F.col(quoted(name)).alias(alias) for name, alias in names.items()))
-    same = [F.col(quoted(_AT if name == START else name)) == F.col(alias) for name, alias in names.items()]
-    return rows.join(wanted, on=reduce(and_, same), how="left_semi")
+    conditions = [F.col(quoted(_AT if name == START else name)) == F.col(alias) for name, alias in names.items()]
+    return rows.join(wanted, on=reduce(and_, conditions), how="left_semi")
 
 
 def _aggregates(declared: Windowed) -> list[Column]:
@@ -173,8 +173,8 @@ def _merged(declared: Windowed) -> list[Column]:
     ]
 
 
-def _marked(frame: DataFrame, *, known: bool) -> DataFrame:
-    return frame.withColumns({_TOUCHED: F.lit(not known), _KNOWN: F.lit(known)})
+def _marked(frame: DataFrame, *, stored: bool) -> DataFrame:
+    return frame.withColumns({_TOUCHED: F.lit(not stored), _KNOWN: F.lit(stored)})
 
 
 def _end_of_last_window(window: Tumbling | Sliding) -> Column:
@@ -210,8 +210,8 @@ def _columns(names: Sequence[str]) -> list[Column]:
 
 def query_rows(rows: DataFrame, query: QueryWindows) -> DataFrame:
     """Keep the records that WHERE takes, and add the arguments of the aggregates as columns."""
-    taken = rows if query.where is None else rows.where(F.expr(query.where))
-    return taken.withColumns({name: F.expr(text) for name, text in query.arguments.items()})
+    selected = rows if query.where is None else rows.where(F.expr(query.where))
+    return selected.withColumns({name: F.expr(text) for name, text in query.arguments.items()})
 
 
 def query_results(results: DataFrame, query: QueryWindows, *, before: Column) -> DataFrame:
@@ -229,9 +229,9 @@ def query_results(results: DataFrame, query: QueryWindows, *, before: Column) ->
             results = results.where(~F.col("_refused") | F.coalesce(F.col(END) <= before, F.lit(False)))
         results = results.withColumn(DELETED, F.col(DELETED) | F.col("_refused"))
     key = query.result_key or ()
-    made = {name: F.expr(text) for name, text in query.results.items()}
+    columns = {name: F.expr(text) for name, text in query.results.items()}
     # HAVING may protect an expression, such as a division by a count that is not zero.
-    shown_only = {name: result if name in key else F.when(~F.col(DELETED), result) for name, result in made.items()}
+    shown_only = {name: result if name in key else F.when(~F.col(DELETED), result) for name, result in columns.items()}
     return results.select(*(result.alias(name) for name, result in shown_only.items()), DELETED)
 
 
@@ -245,27 +245,27 @@ def require_same_query(rows: DataFrame, query: QueryWindows) -> StructType:
     schema = rows.select(*(quoted(name) for name in query.record)).schema
     try:
         records = spark.createDataFrame([], schema)
-        asked = spark.sql(query.query, args=query.parameters or None, records=records)
-        read = spark.sql(query.text, records=records)
+        declared = spark.sql(query.query, args=query.parameters or None, records=records)
+        reread = spark.sql(query.text, records=records)
         parts = query_results(_partials(query_rows(records, query), query), query, before=F.lit(None))
     except (AnalysisException, ParseException) as error:
         raise DeclarationError(f"windows.query: Spark refuses it: {str(error).strip().splitlines()[0]}") from error
-    given = {field.name: field.dataType for field in asked.schema}
-    split = {field.name: field.dataType for field in parts.drop(DELETED).schema}
-    if not asked.sameSemantics(read) or given != split:
+    declared_types = {field.name: field.dataType for field in declared.schema}
+    split_types = {field.name: field.dataType for field in parts.drop(DELETED).schema}
+    if not declared.sameSemantics(reread) or declared_types != split_types:
         raise DeclarationError(
-            f"windows.query: Spark reads it otherwise than Epochline. Spark gives {asked.schema.simpleString()};"
+            f"windows.query: Spark reads it otherwise than Epochline. Spark gives {declared.schema.simpleString()};"
             f" Epochline has read: {query.text}. Write the expressions in which they differ another way"
         )
-    return asked.schema
+    return declared.schema
 
 
 def _partials(rows: DataFrame, query: QueryWindows) -> DataFrame:
     """An empty frame with the columns and types of partial aggregates before they are stored."""
     moments = {name: F.lit(None).cast("timestamp") for name in (START, END)}
-    made = rows.groupBy(*(quoted(name) for name in query.key)).agg(*_aggregates(query))
+    partials = rows.groupBy(*(quoted(name) for name in query.key)).agg(*_aggregates(query))
     types = {field.name: field.dataType for field in from_arrow_schema(spark_schema(query.types))}
-    wrong = [field.name for field in made.schema if field.name in types and field.dataType != types[field.name]]
+    wrong = [field.name for field in partials.schema if field.name in types and field.dataType != types[field.name]]
     if wrong:
         raise DeclarationError(f"windows.query: Spark gives {wrong[0]} another type than {query.types[wrong[0]]}")
-    return made.withColumns(moments).withColumn(DELETED, F.lit(False))
+    return partials.withColumns(moments).withColumn(DELETED, F.lit(False))

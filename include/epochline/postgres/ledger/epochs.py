@@ -29,7 +29,7 @@ from epochline.protocol.staging_tables import staged_external, staged_tables
 class PostgresEpochs(InTransaction):
     """Epochs and pipelines in the ledger's tables."""
 
-    def _one(self, name: str, **values: Any) -> Epoch | None:
+    def _epoch(self, name: str, **values: Any) -> Epoch | None:
         row = self._run(name, **values).one_or_none()
         return None if row is None else of.epoch(row)
 
@@ -51,25 +51,25 @@ class PostgresEpochs(InTransaction):
         self._run("remember_cluster", pipeline=pipeline, cluster_id=cluster_id)
 
     def unfinished(self, pipeline: str) -> Epoch | None:
-        return self._one("unfinished_epoch", pipeline=pipeline)
+        return self._epoch("unfinished_epoch", pipeline=pipeline)
 
     def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
-        return self._one("newest_epoch_of_run", pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id)
+        return self._epoch("newest_epoch_of_run", pipeline=pipeline, dag_id=run.dag_id, run_id=run.run_id)
 
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
-        epoch = self._one("lock_epoch", pipeline=pipeline, epoch_id=epoch_id)
+        epoch = self._epoch("lock_epoch", pipeline=pipeline, epoch_id=epoch_id)
         if epoch is None:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
         return epoch
 
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
-        return self._one("epoch", pipeline=pipeline, epoch_id=epoch_id)
+        return self._epoch("epoch", pipeline=pipeline, epoch_id=epoch_id)
 
     def pipelines(self) -> Sequence[str]:
         return [row.pipeline for row in self._run("pipelines")]
 
     def newest_committed(self, pipeline: str) -> Epoch | None:
-        return self._one("newest_committed_epoch", pipeline=pipeline)
+        return self._epoch("newest_committed_epoch", pipeline=pipeline)
 
     def stale(self, after: timedelta) -> Sequence[Epoch]:
         return list(map(of.epoch, self._run("stale_epochs", after=after.total_seconds())))
@@ -146,8 +146,8 @@ class PostgresEpochs(InTransaction):
 
     def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
         self._change("mark_pre_committed", epoch, EpochState.PRE_COMMITTED, **asdict(counts))
-        for (topic, partition), of_partition in seen.items():
-            self._run("count_range", **key_of(epoch), topic=topic, partition=partition, **asdict(of_partition))
+        for (topic, partition), partition_counts in seen.items():
+            self._run("count_range", **key_of(epoch), topic=topic, partition=partition, **asdict(partition_counts))
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         self._change("mark_committed", epoch, EpochState.COMMITTED, rows_written=rows_written)
@@ -244,20 +244,24 @@ class PostgresAttempts(InTransaction):
         self._run("finish_attempt", attempt_id=attempt.attempt_id)
 
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
-        rows = self._run("manifests", attempt_id=attempt.attempt_id)
-        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows, body=r.body) for r in rows]
+        return [
+            Manifest(sink=row.sink, write_id=str(row.write_id), parts=row.parts, rows=row.rows, body=row.body)
+            for row in self._run("manifests", attempt_id=attempt.attempt_id)
+        ]
 
     def part_sums(self, attempt: Attempt) -> Sequence[Manifest]:
         rows = self._run("part_sums", attempt_id=attempt.attempt_id)
-        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+        return [Manifest(sink=row.sink, write_id=str(row.write_id), parts=row.parts, rows=row.rows) for row in rows]
 
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
         return add_up(counts_of(row.message) for row in rows)
 
     def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
-        rows = self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
-        return [WrittenPart(number=r.spark_partition, rows=r.rows, message=r.message.get(EXTERNAL, {})) for r in rows]
+        return [
+            WrittenPart(number=row.spark_partition, rows=row.rows, message=row.message.get(EXTERNAL, {}))
+            for row in self._run("part_messages", attempt_id=attempt.attempt_id, sink=sink)
+        ]
 
     def end_sessions(self, attempt: Attempt) -> int:
         return self._run("end_sessions", attempt_id=attempt.attempt_id, host=socket.gethostname()).rowcount

@@ -43,10 +43,10 @@ class Part:
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
     """The message of a part with the counts per Kafka partition, in a fixed order. Digests of 64 bits are text."""
     seen = []
-    for (topic, partition), of_partition in sorted(counts.items()):
-        times = {name: time and time.isoformat() for name, time in _times_of(asdict(of_partition)).items()}
+    for (topic, partition), partition_counts in sorted(counts.items()):
+        times = {name: time and time.isoformat() for name, time in _times_of(asdict(partition_counts)).items()}
         place = {"topic": topic, "partition": partition}
-        seen.append(place | asdict(of_partition) | times | {"digest": str(of_partition.digest)})
+        seen.append(place | asdict(partition_counts) | times | {"digest": str(partition_counts.digest)})
     return {"seen": seen}
 
 
@@ -73,11 +73,11 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
     Raises:
         psycopg2.errors.UniqueViolation: an earlier try committed this part.
     """
-    of_partition = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    place = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
     for part in parts:
         failpoint("write.part")
         values = {"sink": part.sink, "rows": part.rows, "message": json.dumps(part.message), "parse": PARSE}
-        cursor.execute(statement("insert_part"), {**of_partition, **values})
+        cursor.execute(statement("insert_part"), {**place, **values})
         if cursor.rowcount != 1:
             return False
     return True
@@ -86,8 +86,8 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
     """The parts that an earlier try of a Spark partition committed, by sink."""
     failpoint("write.first")
-    of_partition = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
-    cursor.execute(statement("first_parts"), of_partition)
+    place = {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    cursor.execute(statement("first_parts"), place)
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
 

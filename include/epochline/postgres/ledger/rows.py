@@ -76,11 +76,11 @@ def epoch(row: Row[Any]) -> Epoch:
         LedgerError: an older ledger lacks a column. PostgreSQL does not notice that a row lacks it.
     """
     columns = row._mapping
-    same = {field.name for field in fields(Epoch)} - _COMPOSED
-    if not columns.keys() >= same:
+    copied = {field.name for field in fields(Epoch)} - _COMPOSED
+    if not columns.keys() >= copied:
         raise LedgerError("The ledger is older than this code: run `epochline migrate`.")
     return Epoch(
-        **{name: columns[name] for name in same},
+        **{name: columns[name] for name in copied},
         state=EpochState(row.state),
         kind=EpochKind(row.kind),
         run=Run(dag_id=row.dag_id, run_id=row.run_id, host=row.host),
@@ -100,9 +100,9 @@ def attempt(row: Row[Any]) -> Attempt:
         state = AttemptState.COMMITTED
     elif row.sealed_at is not None:
         state = AttemptState.SEALED
-    same = ("attempt_id", "pipeline", "epoch_id", "error", "error_class", "error_command", "generation")
+    copied = ("attempt_id", "pipeline", "epoch_id", "error", "error_class", "error_command", "generation")
     return Attempt(
-        **{name: row._mapping[name] for name in same},
+        **{name: row._mapping[name] for name in copied},
         number=row.attempt,
         token=str(row.token),
         state=state,

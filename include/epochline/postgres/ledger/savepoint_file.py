@@ -132,8 +132,8 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
 
 
 def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
-    asked = "SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {table} r"
-    [(keys, digest)] = query(connection, asked, table=table)
+    statement = "SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {table} r"
+    [(keys, digest)] = query(connection, statement, table=table)
     return keys, int(digest)
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from psycopg2 import sql
 from sqlalchemy import Row
@@ -41,10 +41,10 @@ class PostgresSavepoints(InTransaction):
         last = self._run("savepoint_position", pipeline=pipeline.name).one_or_none()
         if last is None:
             return None
-        rows = self._run("heads_with_times", pipeline=pipeline.name)
-        heads = tuple(map(saved_head, rows.mappings()))
-        made: dict[str, Any] = {"pipeline": pipeline.name, "name": name, "made_by": by, "reason": reason}
-        return Savepoint(**made, **last._mapping, heads=heads, states={})
+        heads = tuple(map(saved_head, self._run("heads_with_times", pipeline=pipeline.name).mappings()))
+        return Savepoint(
+            pipeline=pipeline.name, name=name, made_by=by, reason=reason, **last._mapping, heads=heads, states={}
+        )
 
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
         self._write(savepoint, pipeline.stored())
@@ -71,7 +71,7 @@ class PostgresSavepoints(InTransaction):
         self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
     ) -> None:
         tables = {row.state: row for row in self._run("savepoint_states", **named(savepoint))}
-        own = savepoint.imported_at is None and savepoint.pipeline == pipeline.name
+        is_own = savepoint.imported_at is None and savepoint.pipeline == pipeline.name
         for state in pipeline.states:
             row = tables[states[state.table]]
             kept = StateDigest(keys=row.keys, digest=int(row.digest))
@@ -79,7 +79,7 @@ class PostgresSavepoints(InTransaction):
                 raise self._not_as_saved(savepoint, state)
             columns = state.columns or {}
             # The epoch ids of another pipeline mean nothing here.
-            epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
+            epoch = sql.SQL("_epoch") if is_own else sql.Literal(epoch_id)
             parts = {
                 "state": sql.Identifier(*split_table(state.table)), "copy": _copy(row.table_name), "epoch": epoch,
                 "key": names(state.key), "columns": names(columns), "s": names(columns, "s"), "c": names(columns, "c"),
@@ -91,11 +91,11 @@ class PostgresSavepoints(InTransaction):
             if now is None:
                 raise not_counted(pipeline.name, state.table, followed=is_followed(self._connection, state.table))
             # The digest has the epoch ids, so another pipeline's rows are compared one by one.
-            both = (
+            equal_rows = (
                 "SELECT count(*) FROM {state} s JOIN {copy} c USING ({key}) WHERE ROW({s})::record *= ROW({c})::record"
             )
-            [(equal,)] = query(self._connection, both, **parts)
-            if now.keys != kept.keys or equal != kept.keys or (own and now != kept):
+            [(equal,)] = query(self._connection, equal_rows, **parts)
+            if now.keys != kept.keys or equal != kept.keys or (is_own and now != kept):
                 raise self._not_as_saved(savepoint, state)
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:

@@ -54,13 +54,13 @@ def _session(dsn: str) -> Connection:
 
 
 def _refuse_a_stranger(writer: Connection, ticket: StagingTicket) -> None:
-    known = execute(writer, "writer_is_known").one()
-    if not known.ledger:
+    rights = execute(writer, "writer_is_known").one()
+    if not rights.ledger:
         raise ConfigurationError(_elsewhere(ticket))
-    if not known.may_read:
+    if not rights.may_read:
         raise ConfigurationError(
-            f"{ticket}: login {known.login} of the writer's connection may not read the ledger. Run `epochline"
-            f" migrate`; then: GRANT {WRITER} TO {known.login}; Nothing was written."
+            f"{ticket}: login {rights.login} of the writer's connection may not read the ledger. Run `epochline"
+            f" migrate`; then: GRANT {WRITER} TO {rights.login}; Nothing was written."
         )
 
 

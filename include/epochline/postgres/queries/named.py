@@ -7,14 +7,14 @@ from pathlib import Path
 @cache
 def statements() -> dict[str, str]:
     """All statements by name, without their comments. Placeholders are psycopg2's: ``%(name)s``; a ``%`` is doubled."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for file in Path(__file__).parent.glob("*.sql"):
         for piece in file.read_text().split("\n-- name: ")[1:]:
             name, _, body = piece.partition("\n")
             while body.startswith("--"):
                 body = body.partition("\n")[2]
-            found[name] = body.strip()
-    return found
+            texts[name] = body.strip()
+    return texts
 
 
 def statement(name: str) -> str:

@@ -15,8 +15,7 @@ from epochline.errors import ConfigurationError
 
 def set_local(settings: Mapping[str, str | int]) -> str:
     """One message that makes settings, which no user gives, and `TEXT_SETTINGS`. Times are in milliseconds."""
-    made = {**TEXT_SETTINGS, **settings}
-    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in made.items())
+    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in {**TEXT_SETTINGS, **settings}.items())
 
 
 def set_local_and_ask(settings: Mapping[str, str | int]) -> str:

@@ -49,12 +49,12 @@ def joined(pieces: Iterable[sql.Composable], by: str = ", ") -> sql.Composed:
 
 def names(columns: Iterable[str], prefix: str | None = None) -> sql.Composed:
     """A quoted, comma-separated list of columns, each with the prefix if one is given."""
-    return joined(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+    return joined(sql.Identifier(prefix, column) if prefix else sql.Identifier(column) for column in columns)
 
 
 def same(columns: Iterable[str], left: str, right: str) -> sql.Composed:
     """``left.a = right.a AND …``."""
-    return pairs(((c, c) for c in columns), left, right)
+    return pairs(((column, column) for column in columns), left, right)
 
 
 def pairs(columns: Iterable[tuple[str, str]], left: str, right: str) -> sql.Composed:
@@ -66,7 +66,7 @@ def pairs(columns: Iterable[tuple[str, str]], left: str, right: str) -> sql.Comp
 
 def assigned(columns: Iterable[str], source: str) -> sql.Composed:
     """``a = source.a, …``."""
-    return joined(compose("{c} = {value}", c=c, value=sql.Identifier(source, c)) for c in columns)
+    return joined(compose("{c} = {value}", c=column, value=sql.Identifier(source, column)) for column in columns)
 
 
 def defined_columns(
@@ -75,7 +75,7 @@ def defined_columns(
     """``a type COLLATE …, …`` for a new table, from types and collations by column."""
     kinds = {name: sql.SQL(kind) for name, kind in columns.items()}
     collates = {name: collations.get(name, sql.SQL("")) for name in columns}
-    return joined(compose("{c} {kind}{collate}", c=c, kind=kinds[c], collate=collates[c]) for c in columns)
+    return joined(compose("{c} {kind}{collate}", c=name, kind=kinds[name], collate=collates[name]) for name in columns)
 
 
 def query(connection: Connection, statement: str | sql.Composable, /, **parts: object) -> list[tuple[Any, ...]]:

@@ -72,15 +72,15 @@ def _wrong_rows(what: Application, applied: Applied, changed: tuple[int, int, in
 def _other_rows(what: Application, due: int, before: int) -> str | None:
     sink = what.sink
     if sink.mode == "replace" or (sink.mode == "append" and not what.has_epoch):
-        there = what.number("SELECT count(*) FROM {target}")
+        present = what.number("SELECT count(*) FROM {target}")
         # Other programs may write to an append target at the same time, and nothing tells their rows apart.
-        if there < before + due if sink.mode == "append" else there != due:
-            return f"{before + due} rows are due, and {there} are there"
+        if present < before + due if sink.mode == "append" else present != due:
+            return f"{before + due} rows are due, and {present} are there"
     if not what.has_epoch:
         return None
-    there = what.number("SELECT count(*) FROM {target} WHERE _epoch = {epoch}")
-    if there != due:
-        return f"{due} rows of the epoch are due, and {there} are there"
+    present = what.number("SELECT count(*) FROM {target} WHERE _epoch = {epoch}")
+    if present != due:
+        return f"{due} rows of the epoch are due, and {present} are there"
     if sink.mode == "upsert" or sink.repeats == "skip" or not STAGED_LINEAGE.keys() <= sink.carried_lineage.keys():
         return None
     lost = what.number(
@@ -98,10 +98,10 @@ def _wrong_places(what: Application, due: int) -> str | None:
     statement = "SELECT count(*) FROM ({winners}) w JOIN {target} t ON {same} WHERE t._epoch = {epoch}"
     if what.kept_order:
         statement += " AND ({t}) = ({w})"
-    there = what.number(statement, t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
-    if there == due:
+    present = what.number(statement, t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
+    if present == due:
         return None
-    return f"{due} rows of the epoch are due, and {there} are there with its number and position"
+    return f"{due} rows of the epoch are due, and {present} are there with its number and position"
 
 
 def _missing_keys(what: Application) -> str | None:

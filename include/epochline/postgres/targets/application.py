@@ -107,12 +107,12 @@ class Application:
 
     def given(self, prefix: str) -> dict[str, sql.Composable]:
         """By column of the target, what the epoch writes there from a staged row: ``_epoch`` and time included."""
-        given: dict[str, sql.Composable] = {name: sql.Identifier(prefix, name) for name in self.carried}
+        values: dict[str, sql.Composable] = {name: sql.Identifier(prefix, name) for name in self.carried}
         if self.has_epoch:
-            given["_epoch"] = sql.Literal(self.epoch.epoch_id)
+            values["_epoch"] = sql.Literal(self.epoch.epoch_id)
         if self.sink.insert_time is not None:
-            given[self.sink.insert_time] = sql.Literal(self.epoch.planned_at)
-        return given
+            values[self.sink.insert_time] = sql.Literal(self.epoch.planned_at)
+        return values
 
     def compose(self, text: str, /, **parts: object) -> sql.Composed:
         """A statement about both tables, or a piece of one.

@@ -118,9 +118,9 @@ class Suspects:
             numbers = dict(what.query(of_records))
             for unfit, of_rules in zip((held, excluded), takers, strict=True):
                 for number, rule in of_rules:
-                    said = f"{rule.violation} ({rule.name})"
+                    violation = f"{rule.violation} ({rule.name})"
                     of_record = {"group": group, "number": numbers[number], "table": table}
-                    unfit.append(Unfit(**of_record, said=said, reason=said, waits=Waits.NOTHING))
+                    unfit.append(Unfit(**of_record, said=violation, reason=violation, waits=Waits.NOTHING))
         return held, excluded
 
     def _unfit(self, without: Sequence[Unfit]) -> tuple[list[Unfit], list[Unfit]]:
@@ -132,8 +132,9 @@ class Suspects:
             without: records that are not tried.
         """
         replaced = [table.what for table in reversed(self._tables) if table.what.sink.mode == "replace"]
+        emptied = {what.target.place for what in replaced}
         for what in replaced:
-            error = attempt(self._connection, partial(take_all_away, what, {other.target.place for other in replaced}))
+            error = attempt(self._connection, partial(take_all_away, what, emptied))
             if isinstance(error, psycopg2.Error):
                 why = error_in_words(error)[0]
                 kept = f"{what.epoch}: {what.sink} does not let its rows go"
@@ -202,10 +203,10 @@ class Suspects:
                 group = groups[key.child]
                 numbers = [number for at, number in left if at == group]
                 gone = [number for at, number in orphans if at == groups[key.parent]]
-                more = {(group, number) for number in _without_parent(key, child, parent, numbers, gone)}
-                orphans |= more
-                left -= more
-                grows = grows or bool(more)
+                new_orphans = {(group, number) for number in _without_parent(key, child, parent, numbers, gone)}
+                orphans |= new_orphans
+                left -= new_orphans
+                grows = grows or bool(new_orphans)
         return orphans
 
     def _drop(self, group: int, compared: str, numbers: Sequence[int]) -> None:
@@ -228,7 +229,7 @@ class Suspects:
                 unfit = dict([min(unfit.items())])
             kept = {table.what.sink.table: _shown(table.what, list(unfit)) for table in tables}
             for number, record in sorted(unfit.items()):
-                what = next(t.what for t in (record.table, *tables) if number in kept[t.what.sink.table])
+                what = next(tried.what for tried in (record.table, *tables) if number in kept[tried.what.sink.table])
                 row = kept[what.sink.table][number]
                 refused = refused_row(what, record.said, f"{what.sink}: {record.reason}", *row)
                 rows.append(replace(refused, raised=record.raised))
@@ -258,8 +259,10 @@ def _delete(what: Application, compared: str, numbers: Sequence[int]) -> None:
 
 def _shown(what: Application, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
     """By number, the columns of `shown` of one row of each record."""
-    one = "SELECT n.{number}, {shown} FROM {staging} n, LATERAL (SELECT {columns}) s WHERE n.{number} = ANY ({numbers})"
-    rows = what.query(one, shown=shown(what), columns=names(what.staged.columns, "n"), numbers=list(numbers))
+    rows = what.query(
+        "SELECT n.{number}, {shown} FROM {staging} n, LATERAL (SELECT {columns}) s WHERE n.{number} = ANY ({numbers})",
+        shown=shown(what), columns=names(what.staged.columns, "n"), numbers=list(numbers),
+    )  # fmt: skip
     return {number: tuple(row) for number, *row in rows}
 
 

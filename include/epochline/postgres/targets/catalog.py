@@ -235,8 +235,8 @@ def refused_by_publication(
             tables = lacking or [".".join(target.place)]
             alter = "; ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL" for table in tables)
             parts = [error.diag.message_primary, error.diag.message_detail]
-            said = ". ".join(part.rstrip(".") for part in parts if part)
-            return f"a publication of this database lets nobody {kind} its rows: {said}. Run {alter}; or change it."
+            message = ". ".join(part.rstrip(".") for part in parts if part)
+            return f"a publication of this database lets nobody {kind} its rows: {message}. Run {alter}; or change it."
     return None
 
 

@@ -26,24 +26,24 @@ _POSITION = frozenset({"_topic", "_partition", "_offset"})
 
 def refuse_foreign(connection: Connection, pipeline: Pipeline) -> None:
     """As `epochline.ports.Targets.refuse_foreign`."""
-    new: list[str] = []
+    new_sinks: list[str] = []
     for schema, table, sink in _places(pipeline):
         owner = run(connection, "pipeline_of_target", schema=schema, table=table).scalar_one_or_none()
         _check_owner(pipeline, schema, sink, pipeline.name if owner is None else owner)
-        new += [sink] * (owner is None)
-    _refuse_rows_of_others(connection, pipeline, new)
+        new_sinks += [sink] * (owner is None)
+    _refuse_rows_of_others(connection, pipeline, new_sinks)
     for target in pipeline.tables:
         check_provenance(connection, pipeline, target)
 
 
 def claim(connection: Connection, pipeline: Pipeline) -> None:
     """As `epochline.ports.Targets.claim`."""
-    new: list[str] = []
+    new_sinks: list[str] = []
     for schema, table, sink in _places(pipeline):
         place = {"schema": schema, "table": table}
-        new += [sink] * run(connection, "claim_target", **place, pipeline=pipeline.name, sink=sink).rowcount
+        new_sinks += [sink] * run(connection, "claim_target", **place, pipeline=pipeline.name, sink=sink).rowcount
         _check_owner(pipeline, schema, sink, run(connection, "pipeline_of_target", **place).scalar_one())
-    _refuse_rows_of_others(connection, pipeline, new)
+    _refuse_rows_of_others(connection, pipeline, new_sinks)
     for target in pipeline.tables:
         refuse_lost(connection, pipeline, target)
         remember(connection, pipeline, target)
@@ -55,12 +55,12 @@ def _places(pipeline: Pipeline) -> list[tuple[str, str, str]]:
     return tables + [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
 
 
-def _refuse_rows_of_others(connection: Connection, pipeline: Pipeline, new: Collection[str]) -> None:
+def _refuse_rows_of_others(connection: Connection, pipeline: Pipeline, new_sinks: Collection[str]) -> None:
     """Refuse rows of other writers: where a claim names the writer first, then in tables that nobody claimed."""
     for target in pipeline.tables:
         _refuse_shared_rows(connection, pipeline, target)
     for target in pipeline.tables:
-        if target.table in new and target.carried_lineage:
+        if target.table in new_sinks and target.carried_lineage:
             _refuse_foreign_rows(connection, pipeline.name, target.table, list(target.carried_lineage))
 
 
@@ -80,12 +80,12 @@ def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: Postgr
     """
     schemas, tables = map(list, zip(*(split_table(target.table) for target in pipeline.tables), strict=True))
     declared = {"pipeline": pipeline.name, "schemas": schemas, "tables": tables}
-    other = run(connection, "claims_that_share_rows", **where(sink.table), **declared).first()
-    if other is not None:
-        ours = other.pipeline == pipeline.name
-        whose = "this pipeline writes as well" if ours else f"belongs to pipeline {other.pipeline}"
+    sharing = run(connection, "claims_that_share_rows", **where(sink.table), **declared).first()
+    if sharing is not None:
+        ours = sharing.pipeline == pipeline.name
+        whose = "this pipeline writes as well" if ours else f"belongs to pipeline {sharing.pipeline}"
         raise TargetError(
-            f"{pipeline.name}: target {sink.table} shares rows with {other.schema_name}.{other.table_name}, which"
+            f"{pipeline.name}: target {sink.table} shares rows with {sharing.schema_name}.{sharing.table_name}, which"
             f" {whose}: one is the other's parent, partition or heir, or the other's under a new name. A row has one"
             " writer. Nothing was changed. Detach the table, or declare another one.",
             f"plan {pipeline.name}",
@@ -124,13 +124,13 @@ def check_provenance(connection: Connection, pipeline: Pipeline, sink: PostgresT
             f" ALTER TABLE {sink.table} OWNER TO {OWNER}.",
             "migrate",
         )
-    filled, own = {*sink.columns, *sink.added_columns}, set(sink.key)
+    filled, sink_key = {*sink.columns, *sink.added_columns}, set(sink.key)
     unknown = [
         f"{key['name']} ({', '.join(key['columns']) or 'an expression'})"
         for key in provenance.keys
         # A column that the database fills makes rows differ, and so does the record's position.
         if key["covers_more"]
-        or (set(key["columns"]) <= filled and not set(key["columns"]) >= _POSITION and set(key["columns"]) != own)
+        or (set(key["columns"]) <= filled and not set(key["columns"]) >= _POSITION and set(key["columns"]) != sink_key)
     ]
     if unknown:
         raise TargetError(
@@ -225,13 +225,13 @@ class _Claimed:
             due = run(self._connection, "due_receipts", pipeline=self._pipeline.name)
             unsent = [row.epoch_id for row in due if row.sink == self._sink.topic.name and row.rows]
             return [epoch for epoch in unsent if epoch > self.claim.accepted_epoch]
-        gone, left = 0, []
+        replaced, left = 0, []
         for row in run(self._connection, "rows_of_epochs_in_target", **self._after):
-            if row.written > gone:
+            if row.written > replaced:
                 left.append(row.epoch_id)
             if self._sink.mode == "replace":
                 break
-            gone += row.replaced
+            replaced += row.replaced
         return left
 
     def _unlike(self, epochs: Sequence[int]) -> str | None:
@@ -245,8 +245,8 @@ class _Claimed:
         missing = query(self._connection, absent, epochs=list(epochs), t=_identifier(self._sink.table))
         if not missing:
             return None
-        more = f" and {len(missing) - 1} other epochs" if len(missing) > 1 else ""
-        return f"{another}: it has no row of epoch {max(missing)[0]}{more}"
+        others = f" and {len(missing) - 1} other epochs" if len(missing) > 1 else ""
+        return f"{another}: it has no row of epoch {max(missing)[0]}{others}"
 
     def _deleted_keys_lost(self) -> str | None:
         """Whether deleted keys were forgotten, so that an older record that arrives later would bring one back."""

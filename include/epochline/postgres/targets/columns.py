@@ -168,12 +168,12 @@ def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTab
 
 def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
     cursor.execute(statement("columns_of_table"), where(table.sink))
-    every = _by_name(cursor.fetchall())
-    staged = {name: column for name, column in every.items() if name in table.columns}
+    columns = _by_name(cursor.fetchall())
+    staged = {name: column for name, column in columns.items() if name in table.columns}
     return replace(
         table,
-        columns=staged_types(table.columns, every),
+        columns=staged_types(table.columns, columns),
         not_null=frozenset(name for name, column in staged.items() if column.not_null),
         labels={name: tuple(column.labels) for name, column in staged.items() if column.labels is not None},
-        generated=frozenset(name for name, column in every.items() if not column.writable and table.by_catalog),
+        generated=frozenset(name for name, column in columns.items() if not column.writable and table.by_catalog),
     )

@@ -17,7 +17,7 @@ from epochline.postgres.targets.fates import newer, replaces
 from epochline.protocol.refused import RefusedRow
 
 _JUDGE = sql.Identifier("pg_temp", "epochline_judge")
-_SAID = (
+_NO_VALUE = (
     "a value that the record does not give, and no older row of its key in the same partition gives it ({column} is"
     " unavailable)"
 )
@@ -103,7 +103,7 @@ def keep_values(what: Application) -> list[RefusedRow]:
             older=_older(what, column), keeps=_keeps(column, "s"), has_value=_has_value(what),
             superseded=_superseded(what),
         )  # fmt: skip
-        refused += rows_where(what, sql.SQL("true"), _SAID.format(column=column), rows)
+        refused += rows_where(what, sql.SQL("true"), _NO_VALUE.format(column=column), rows)
         _fill(what, column)
     return refused
 

@@ -91,14 +91,14 @@ def _meetings(what: Application, rules: Sequence[ExclusiveRule]) -> list[_Meetin
         "SELECT w.{number}, w.{fate}, t.* FROM {fates} w JOIN {target} t ON {same}"
         " WHERE w.{fate} IN ('updated', 'deleted')",
     )
-    made = _made(what)
+    new_rows = _made(what)
     return [
         _Meeting(taker=taker, holder=holder, leaves=leaves, rule=rule)
         for rule in rules
         for taker, holder, leaves in what.query(
             "SELECT DISTINCT n.{number}, o.{number}, o.{fate} = 'deleted'"
             " FROM ({made}) n JOIN ({freed}) o ON {agree} AND n.{number} <> o.{number}",
-            made=_as_indexed(what, rule, made), freed=_as_indexed(what, rule, freed), agree=_agree(rule),
+            made=_as_indexed(what, rule, new_rows), freed=_as_indexed(what, rule, freed), agree=_agree(rule),
         )
     ]  # fmt: skip
 
@@ -118,7 +118,7 @@ def broken(what: Application, rules: Sequence[ExclusiveRule]) -> tuple[list[Take
         "SELECT NULL::bigint AS {number}, NULL AS {fate}, t.* FROM {target} t"
         " WHERE NOT EXISTS (SELECT FROM {fates} w WHERE {same} AND w.{fate} IN ('updated', 'deleted'))",
     )
-    made = _made(what)
+    new_rows = _made(what)
 
     def takers(others: sql.Composable, condition: sql.Composable) -> list[Taker]:
         return [
@@ -127,17 +127,17 @@ def broken(what: Application, rules: Sequence[ExclusiveRule]) -> tuple[list[Take
             # Thousands of rows with one value are millions of pairs: one holder is enough.
             for (number,) in what.query(
                 "SELECT n.{number} FROM ({made}) n WHERE EXISTS (SELECT FROM ({o}) o WHERE {agree} AND {condition})",
-                made=_as_indexed(what, rule, made), o=_as_indexed(what, rule, others), agree=_agree(rule),
+                made=_as_indexed(what, rule, new_rows), o=_as_indexed(what, rule, others), agree=_agree(rule),
                 condition=condition,
             )
         ]  # fmt: skip
 
     held = takers(kept, sql.SQL("true"))
     later = what.compose("n.{number} > o.{number}")
-    among = takers(made, later)
+    among = takers(new_rows, later)
     if among:
         gone = [number for number, _ in [*held, *among]]
-        among = takers(made, later + what.compose(" AND o.{number} <> ALL ({gone}::bigint[])", gone=gone))
+        among = takers(new_rows, later + what.compose(" AND o.{number} <> ALL ({gone}::bigint[])", gone=gone))
     return held, among
 
 
@@ -179,8 +179,8 @@ def _made(what: Application) -> sql.Composed:
     )  # fmt: skip
     if not generated:
         return base
-    more = _listed(generated)
-    return compose("SELECT {name}.*, {more} FROM ({base}) AS {name}", name=what.target.name, more=more, base=base)
+    listed = _listed(generated)
+    return compose("SELECT {name}.*, {more} FROM ({base}) AS {name}", name=what.target.name, more=listed, base=base)
 
 
 def _made_columns(what: Application) -> tuple[dict[str, sql.Composable], dict[str, sql.Composable]]:
@@ -192,11 +192,11 @@ def _made_columns(what: Application) -> tuple[dict[str, sql.Composable], dict[st
             generated[name] = sql.SQL(f"({column.expression})")
         elif name not in columns:
             # The next value of a sequence excludes no row.
-            default = column.expression
-            made = sql.SQL("NULL" if default is None or "nextval(" in default else f"({default})")
+            expression = column.expression
+            default = sql.SQL("NULL" if expression is None or "nextval(" in expression else f"({expression})")
             columns[name] = what.compose(
                 "CASE WHEN w.{fate} = 'updated' THEN t.{name} ELSE CAST({made} AS {kind}) END",
-                made=made, name=name, kind=sql.SQL(column.kind),
+                made=default, name=name, kind=sql.SQL(column.kind),
             )  # fmt: skip
     return columns, generated
 
@@ -224,8 +224,8 @@ def make_way(what: Application, write: Write, delete_early: Callable[[], None], 
     if isinstance(meetings, psycopg2.Error):
         raise cause  # An expression of an index fails for a row.
     if any(meeting.leaves for meeting in meetings) and not _deletes_reach_targets(what):
-        gone = attempt(connection, delete_early)
-        if gone is None:
+        refusal = attempt(connection, delete_early)
+        if refusal is None:
             meetings = [meeting for meeting in meetings if not meeting.leaves]
     order = turns((meeting.taker, meeting.holder) for meeting in meetings if not meeting.leaves)
     leaving = {meeting.holder for meeting in meetings if meeting.leaves}

@@ -137,5 +137,5 @@ def _is_written(what: Application) -> sql.Composable:
         return compose("({t}) = ({w})", t=names(what.kept_order, "t"), w=names(what.kept_order, "w"))
     # Only its values tell whether the row was written. As text, because some types have no equality operator.
     equal = "{t}::text IS NOT DISTINCT FROM {w}::text"
-    rows = [(sql.Identifier("t", name), sql.Identifier("w", name)) for name in _values(what)]
-    return joined([_TRUE, *(compose(equal, t=there, w=due) for there, due in rows)], " AND ")
+    values = (compose(equal, t=sql.Identifier("t", name), w=sql.Identifier("w", name)) for name in _values(what))
+    return joined([_TRUE, *values], " AND ")

@@ -112,8 +112,8 @@ def _by_catalog(pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict
             f" has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
             f" table has {', '.join(target.columns)}."
         )
-    own = sink.carried_lineage if sink.key_is_place else {}
-    missing = [name for name in (*sink.key, *sink.measures) if name not in {**filled, **own}]
+    lineage = sink.carried_lineage if sink.key_is_place else {}
+    missing = [name for name in (*sink.key, *sink.measures) if name not in {**filled, **lineage}]
     if missing:
         raise _UnfitError(f" has no column {', '.join(missing)} to fill, which the declaration names.")
     return filled
@@ -194,26 +194,26 @@ def compare(connection: Connection, pipeline: Pipeline) -> Fit:
         problems.append(error.said)
     if pipeline.is_transformed or any(sink.select is not None for sink in pipeline.targets):
         return Fit(problems=problems)  # Which columns a function takes from the record is its own matter.
-    taken = {name for _, _, columns in filled for name in columns}
-    taken |= {name for sink in pipeline.written for name in (*(sink.columns or ()), *sink.key, *sink.order_by)}
+    used = {name for _, _, columns in filled for name in columns}
+    used |= {name for sink in pipeline.written for name in (*(sink.columns or ()), *sink.key, *sink.order_by)}
     notes = [
         note
         for sink, target, columns in filled
-        if sink.columns is None and (note := _unfilled(pipeline, sink, target, columns, taken)) is not None
+        if sink.columns is None and (note := _unfilled(pipeline, sink, target, columns, used)) is not None
     ]
     return Fit(problems=problems, notes=notes)
 
 
 def _unfilled(
-    pipeline: Pipeline, sink: PostgresTable, target: Target, filled: dict[str, str], taken: set[str]
+    pipeline: Pipeline, sink: PostgresTable, target: Target, filled: dict[str, str], used: set[str]
 ) -> str | None:
     """What the record has and no sink takes, if the table has columns that nothing fills."""
-    own = {*filled, *sink.added_columns, *map(order_column, sink.order_by)}
+    written = {*filled, *sink.added_columns, *map(order_column, sink.order_by)}
     writable = [name for name, column in target.columns.items() if column.writable]
-    left = [name for name in writable if name not in own and not name.startswith("_")]
+    left = [name for name in writable if name not in written and not name.startswith("_")]
     alike = {name.casefold(): name for name in left}
     record = [name for name in pipeline.parsed_columns if name not in filled]
-    unused = [name for name in record if name not in taken or name.casefold() in alike]
+    unused = [name for name in record if name not in used or name.casefold() in alike]
     if sink.mode == "add" or not left or not unused:
         return None
     near = [f"{name} and {alike[name.casefold()]}" for name in unused if name.casefold() in alike]

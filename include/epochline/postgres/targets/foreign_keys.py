@@ -18,7 +18,7 @@ from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_t
 
 DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}
 """What a foreign key does to the rows that refer to a row that goes (pg_constraint.confdeltype and confupdtype)."""
-UPDATES = {action: said for action, said in DELETES.items() if action != "c"}
+UPDATES = {action: effect for action, effect in DELETES.items() if action != "c"}
 """The same for a value that changes. ON UPDATE CASCADE is no harm: what refers follows the value."""
 
 
@@ -139,16 +139,16 @@ def harm_of_delete(
     for key in target.foreign_keys_to_it:
         if key.deletes_change_children and key.child not in emptied:
             stays = compose("NOT ({leaving})", leaving=leaving) if key.child == key.parent else sql.SQL("true")
-            if said := referring(connection, key, rows, stays):
-                return f"{said}, and its foreign key {key.name} {DELETES[key.on_delete]}"
+            if obstacle := referring(connection, key, rows, stays):
+                return f"{obstacle}, and its foreign key {key.name} {DELETES[key.on_delete]}"
     return None
 
 
 def harm_of_update(connection: Connection, target: Target, changed: sql.Composable) -> str | None:
     """Why rows may not change, which a query has as they are: a key would set what refers to NULL or a default."""
     for key in target.foreign_keys_to_it:
-        if key.on_update in UPDATES and (said := referring(connection, key, changed, sql.SQL("true"))):
-            return f"{said}, and its foreign key {key.name} {UPDATES[key.on_update]} when a value changes"
+        if key.on_update in UPDATES and (obstacle := referring(connection, key, changed, sql.SQL("true"))):
+            return f"{obstacle}, and its foreign key {key.name} {UPDATES[key.on_update]} when a value changes"
     return None
 
 

@@ -44,9 +44,9 @@ def keep_images(tables: Sequence[Application]) -> None:
             _keep_image(what, cascades.taken[what.sink.table])
 
 
-def _keep_image(what: Application, taken: Sequence[sql.Identifier]) -> None:
+def _keep_image(what: Application, reached: Sequence[sql.Identifier]) -> None:
     epoch = what.epoch
-    keys = joined((what.compose("SELECT {key} FROM {rows}", rows=rows) for rows in (what.staging, *taken)), " UNION ")
+    keys = joined((what.compose("SELECT {key} FROM {rows}", rows=rows) for rows in (what.staging, *reached)), " UNION ")
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
     rows, deleted_keys = _tables(name)
     _keep(what, keys, what.target.identifier, rows)
@@ -54,8 +54,8 @@ def _keep_image(what: Application, taken: Sequence[sql.Identifier]) -> None:
         _keep(what, keys, what.deleted_keys, deleted_keys)
     of_epoch = {"pipeline": epoch.pipeline, "sink": what.sink.table, "epoch_id": epoch.epoch_id}
     run(what.connection, "keep_image", **of_epoch, table_name=name)
-    for old in list(images_of(what.connection, what.pipeline, what.sink))[what.sink.before_images :]:
-        drop_image(what.connection, what.pipeline, what.sink, old)
+    for epoch_id in list(images_of(what.connection, what.pipeline, what.sink))[what.sink.before_images :]:
+        drop_image(what.connection, what.pipeline, what.sink, epoch_id)
 
 
 def _tables(name: str) -> Image:
@@ -150,12 +150,12 @@ def rows_to_come_back(
         " WHEN {there} THEN 'gone' ELSE 'same' END",
         **parts,
     )
-    again = compose("ROW({t}) IS DISTINCT FROM ROW({b})", t=names(fixed, "t"), b=names(fixed, "b"))
+    fixed_differ = compose("ROW({t}) IS DISTINCT FROM ROW({b})", t=names(fixed, "t"), b=names(fixed, "b"))
     change(
         connection,
         "UPDATE {back} b SET {fate} = CASE WHEN {again} THEN 'again' ELSE 'changed' END FROM {table} t"
         " WHERE {same} AND b.{existed} AND ROW({t})::record *<> ROW({b})::record",
-        **parts, again=again if fixed else sql.SQL("false"), t=names(others, "t"), b=names(others, "b"),
+        **parts, again=fixed_differ if fixed else sql.SQL("false"), t=names(others, "t"), b=names(others, "b"),
     )  # fmt: skip
     return back
 
@@ -196,16 +196,16 @@ class _Cascades:
         if child is not None and (isinstance(child.sink, StateTable) or child.sink.mode == "replace"):
             return  # A restore puts back the whole table, or none of it.
         if child is None or not child.sink.before_images:
-            said = referring(origin.connection, key, rows, sql.SQL("true"))
-            if said is not None:
+            obstacle = referring(origin.connection, key, rows, sql.SQL("true"))
+            if obstacle is not None:
                 self.not_kept.add(origin.sink.table)
                 log.warning(
                     "before_image.incomplete epoch=%s sink=%s: %s, and its foreign key %s %s. No before-image of the"
-                    " epoch is kept, so it cannot be undone.", origin.epoch, origin.sink, said, key.name, does,
+                    " epoch is kept, so it cannot be undone.", origin.epoch, origin.sink, obstacle, key.name, does,
                 )  # fmt: skip
             return
         name = f"epochline_taken_{next(self._numbers)}"
-        taken = sql.Identifier("pg_temp", name)
+        table = sql.Identifier("pg_temp", name)
         unknown = [
             compose(
                 " AND NOT EXISTS (SELECT FROM {rows} k WHERE {same})", rows=rows, same=same(child.sink.key, "k", "r")
@@ -218,9 +218,9 @@ class _Cascades:
             name=name, rows=rows, referred=names(key.referenced, "x"), columns=names(key.columns, "r"),
             unknown=joined(unknown, ""),
         ):  # fmt: skip
-            self.taken[child.sink.table].append(taken)
+            self.taken[child.sink.table].append(table)
             if does == DELETES["c"]:
-                self._deleted(origin, child, compose("SELECT * FROM {taken}", taken=taken))
+                self._deleted(origin, child, compose("SELECT * FROM {taken}", taken=table))
 
 
 def _rows(what: Application, columns: Sequence[str], condition: sql.Composable) -> sql.Composed:

@@ -164,12 +164,12 @@ class Pieces:
             self._notes[rule] = notes[-1]
         elif rule in self._notes:
             error.add_note(self._notes[rule])
-        said, reason = error_in_words(error)
+        log_text, reason = error_in_words(error)
         # The table that was written, or the one that a constraint compared later names.
         place = (error.diag.schema_name, error.diag.table_name) if at[-1] is None else at[-1].target.place
         table = next((table for table in tables if table.what.target.place == place), tables[0])
         return Unfit(
-            group=group, number=numbers[-1], table=table, said=said, reason=reason, raised=raised_by_code(error),
+            group=group, number=numbers[-1], table=table, said=log_text, reason=reason, raised=raised_by_code(error),
             waits=self._waits(tables, error, deferred=at[-1] is None),
         )  # fmt: skip
 

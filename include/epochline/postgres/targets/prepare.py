@@ -143,7 +143,7 @@ def _broken_checks(what: Application) -> tuple[list[RefusedRow], bool]:
 def _has_long_values(what: Application) -> bool:
     """Whether the values of a staged row may be too long for an index of the target other than its key's index."""
     sums = [
-        joined((compose("coalesce(pg_column_size(s.{c}), 0)", c=c) for c in index if c in what.carried), " + ")
+        joined((compose("coalesce(pg_column_size(s.{c}), 0)", c=name) for name in index if name in what.carried), " + ")
         for index in what.target.long_indexes
         if set(index) - set(what.sink.key) and set(index) & set(what.carried)
     ]
@@ -207,10 +207,10 @@ def _refuse_unordered_keys(what: Application) -> None:
         # Rows of an earlier generation are older than all rows of this one, in every partition.
         anything = sql.SQL("true")
         ours = what.of_generation("t") if what.last_earlier_epoch else anything
-        there = "SELECT 1 FROM {staging} w JOIN {other} t ON {same} WHERE ({w}) <> ({t}) AND {compared} LIMIT 1"
+        statement = "SELECT 1 FROM {staging} w JOIN {other} t ON {same} WHERE ({w}) <> ({t}) AND {compared} LIMIT 1"
         others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
         w, t = names(("_topic", "_partition"), "w"), names(("_topic", "_partition"), "t")
-        met_twice = any(what.query(there, other=other, compared=compared, w=w, t=t) for other, compared in others)
+        met_twice = any(what.query(statement, other=rows, compared=compared, w=w, t=t) for rows, compared in others)
     if met_twice:
         raise RowsRefusedError(
             f"{what.pipeline.name} ({what.staged.table}): a key of {what.sink} was met twice without an order between"
@@ -226,8 +226,8 @@ def _overflows(what: Application, measure: str) -> list[RefusedRow]:
         limit = compose("NOT BETWEEN {low} AND {high}", low=low, high=high)
     elif kind.precision is not None:
         # The largest value has as many nines as the precision.
-        most = "(10::numeric ^ {precision} - 1) / 10::numeric ^ {scale}"
-        limit = compose(f"NOT BETWEEN -({most}) AND {most}", precision=kind.precision, scale=kind.scale or 0)
+        largest = "(10::numeric ^ {precision} - 1) / 10::numeric ^ {scale}"
+        limit = compose(f"NOT BETWEEN -({largest}) AND {largest}", precision=kind.precision, scale=kind.scale or 0)
     else:
         return []
     sums = what.compose("(SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key})", m=measure)

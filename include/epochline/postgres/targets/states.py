@@ -41,8 +41,8 @@ def follow(connection: Connection, table: str) -> None:
     schema, name = split_table(table)
     identifier = sql.Identifier(schema, name)
     run(connection, "follow_state_table", **where(table))
-    each = ("INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW", "follow_state_replicated", "REPLICA")
-    triggers = {f"{FOLLOWED}_replicated": each}
+    row_trigger = ("INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW", "follow_state_replicated", "REPLICA")
+    triggers = {f"{FOLLOWED}_replicated": row_trigger}
     for event, of_table in _ROWS.items():
         function = _FUNCTIONS.get(event, "follow_state")
         triggers[f"{FOLLOWED}_{event}"] = (f"{of_table} FOR EACH STATEMENT", function, "ALWAYS")

@@ -107,7 +107,7 @@ class PostgresTargets(InTransaction):
             change(self._connection, forgotten, name=name)
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
-        made = []
+        created = []
         for sink in pipeline.tables:
             target = find_target(self._connection, sink.table)
             if target is not None:
@@ -127,10 +127,10 @@ class PostgresTargets(InTransaction):
                 if isinstance(sink, Outbox):
                     # To find and delete the rows of one epoch while many epochs wait.
                     change(self._connection, "CREATE INDEX ON {table} (_epoch)", table=table)
-                made.append(sink.table)
+                created.append(sink.table)
             if remembers_deleted(sink):
-                made += self._create_deleted_keys(pipeline, sink)
-        return made
+                created += self._create_deleted_keys(pipeline, sink)
+        return created
 
     def _create_deleted_keys(self, pipeline: Pipeline, sink: PostgresTable) -> list[str]:
         name, target = deleted_keys_table(pipeline.name, sink.table), find_target(self._connection, sink.table)
@@ -214,8 +214,8 @@ class PostgresTargets(InTransaction):
         watched = any(what.target.is_changed_by_others for what in applied)
         done, checks = apply_together(self._connection, applied, watched=watched)
         # A partition may have been attached since the first look.
-        again = [partial(find_target, self._connection, what.sink.table) for what in applied if what.target.partitioned]
-        self._checks += [*checks, *again]
+        looks = [partial(find_target, self._connection, what.sink.table) for what in applied if what.target.partitioned]
+        self._checks += [*checks, *looks]
         return done
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:

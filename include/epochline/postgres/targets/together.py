@@ -54,16 +54,16 @@ def apply_together(
     watches = {what.sink.table: watch(what) for what in ordered if watched}
     defer(connection, [what.target for what in tables])
     replaced = [what for what in reversed(ordered) if what.sink.mode == "replace"]
+    emptied = {what.target.place for what in replaced}
     for what in replaced:
         at(what)
-        take_all_away(what, {other.target.place for other in replaced})
+        take_all_away(what, emptied)
     upserts = {what.sink.table: Upsert(what) for what in ordered if what.sink.mode == "upsert"}
     applied: dict[str, Applied] = {}
     for number, what in enumerate(ordered):
         at(what)
         if what.sink.table in upserts:
-            left = [other.sink.table for other in reversed(ordered[number:])]
-            later = [upserts[table] for table in left if table in upserts]
+            later = [upserts[table.sink.table] for table in reversed(ordered[number:]) if table.sink.table in upserts]
             upserts[what.sink.table].write(partial(_delete_early, later))
         else:
             applied[what.sink.table] = _insert(what)
@@ -95,12 +95,12 @@ def _insert(what: Application) -> Applied:
         return Applied(rows=_add(what))
     if what.sink.repeats == "skip":
         return _append_first(what)
-    given = what.given("s")
+    values = what.given("s")
     statement = "INSERT INTO {target} ({into}) SELECT {values} FROM {staging} s"
     if what.sink.key and what.sink.mode == "append":
         # The seal refused repeats. A key that another program wrote since is missing from the count.
         statement += " ON CONFLICT ({key}) DO NOTHING"
-    return Applied(rows=_written(what, what.compose(statement, into=names(given), values=joined(given.values()))))
+    return Applied(rows=_written(what, what.compose(statement, into=names(values), values=joined(values.values()))))
 
 
 def take_all_away(what: Application, emptied: Collection[Place]) -> None:
@@ -148,7 +148,7 @@ def _append_first(what: Application) -> Applied:
 
     Every staged row is counted (INV-9): as inserted, or as unchanged, because the table has its key already.
     """
-    key, given = what.sink.key, what.given("w")
+    key, values = what.sink.key, what.given("w")
     first = what.compose(
         "SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {order}", order=names([*key, *STAGED_LINEAGE])
     )
@@ -160,7 +160,7 @@ def _append_first(what: Application) -> Applied:
     statement = what.compose(
         "INSERT INTO {target} ({into}) SELECT {values} FROM ({first}) w ORDER BY {sorted}"
         " ON CONFLICT ({key}) DO NOTHING",
-        into=names(given), values=joined(given.values()), first=first, sorted=names(key, "w"),
+        into=names(values), values=joined(values.values()), first=first, sorted=names(key, "w"),
     )  # fmt: skip
     written = _written(what, statement)
     if written != due:

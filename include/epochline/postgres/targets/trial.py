@@ -63,12 +63,12 @@ def _refused(connection: Connection, tables: Sequence[Application], epoch: Epoch
         # A statement that PostgreSQL does not support, as with a rewrite rule, says nothing of any row.
         blamed = [] if (error.pgcode or "").startswith("0A") else suspects.blamed()
         if not blamed and not refused:
-            said, _ = error_in_words(error)
+            log_text, _ = error_in_words(error)
             why = "No row alone is to blame."
             if search.is_over:
                 why = f"No row was found to blame within {search.within}: declare a longer commit_statement_timeout."
             raise refusal_by(error)(
-                f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. {why}"
+                f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {log_text}. {why}"
                 " Nothing was sealed."
             )
         refused += blamed

@@ -89,10 +89,10 @@ class _Undo:
         self._target = self._find(sink.table, "the table")
         self.checks: list[Check] = []
 
-    def _find(self, table: str, what: str) -> Target:
+    def _find(self, table: str, subject: str) -> Target:
         target = find_target(self._connection, table)
         if target is None:
-            raise self._refusal(f"{what} is gone", "Bring it back.")
+            raise self._refusal(f"{subject} is gone", "Bring it back.")
         return target
 
     def take_out(self) -> int:
@@ -108,9 +108,9 @@ class _Undo:
             " WHERE (_epoch = ANY ({epochs})) IS NOT TRUE AND coalesce(_epoch, 0) <= {newest})"
         )
         [(due, others)] = self._rows(counts, **parts)
-        gone = self._changed("DELETE FROM {target} WHERE _epoch = ANY ({epochs})", **parts)
-        if gone != due:
-            raise self._swallowed(f"{due} rows were to be deleted, and {gone} were")
+        deleted = self._changed("DELETE FROM {target} WHERE _epoch = ANY ({epochs})", **parts)
+        if deleted != due:
+            raise self._swallowed(f"{due} rows were to be deleted, and {deleted} were")
 
         def check() -> None:
             find_target(self._connection, self._sink.table)
@@ -119,7 +119,7 @@ class _Undo:
                 raise self._swallowed(f"{left} of their rows are still there, and of {others} other rows {kept}")
 
         self.checks.append(check)
-        return gone
+        return deleted
 
     def put_back(self) -> int:
         """Put back the rows that the epochs replaced in an upsert or add target, from their before-images."""
@@ -177,10 +177,10 @@ class _Undo:
         moving = "EXISTS (SELECT FROM {back} b WHERE {same} AND b.{fate} IN ('gone', 'again', 'changed'))"
         leaving = compose(moving, back=back, same=same(key, "r", "b"), fate=FATE)
         harm = harm_of_delete(self._connection, table, compose(rows, **parts, which=_FATES["goes"]), leaving)
-        other = sorted(referred_columns(table) - set(key))
-        if harm is not None or not other:
+        columns = sorted(referred_columns(table) - set(key))
+        if harm is not None or not columns:
             return harm
-        differs = compose(" AND ({t}) IS DISTINCT FROM ({b})", t=names(other, "t"), b=names(other, "b"))
+        differs = compose(" AND ({t}) IS DISTINCT FROM ({b})", t=names(columns, "t"), b=names(columns, "b"))
         return harm_of_update(self._connection, table, compose(rows, **parts, which=_FATES["stays"] + differs))
 
     def _exchange(self, table: Target, back: sql.Identifier) -> tuple[int, int, int]:
@@ -262,19 +262,19 @@ class _Undo:
             back=back, table=table.identifier, same=same(key, "t", "b"), existed=EXISTED, first=key[0],
             now=names(values, "t"), due=names(values, "b"),
         )  # fmt: skip
-        there = self._number("SELECT count(*) FROM {table}", table=table.identifier)
-        if wrong or there != rows:
+        present = self._number("SELECT count(*) FROM {table}", table=table.identifier)
+        if wrong or present != rows:
             keys = f"{wrong} keys are not as they were before the epochs"
-            raise self._swallowed(f"{keys}, and of {rows} rows {there} are there")
+            raise self._swallowed(f"{keys}, and of {rows} rows {present} are there")
 
     def _refuse_harm(self, harm: str | None) -> None:
         if harm is not None:
             remedy = "Take away those rows, or let the foreign key be NO ACTION."
             raise self._refusal(f"rows that they inserted must be deleted: {harm}", remedy)
 
-    def _swallowed(self, what: str) -> TargetError:
+    def _swallowed(self, difference: str) -> TargetError:
         return self._refusal(
-            f"{what}: a trigger, a rule or row-level security keeps, changes or adds rows", "Remove it."
+            f"{difference}: a trigger, a rule or row-level security keeps, changes or adds rows", "Remove it."
         )
 
     def _refusal(self, why: str, remedy: str) -> TargetError:

@@ -114,7 +114,7 @@ class Upsert:
 
 def _write(what: Application, only: sql.Composable | None = None, *, in_turns: bool = False) -> int:
     """Write the winners that replace their target rows; in the turns ``f`` of `FATES`, if there are any."""
-    given, columns, nothing = what.given("w"), set_columns(what), sql.SQL("")
+    values, columns, nothing = what.given("w"), set_columns(what), sql.SQL("")
     action: sql.Composable = sql.SQL("DO NOTHING")
     if columns:
         action = compose(
@@ -126,7 +126,7 @@ def _write(what: Application, only: sql.Composable | None = None, *, in_turns: b
     return what.change(
         "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w{turns} WHERE NOT w.{deleted}"
         " AND {not_deleted}{only} ORDER BY {turn}{sorted} ON CONFLICT ({key}) {action}",
-        into=names(given), values=joined(given.values()), action=action,
+        into=names(values), values=joined(values.values()), action=action,
         turns=turns if in_turns else nothing, turn=what.compose("f.{turn}, ") if in_turns else nothing,
         only=nothing if only is None else compose(" AND {only}", only=only), sorted=names(what.sink.key, "w"),
         not_deleted=_not_deleted_since(what),
