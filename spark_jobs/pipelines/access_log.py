@@ -84,8 +84,8 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
     """One request and its bytes for each line, to be summed per client."""
     rows = batch.num_rows
     sizes = pc.fill_null(batch.column("bytes"), 0)
-    ones = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
-    return pa.RecordBatch.from_arrays([batch.column("client"), ones, sizes], names=["client", "requests", "bytes"])
+    requests = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
+    return pa.RecordBatch.from_arrays([batch.column("client"), requests, sizes], names=["client", "requests", "bytes"])
 
 
 def _as_text(values: pa.Array) -> pa.Array:
@@ -103,8 +103,8 @@ def _as_text(values: pa.Array) -> pa.Array:
 
 def _groups(texts: pa.Array, pattern: str) -> dict[str, pa.Array]:
     """Named groups of an expression; all are NULL if it does not match."""
-    found = pc.extract_regex(texts, pattern)
-    return dict(zip((one.name for one in found.type), found.flatten(), strict=True))
+    groups = pc.extract_regex(texts, pattern)
+    return dict(zip((group.name for group in groups.type), groups.flatten(), strict=True))
 
 
 def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:

@@ -220,7 +220,7 @@ class PublishOperator(BaseOperator):
         self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
         with epochline_errors():
             ledger = adapters().ledger(self.pipeline)
-            published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
+            published = publish(ledger, self.pipeline, report=lambda receipt: self.log.info("%s", receipt))
             announced = announce_to_airflow(ledger, self.pipeline, context)
             failed = self._failed_before(context)
             if failed:

@@ -112,11 +112,11 @@ class _Lines:
 
     def summary(self, pipeline: str, summary: Summary) -> None:
         """Print the last line."""
-        said = f"{pipeline}: {counted(summary.epochs, 'epoch')}, {counted(summary.records, 'record')} read again: "
-        said += counted(summary.differences, "difference") if summary.differences else "no difference"
+        line = f"{pipeline}: {counted(summary.epochs, 'epoch')}, {counted(summary.records, 'record')} read again: "
+        line += counted(summary.differences, "difference") if summary.differences else "no difference"
         if summary.not_judged:
-            said += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
-        self._say("\n".join([*summary.notes, said]), {"summary": asdict(summary) | {"pipeline": pipeline}})
+            line += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
+        self._say("\n".join([*summary.notes, line]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:
         printing.say(printing.json_line(value) if self._json else text)

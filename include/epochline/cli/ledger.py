@@ -72,16 +72,16 @@ def check_known(pipeline: str, in_ledger: Set[str]) -> None:
     from epochline.config import discovery
 
     try:
-        known = sorted({*in_ledger, *discovery.look().pipelines})
+        pipelines = sorted({*in_ledger, *discovery.look().pipelines})
     except ConfigurationError:
-        known = sorted(in_ledger)
-    if pipeline not in known and (left_out := discovery.why_left_out(pipeline)) is not None:
+        pipelines = sorted(in_ledger)
+    if pipeline not in pipelines and (left_out := discovery.why_left_out(pipeline)) is not None:
         raise EpochNotFoundError(left_out)
-    if pipeline not in known:
-        meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, known, n=1))
+    if pipeline not in pipelines:
+        meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, pipelines, n=1))
         raise EpochNotFoundError(
             f"neither the ledger nor a declaration knows a pipeline {pipeline!r}.{meant} Known:"
-            f" {', '.join(known) or 'none'}."
+            f" {', '.join(pipelines) or 'none'}."
         )
 
 
@@ -126,8 +126,8 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         least=("skipped", "attempt", "passed", "latency", "rows", "took"),
     )  # fmt: skip
     for epoch in epochs:
-        for said in _of_epoch(epoch):
-            printing.say(f"epoch {epoch['epoch_id']} of {epoch['pipeline']}: {said}")
+        for note in _of_epoch(epoch):
+            printing.say(f"epoch {epoch['epoch_id']} of {epoch['pipeline']}: {note}")
 
 
 def _of_epoch(epoch: dict[str, Any]) -> Iterator[str]:

@@ -145,8 +145,8 @@ def actor() -> str:
 
 
 def _command(action: Action[Any, Any]) -> Callable[..., None]:
-    def command(**given: Any) -> None:
-        _run(action, **given)
+    def command(**options: Any) -> None:
+        _run(action, **options)
 
     # Typer reads a signature: the action's parameters stand between the pipeline and the options of every command.
     fields = sorted(action.parameters.model_fields.items(), key=lambda item: not _is_argument(item[1]))

@@ -89,10 +89,10 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
             ours = epochline_error_from(error)
             if ours is not None:
                 raise ours from None
-            name, said = class_and_message(error)
+            name, message = class_and_message(error)
             raise EpochError(
-                f"{declared.name}: the transform {declared.transform} raised {name}: {said}. An epoch of these records"
-                f" would fail. Spark's log is {spark_log()}"
+                f"{declared.name}: the transform {declared.transform} raised {name}: {message}. An epoch of these"
+                f" records would fail. Spark's log is {spark_log()}"
             ) from error
 
 

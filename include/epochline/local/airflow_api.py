@@ -215,8 +215,8 @@ def _detail(error: urllib.error.HTTPError) -> str:
     """The server's reason for its refusal, on one line."""
     try:
         detail = json.load(error)["detail"]
-        said = detail["reason"] if isinstance(detail, dict) else detail
-        return one_line(said)[:300]
+        reason = detail["reason"] if isinstance(detail, dict) else detail
+        return one_line(reason)[:300]
     except (ValueError, KeyError, TypeError, OSError):
         return ""
 

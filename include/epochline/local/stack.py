@@ -221,27 +221,27 @@ class Stack:
 
     def status(self) -> StackStatus:
         """The state of each part. Takes no lock and changes nothing; the home may not exist yet."""
-        known = bool(self._ports.known())
+        has_ports = bool(self._ports.known())
         return StackStatus(
             home=self.home.root,
             secrets_file=self.home.secrets,
             postgres=PostgresStatus(
                 **self._part(self.postgres),
-                dsn=self.postgres.dsn(with_password=False) if known else None,
+                dsn=self.postgres.dsn(with_password=False) if has_ports else None,
                 service_file=self.postgres.service_file,
                 password_file=self.postgres.password_file,
             ),
             kafka=KafkaStatus(
-                **self._part(self.kafka), bootstrap_servers=self.kafka.bootstrap_servers if known else None
+                **self._part(self.kafka), bootstrap_servers=self.kafka.bootstrap_servers if has_ports else None
             ),
             spark=SparkStatus(
                 **self._part(self.spark),
-                address=self.spark.address if known else None,
+                address=self.spark.address if has_ports else None,
                 master=self.spark.cluster.master if self.spark.cluster.started else None,
             ),
             airflow=AirflowStatus(
                 **self._part(self.airflow),
-                url=self.airflow.url if known else None,
+                url=self.airflow.url if has_ports else None,
                 password_file=self.airflow.password_file,
             ),
         )

@@ -60,12 +60,12 @@ class FedLogs:
         ends = self._ends()
         if self._logs and self._logs[-1].until is None:
             notes.append(self._cut(self._logs[-1], ends))
-        known = self._logs[-1].until or {} if self._logs else {}
-        strange = {p: (known.get(p, 0), end) for p, end in ends.items() if end > known.get(p, 0)}
+        accounted = self._logs[-1].until or {} if self._logs else {}
+        strange = {p: (accounted.get(p, 0), end) for p, end in ends.items() if end > accounted.get(p, 0)}
         if strange:
             name = f"others-{len(self._logs) + 1:04}.log"
             records = self._take_in(self._folder / name, strange)
-            start = {p: known.get(p, 0) for p in ends}
+            start = {p: accounted.get(p, 0) for p in ends}
             self._write([*self._logs, FedLog(name=name, start=start, until=ends)])
             notes.append(f"{records} records that were fed by hand are counted as produced (kept in {name})")
         return notes

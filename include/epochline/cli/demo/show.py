@@ -156,7 +156,7 @@ class Show:
             f"the epoch reads {caught.planned} offsets; parts with {received} of them were committed to staging:"
         )
         printing.table(
-            ("staging of", "parts", "rows"), [(one["sink"], one["parts"], one["rows"]) for one in caught.staged]
+            ("staging of", "parts", "rows"), [(part["sink"], part["parts"], part["rows"]) for part in caught.staged]
         )
         printing.say("no reader of the target sees any of them")
 
