@@ -123,19 +123,19 @@ def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:
     odd = pc.invert(pc.fill_null(plain, False))
     if not odd.true_count:
         return field
-    others = _groups(lines.filter(odd), _LINE)
-    others |= _groups(others.pop("tail"), _TAIL)
-    return {name: pc.replace_with_mask(field[name], odd, others[name]) for name in _FIELDS}
+    odd_fields = _groups(lines.filter(odd), _LINE)
+    odd_fields |= _groups(odd_fields.pop("tail"), _TAIL)
+    return {name: pc.replace_with_mask(field[name], odd, odd_fields[name]) for name in _FIELDS}
 
 
 def _request(requests: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     field = _groups(requests, _PLAIN_REQUEST)
     odd = pc.and_(field["method"].is_null(), requests.is_valid())
     if odd.true_count:
-        left = requests.filter(odd)
-        others = _groups(left, _REQUEST)
-        others["path"] = pc.coalesce(others["path"], left)
-        field = {name: pc.replace_with_mask(field[name], odd, others[name]) for name in field}
+        odd_requests = requests.filter(odd)
+        odd_fields = _groups(odd_requests, _REQUEST)
+        odd_fields["path"] = pc.coalesce(odd_fields["path"], odd_requests)
+        field = {name: pc.replace_with_mask(field[name], odd, odd_fields[name]) for name in field}
     method, path, protocol = (field[name].cast(pa.string()) for name in ("method", "path", "protocol"))
     return method, path, protocol
 
@@ -180,5 +180,5 @@ def _sizes(texts: pa.Array) -> pa.Array:
 
 def _quoted(texts: pa.Array) -> pa.Array:
     """Remove the opening quote; NULL for a missing field, which RE2 returns as an empty text."""
-    there = pc.if_else(pc.equal(texts, b""), None, texts)
-    return pc.utf8_slice_codeunits(there.cast(pa.string()), 1)
+    present = pc.if_else(pc.equal(texts, b""), None, texts)
+    return pc.utf8_slice_codeunits(present.cast(pa.string()), 1)

@@ -91,10 +91,10 @@ class EpochOutcome:
         """What the epoch reads: the range that all its partitions have, or how many offsets."""
         if not self.partitions:
             return "no range"
-        what = (
+        extent = (
             f"{self.offsets:,} offsets" if self.shared_start is None else f"[{self.shared_start}, {self.shared_until})"
         )
-        return f"{what} of {counted(self.partitions, 'partition')}"
+        return f"{extent} of {counted(self.partitions, 'partition')}"
 
     def __str__(self) -> str:
         counts = [counted(self.rows_written, "row")] if self.rows_written is not None else []

@@ -94,8 +94,8 @@ class PreCommitOperator(SparkSubmitOperator):
         program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
         self.application = program
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-        named = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}
-        arguments = [str(part) for pair in named.items() for part in pair]
+        options = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}
+        arguments = [str(part) for pair in options.items() for part in pair]
         self.application_args = arguments
         server = spark_server(self.pipeline.spark_connection)
         with self._credentials(ticket, server):

@@ -48,8 +48,8 @@ def audit(
 
     first, last = _bounds(epochs)
     dsn = connections.adapters().postgres_dsn(connection_of(pipeline))
-    with session(dsn) as opened:
-        stored = ask(opened, "newest_declaration", pipeline=pipeline)
+    with session(dsn) as ledger:
+        stored = ask(ledger, "newest_declaration", pipeline=pipeline)
     if not stored:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(json.dumps(stored[0]["body"]))

@@ -29,11 +29,11 @@ def in_environment(connection_id: str) -> Connection | None:
     Raises:
         ConfigurationError: it cannot be understood; the message shows nothing of it.
     """
-    held = os.environ.get(variable(connection_id), "").strip()
-    if not held:
+    text = os.environ.get(variable(connection_id), "").strip()
+    if not text:
         return None
     try:
-        return _connection(variable(connection_id), json.loads(held) if held.startswith("{") else _parts(held))
+        return _connection(variable(connection_id), json.loads(text) if text.startswith("{") else _parts(text))
     except (ValueError, TypeError, AttributeError):
         raise ConfigurationError(
             f"{variable(connection_id)} cannot be understood; write it as JSON with conn_type, host, port, login,"

@@ -101,11 +101,11 @@ def janitor(
     2: wrong use.
     """
     declared = discovery.look() if connection is None else discovery.Declared(pipelines={}, broken=())
-    named = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
+    databases = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
     run = Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
     tidied = {
         database: tidy(connections.adapters().ledger(database), run, stale_after=timedelta(minutes=stale_after))
-        for database in sorted({connection} if connection else named or {POSTGRES})
+        for database in sorted({connection} if connection else databases or {POSTGRES})
     }
     if as_json:
         printing.say(printing.as_json({database: asdict(report) for database, report in tidied.items()}))

@@ -74,10 +74,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
 
 def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
     """A line without the blanks that fill its last column."""
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip():
-        kept.pop()
-    return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
+    segments = list(line)
+    while segments and not segments[-1].text.rstrip():
+        segments.pop()
+    return [*segments[:-1], Segment(segments[-1].text.rstrip(), segments[-1].style)] if segments else []
 
 
 def _needed(columns: Columns) -> int:
@@ -169,8 +169,8 @@ def _cell(value: Any) -> Text:
         return value
     if isinstance(value, datetime):
         return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
-    shown = "-" if value is None else text(value)
-    return Text(shown, style=_STATES.get(shown, ""))
+    content = "-" if value is None else text(value)
+    return Text(content, style=_STATES.get(content, ""))
 
 
 def _plain(value: Any) -> Any:
@@ -212,12 +212,12 @@ def each(names: Iterable[str], act: Callable[[str], object]) -> None:
         EpochlineError: the only name failed.
         typer.Exit: one of several names failed; the code is the highest one.
     """
-    wanted, worst = list(dict.fromkeys(names)), 0
-    for name in wanted:
+    unique, worst = list(dict.fromkeys(names)), 0
+    for name in unique:
         try:
             act(name)
         except EpochlineError as error:
-            if len(wanted) == 1:
+            if len(unique) == 1:
                 raise
             progress(told(error))
             worst = max(worst, error.exit_code)

@@ -247,9 +247,9 @@ class Postgres(Server):
             )
             # Without it the owner could not end the job's sessions, and a zombie would not be fenced (INV-4).
             cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
-        if left := arrange_roles(url):
+        if missing := arrange_roles(url):
             raise StackError(
-                f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(left)}"
+                f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(missing)}"
             )
 
     def _make_login(self, cursor: extensions.cursor, name: str) -> None:

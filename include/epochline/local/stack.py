@@ -162,7 +162,7 @@ class Stack:
         if unknown := set(parts) - set(PARTS):
             raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
         # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
-        wanted = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
+        needed = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
         with self.home.lock(report):
             runs = self.spark.pid is not None or any(self.airflow.pids.values())
             if spark_cluster and runs and not self.spark.cluster.started:
@@ -189,21 +189,21 @@ class Stack:
                 runs = all(part.pids.values())
                 report(f"{part.name:<9} {'runs' if runs else 'starting'} on port {part.port}{'' if runs else note}")
 
-            if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
+            if "kafka" in needed:  # first, so that it starts while PostgreSQL does
                 begins(self.kafka)
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
-            if "spark" in wanted:
+            if "spark" in needed:
                 begins(self.spark)
                 self.spark.start(on_cluster=spark_cluster)
-            if "postgres" in wanted:
+            if "postgres" in needed:
                 begins(self.postgres)
                 self.postgres.start()
                 ready(self.postgres)
-            if "airflow" in wanted:
+            if "airflow" in needed:
                 begins(self.airflow, " (the first time takes a minute)")
                 self.airflow.start()
             for part in ("kafka", "spark", "airflow"):
-                if part in wanted:
+                if part in needed:
                     ready(getattr(self, part))
 
     def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:

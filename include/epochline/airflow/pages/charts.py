@@ -40,10 +40,10 @@ def lying(parts: Iterable[tuple[str, float | None]], length: float = 100.0) -> S
 
     A small part is drawn larger than it is, so that it is seen: two quarantined records of a million matter.
     """
-    some = [(kind, float(value)) for kind, value in parts if value and value > 0]
-    least = _LEAST_SHARE * sum(value for _, value in some)
-    whole, at, bars = sum(max(value, least) for _, value in some), 0.0, []
-    for kind, value in some:
+    shown = [(kind, float(value)) for kind, value in parts if value and value > 0]
+    least = _LEAST_SHARE * sum(value for _, value in shown)
+    whole, at, bars = sum(max(value, least) for _, value in shown), 0.0, []
+    for kind, value in shown:
         share = length * max(value, least) / whole
         bars.append(Bar(kind, 0, round(at, 3), round(share, 3), value))
         at += share

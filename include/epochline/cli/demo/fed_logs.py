@@ -107,9 +107,9 @@ class FedLogs:
         with path.open("rb") as source, draft.open("wb") as out:
             out.writelines(line for number, line in enumerate(source) if number // parts < fed[number % parts])
         # The cut log gets a name of its own, so that after a crash before the list is written it is not cut twice.
-        kept = path.with_name(f"{path.stem}-cut.log")
-        draft.replace(kept)
-        self._write([*self._logs[:-1], replace(log, name=kept.name, until=until)])
+        cut = path.with_name(f"{path.stem}-cut.log")
+        draft.replace(cut)
+        self._write([*self._logs[:-1], replace(log, name=cut.name, until=until)])
         return f"an earlier demo was interrupted: {sum(fed.values())} of the {lines} lines of {log.name} were fed"
 
     def _take_in(self, path: Path, ranges: Mapping[int, tuple[int, int]]) -> int:
