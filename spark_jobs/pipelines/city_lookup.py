@@ -21,8 +21,7 @@ _ID = re.compile(rb"[0-9]{1,18}")
 
 
 def _url() -> str:
-    url = os.environ.get("REDIS_URL")
-    if url:
+    if url := os.environ.get("REDIS_URL"):
         return url
     file = Path(os.environ.get("EPOCHLINE_HOME", os.devnull)) / "examples" / "redis.url"
     if not file.is_file():

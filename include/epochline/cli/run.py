@@ -169,8 +169,7 @@ def _show_differences(tables: Sequence[TableDifference], *, as_json: bool) -> No
             printing.say(
                 f"  {row.kind}: {topic}-{partition} offset {offset} row {number}: {_values(row.before, row.after)}"
             )
-        unsampled = table.inserted + table.deleted + table.changed - len(table.samples)
-        if unsampled:
+        if unsampled := table.inserted + table.deleted + table.changed - len(table.samples):
             printing.say(f"  and {printing.number(unsampled)} more")
 
 

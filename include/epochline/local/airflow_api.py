@@ -148,9 +148,7 @@ class AirflowApi:
         """Every try of every task of a run that was started, in the order of their starts."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances"
         tries = [
-            TaskTry(
-                task_id=row["task_id"], number=row["try_number"], state=row["state"], started_at=row["start_date"]
-            )
+            TaskTry(task_id=row["task_id"], number=row["try_number"], state=row["state"], started_at=row["start_date"])
             for task in self._request(path)["task_instances"]
             for row in self._request(f"{path}/{quote(task['task_id'])}/tries")["task_instances"]
             if row["try_number"] > 0 and row["start_date"] is not None
@@ -215,8 +213,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
     """The server's reason for its refusal, on one line."""
     try:
         detail = json.load(error)["detail"]
-        reason = detail["reason"] if isinstance(detail, dict) else detail
-        return one_line(reason)[:300]
+        return one_line(detail["reason"] if isinstance(detail, dict) else detail)[:300]
     except (ValueError, KeyError, TypeError, OSError):
         return ""
 

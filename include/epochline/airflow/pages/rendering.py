@@ -62,8 +62,7 @@ def ago(moment: datetime | None) -> str | Markup:
         return _NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
     distance = _on_one_line(quantities.duration(round(abs(passed))))
-    text = f"{distance} ago" if passed > -1 else f"in {distance}"
-    return _time(moment, text)
+    return _time(moment, f"{distance} ago" if passed > -1 else f"in {distance}")
 
 
 def clock(moment: datetime) -> Markup:

@@ -65,8 +65,7 @@ class FedLogs:
         if strange:
             name = f"others-{len(self._logs) + 1:04}.log"
             records = self._take_in(self._folder / name, strange)
-            start = {p: accounted.get(p, 0) for p in ends}
-            self._write([*self._logs, FedLog(name=name, start=start, until=ends)])
+            self._write([*self._logs, FedLog(name=name, start={p: accounted.get(p, 0) for p in ends}, until=ends)])
             notes.append(f"{records} records that were fed by hand are counted as produced (kept in {name})")
         return notes
 
