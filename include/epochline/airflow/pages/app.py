@@ -198,7 +198,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     path = path_of(request)
     if path.startswith("/api/"):
         return JSONResponse({"detail": message}, status_code=status)
-    return page("refused.html", path, status=status, status_code=status, said=message)
+    return page("refused.html", path, status=status, status_code=status, message=message)
 
 
 def create_app() -> FastAPI:
