@@ -29,11 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--epoch", required=True, type=int)
     parser.add_argument("--attempt", required=True, type=int)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     threading.Thread(target=_end_with_parent, name="epochline-orphan-watch", daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        _run(given.pipeline, given.epoch, given.attempt)
+        _run(options.pipeline, options.epoch, options.attempt)
     except EpochlineError as error:
         print(f"EPOCHLINE-ERROR {type(error).__name__}: {without_frames(error)}", file=sys.stderr, flush=True)
         return 1

@@ -21,9 +21,9 @@ with DAG(
     @task(retries=2)
     def take_new_epochs() -> None:
         """Write a row for each new epoch."""
-        taken = summarize(
+        epoch_ids = summarize(
             postgres_dsn("epochline_postgres"), consumer="epoch_summaries", pipeline="access_log", sink="access_log"
         )
-        print(f"epochs taken: {', '.join(map(str, taken)) or 'none'}")
+        print(f"epochs taken: {', '.join(map(str, epoch_ids)) or 'none'}")
 
     take_new_epochs()

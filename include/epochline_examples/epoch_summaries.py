@@ -14,7 +14,7 @@ def summarize(dsn: str, *, consumer: str, pipeline: str, sink: str) -> list[int]
     The sink is a table with lineage, in the database of the ledger. Schema and table are created if they are missing.
     """
     table, source = sql.Identifier("examples", consumer), sql.Identifier(*sink.split("."))
-    taken = []
+    epoch_ids = []
     with closing(psycopg2.connect(dsn)) as connection:
         with connection, connection.cursor() as cursor:
             cursor.execute("SELECT to_regnamespace('examples') IS NULL")
@@ -31,5 +31,5 @@ def summarize(dsn: str, *, consumer: str, pipeline: str, sink: str) -> list[int]
                     sql.SQL("INSERT INTO {} SELECT %s, count(*) FROM {} WHERE _epoch = %s").format(table, source),
                     (epoch_id, epoch_id),
                 )
-            taken.append(epoch_id)
-    return taken
+            epoch_ids.append(epoch_id)
+    return epoch_ids

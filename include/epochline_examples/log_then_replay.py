@@ -117,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--log", required=True, type=Path, help="the log's file, another one for each --into")
     parser.add_argument("--into", required=True, choices=("append", "transaction"), help="kind of sink to replay into")
     parser.add_argument("--kill-after", type=int, help="number of rows after which this process kills itself (-9)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
-    log = Log(given.log)
+    log = Log(options.log)
     start = log.entries[-1].until if log.entries else 0
-    values, until = read(given.bootstrap_servers, given.topic, start)
+    values, until = read(options.bootstrap_servers, options.topic, start)
     if until > start:
         log.append(Entry(values, until))
     with closing(psycopg2.connect("")) as connection:
@@ -131,12 +131,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "CREATE TABLE IF NOT EXISTS example_transaction (value text NOT NULL);"
                 "CREATE TABLE IF NOT EXISTS example_replayed (entries integer PRIMARY KEY)"
             )
-        replay = Replay(log, connection, given.kill_after)
-        if given.into == "append":
+        replay = Replay(log, connection, options.kill_after)
+        if options.into == "append":
             replay.into_append()
         else:
             replay.into_transaction()
-        print(_report(given.into, log, connection))
+        print(_report(options.into, log, connection))
 
 
 def _report(into: str, log: Log, connection: Connection) -> str:

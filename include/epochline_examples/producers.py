@@ -51,10 +51,10 @@ def main() -> None:
     parser.add_argument("name", choices=PRODUCERS, help="the producer")
     parser.add_argument("--count", type=int, default=1000, help="number of lines (default: 1000)")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two lines (default: 0)")
-    given = parser.parse_args()
-    for line in itertools.islice(PRODUCERS[given.name](), given.count):
-        print(line, flush=bool(given.pause))
-        time.sleep(given.pause)
+    options = parser.parse_args()
+    for line in itertools.islice(PRODUCERS[options.name](), options.count):
+        print(line, flush=bool(options.pause))
+        time.sleep(options.pause)
 
 
 if __name__ == "__main__":

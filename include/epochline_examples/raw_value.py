@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
     parser.add_argument("--count", type=int, default=20, help="number of messages (default: 20)")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two messages (default: 1)")
-    given = parser.parse_args(arguments)
-    produce(given.bootstrap_servers, count=given.count, pause=given.pause)
+    options = parser.parse_args(arguments)
+    produce(options.bootstrap_servers, count=options.count, pause=options.pause)
 
 
 if __name__ == "__main__":

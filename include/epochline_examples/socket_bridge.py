@@ -123,24 +123,24 @@ class Transactions:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or Ctrl-C; returns 1 if Kafka failed."""
-    given = _command_line(arguments)
+    options = _command_line(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     settings: dict[str, str | int] = {
-        "bootstrap.servers": given.bootstrap_servers,
-        "transactional.id": given.transactional_id or f"socket-bridge.{given.topic}",
+        "bootstrap.servers": options.bootstrap_servers,
+        "transactional.id": options.transactional_id or f"socket-bridge.{options.topic}",
         "message.max.bytes": _LARGEST,
-        "transaction.timeout.ms": round(given.transaction_timeout * 1000),
+        "transaction.timeout.ms": round(options.transaction_timeout * 1000),
     }
     transactions: Transactions | None = None
     try:
-        transactions = Transactions(settings, given.topic, interval=given.interval, lines=given.lines)
-        with Clients(*given.listen) as clients:
+        transactions = Transactions(settings, options.topic, interval=options.interval, lines=options.lines)
+        with Clients(*options.listen) as clients:
             threading.Thread(target=clients.serve_forever, daemon=True).start()
-            label = FROM_KAFKA_ON if given.from_kafka_on else "at-most-once from the socket on"
+            label = FROM_KAFKA_ON if options.from_kafka_on else "at-most-once from the socket on"
             say(f"{label}: a crash loses uncommitted lines, because a socket cannot be read again")
-            say(f"listening on {given.listen[0]}:{clients.server_address[1]}")
+            say(f"listening on {options.listen[0]}:{clients.server_address[1]}")
             try:
                 while not stop.is_set() or not clients.lines.empty():
                     with suppress(queue.Empty):
@@ -175,16 +175,16 @@ def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="guarantee for a line that was sent to the socket (default: at-most-once)",
     )  # fmt: skip
     parser.add_argument("--from-kafka-on", action="store_true", help="exactly-once counts from Kafka on")
-    given = parser.parse_args(arguments)
-    if given.semantics == "exactly-once" and not given.from_kafka_on:
+    options = parser.parse_args(arguments)
+    if options.semantics == "exactly-once" and not options.from_kafka_on:
         parser.error(f"--semantics exactly-once: {REFUSED}")
-    if given.from_kafka_on and given.semantics != "exactly-once":
+    if options.from_kafka_on and options.semantics != "exactly-once":
         parser.error("--from-kafka-on needs --semantics exactly-once")
-    if given.interval <= 0 or given.lines < 1:
+    if options.interval <= 0 or options.lines < 1:
         parser.error("--interval and --lines must be more than zero")
-    if given.interval >= given.transaction_timeout:
+    if options.interval >= options.transaction_timeout:
         parser.error("--interval must be shorter than --transaction-timeout, or Kafka aborts transactions")
-    return given
+    return options
 
 
 def _address(text: str) -> tuple[str, int]:

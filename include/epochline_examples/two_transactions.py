@@ -76,6 +76,6 @@ def run(program: Callable[[Step], None], description: str | None, arguments: Seq
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
     parser.add_argument("--topic", required=True, help="a topic with one partition")
     parser.add_argument("--crash-at", choices=CRASH_POINTS, default="never", help="point at which this process ends")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with closing(psycopg2.connect("")) as connection:
-        program(Step(connection, given.bootstrap_servers, given.topic, given.crash_at))
+        program(Step(connection, options.bootstrap_servers, options.topic, options.crash_at))

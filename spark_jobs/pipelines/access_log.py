@@ -84,8 +84,8 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
     """One request and its bytes for each line, to be summed per client."""
     rows = batch.num_rows
     sizes = pc.fill_null(batch.column("bytes"), 0)
-    ones = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
-    return pa.RecordBatch.from_arrays([batch.column("client"), ones, sizes], names=["client", "requests", "bytes"])
+    requests = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
+    return pa.RecordBatch.from_arrays([batch.column("client"), requests, sizes], names=["client", "requests", "bytes"])
 
 
 def _as_text(values: pa.Array) -> pa.Array:
@@ -103,8 +103,8 @@ def _as_text(values: pa.Array) -> pa.Array:
 
 def _groups(texts: pa.Array, pattern: str) -> dict[str, pa.Array]:
     """Named groups of an expression; all are NULL if it does not match."""
-    found = pc.extract_regex(texts, pattern)
-    return dict(zip((one.name for one in found.type), found.flatten(), strict=True))
+    groups = pc.extract_regex(texts, pattern)
+    return dict(zip((group.name for group in groups.type), groups.flatten(), strict=True))
 
 
 def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:
@@ -123,19 +123,19 @@ def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:
     odd = pc.invert(pc.fill_null(plain, False))
     if not odd.true_count:
         return field
-    others = _groups(lines.filter(odd), _LINE)
-    others |= _groups(others.pop("tail"), _TAIL)
-    return {name: pc.replace_with_mask(field[name], odd, others[name]) for name in _FIELDS}
+    odd_fields = _groups(lines.filter(odd), _LINE)
+    odd_fields |= _groups(odd_fields.pop("tail"), _TAIL)
+    return {name: pc.replace_with_mask(field[name], odd, odd_fields[name]) for name in _FIELDS}
 
 
 def _request(requests: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     field = _groups(requests, _PLAIN_REQUEST)
     odd = pc.and_(field["method"].is_null(), requests.is_valid())
     if odd.true_count:
-        left = requests.filter(odd)
-        others = _groups(left, _REQUEST)
-        others["path"] = pc.coalesce(others["path"], left)
-        field = {name: pc.replace_with_mask(field[name], odd, others[name]) for name in field}
+        odd_requests = requests.filter(odd)
+        odd_fields = _groups(odd_requests, _REQUEST)
+        odd_fields["path"] = pc.coalesce(odd_fields["path"], odd_requests)
+        field = {name: pc.replace_with_mask(field[name], odd, odd_fields[name]) for name in field}
     method, path, protocol = (field[name].cast(pa.string()) for name in ("method", "path", "protocol"))
     return method, path, protocol
 
@@ -180,5 +180,5 @@ def _sizes(texts: pa.Array) -> pa.Array:
 
 def _quoted(texts: pa.Array) -> pa.Array:
     """Remove the opening quote; NULL for a missing field, which RE2 returns as an empty text."""
-    there = pc.if_else(pc.equal(texts, b""), None, texts)
-    return pc.utf8_slice_codeunits(there.cast(pa.string()), 1)
+    present = pc.if_else(pc.equal(texts, b""), None, texts)
+    return pc.utf8_slice_codeunits(present.cast(pa.string()), 1)

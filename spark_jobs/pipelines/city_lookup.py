@@ -21,9 +21,8 @@ _ID = re.compile(rb"[0-9]{1,18}")
 
 
 def _url() -> str:
-    given = os.environ.get("REDIS_URL")
-    if given:
-        return given
+    if url := os.environ.get("REDIS_URL"):
+        return url
     file = Path(os.environ.get("EPOCHLINE_HOME", os.devnull)) / "examples" / "redis.url"
     if not file.is_file():
         raise ConfigurationError(f"there is no Redis to look cities up in: set REDIS_URL, or write its URL to {file}")
@@ -55,7 +54,7 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Parse ``id`` and look up ``line``; an id that is not a number, or a look-up of a second, is a bad record."""
     values = [value or b"" for value in batch.column("value").to_pylist()]
     ids = [value.decode() if _ID.fullmatch(value) else None for value in values]
-    errors = [None if one else "is not a number of up to 18 digits" for one in ids]
+    errors = [None if number else "is not a number of up to 18 digits" for number in ids]
     return _with_line(
         pa.RecordBatch.from_arrays([pa.array(ids, pa.string()), pa.array(errors, pa.string())], names=["id", "_error"])
     )

@@ -25,13 +25,13 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ip, visited_at, errors], names=["ip", "visited_at", "_error"])
 
 
-def _text(found: pa.StructArray, name: str) -> pa.Array:
-    return pc.struct_field(found, name).cast(pa.string())
+def _text(groups: pa.StructArray, name: str) -> pa.Array:
+    return pc.struct_field(groups, name).cast(pa.string())
 
 
-def _moments(found: pa.StructArray, day: str, clock: str) -> pa.Array:
+def _moments(groups: pa.StructArray, day: str, clock: str) -> pa.Array:
     """Parse moments; NULL for a day that does not exist, which strptime would read as a day of the next month."""
-    moments, days = _read(_text(found, "time"), day + clock), _text(found, "day")
+    moments, days = _read(_text(groups, "time"), day + clock), _text(groups, "day")
     exists = pc.equal(pc.strftime(_read(days, day), format=day), days)
     return pc.if_else(exists, moments, pa.scalar(None, moments.type))
 

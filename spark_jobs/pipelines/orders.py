@@ -17,24 +17,24 @@ _CSV = ("id", "user_name", "ordered_at", "money")
 def parse_json(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``{"orderId": …, "userId": 1, "money": 10, "createTime": milliseconds}``."""
 
-    def one(value: bytes) -> Sequence[Any]:
+    def parse_order(value: bytes) -> Sequence[Any]:
         order = json.loads(value)
         user, money, created = (_integer(order[name]) for name in ("userId", "money", "createTime"))
         # An id that is no 64-bit integer raises.
         return str(order["orderId"]), str(pa.scalar(user, pa.int64())), money, created * 1000
 
     types = (pa.string(), pa.string(), pa.int64(), pa.timestamp("us", tz="UTC"))
-    return _parsed(batch, one, _JSON, types)
+    return _parsed(batch, parse_order, _JSON, types)
 
 
 def parse_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``1,zhangsan,2018-10-20 15:30,358.5``."""
 
-    def one(value: bytes) -> Sequence[Any]:
+    def parse_order(value: bytes) -> Sequence[Any]:
         ((number, name, moment, money),) = csv.reader([value.decode()])
         return int(number), name, moment, money
 
-    return _parsed(batch, one, _CSV, (pa.int64(), pa.string(), pa.string(), pa.string()))
+    return _parsed(batch, parse_order, _CSV, (pa.int64(), pa.string(), pa.string(), pa.string()))
 
 
 def _integer(value: Any) -> int:
@@ -49,13 +49,16 @@ def totals(orders: DataFrame) -> DataFrame:
 
 
 def _parsed(
-    batch: pa.RecordBatch, one: Callable[[bytes], Sequence[Any]], names: Sequence[str], types: Sequence[pa.DataType]
+    batch: pa.RecordBatch,
+    parse: Callable[[bytes], Sequence[Any]],
+    names: Sequence[str],
+    types: Sequence[pa.DataType],
 ) -> pa.RecordBatch:
     rows: list[Sequence[Any]] = []
     errors: list[str | None] = []
     for value in batch.column("value").to_pylist():
         try:
-            row = one(value or b"")
+            row = parse(value or b"")
             # A value that does not fit its column must fail this record, not the batch.
             for cell, kind in zip(row, types, strict=True):
                 pa.scalar(cell, kind)

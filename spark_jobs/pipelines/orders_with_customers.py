@@ -18,18 +18,18 @@ def join(records: Mapping[str, DataFrame], state: Mapping[str, DataFrame]) -> di
     placed = orders.groupBy("customer_id").agg(
         F.sort_array(F.collect_list(F.struct("order_id", "amount"))).alias("now")
     )
-    named = customers.groupBy("customer_id").agg(F.max_by("name", F.struct("_partition", "_offset")).alias("new_name"))
-    known = state["examples.customers"]
-    none = F.from_json(F.lit("[]"), _ORDERS)
-    met = (
-        placed.join(named, "customer_id", "full")
-        .join(known, "customer_id", "left")
+    names = customers.groupBy("customer_id").agg(F.max_by("name", F.struct("_partition", "_offset")).alias("new_name"))
+    stored = state["examples.customers"]
+    empty = F.from_json(F.lit("[]"), _ORDERS)
+    merged = (
+        placed.join(names, "customer_id", "full")
+        .join(stored, "customer_id", "left")
         .select(
             "customer_id",
             F.coalesce("new_name", "name").alias("name"),
-            F.concat(F.coalesce(F.from_json("waiting", _ORDERS), none), F.coalesce("now", none)).alias("orders"),
+            F.concat(F.coalesce(F.from_json("waiting", _ORDERS), empty), F.coalesce("now", empty)).alias("orders"),
         )
     )
-    joined = met.where("name IS NOT NULL").select("customer_id", "name", F.inline("orders"))
-    kept = met.select("customer_id", "name", F.when(F.col("name").isNull(), F.to_json("orders")).alias("waiting"))
+    joined = merged.where("name IS NOT NULL").select("customer_id", "name", F.inline("orders"))
+    kept = merged.select("customer_id", "name", F.when(F.col("name").isNull(), F.to_json("orders")).alias("waiting"))
     return {"examples.orders_with_customers": joined, "examples.customers": kept}

@@ -62,29 +62,29 @@ class Act:
         """The inputs of the action's form, from its parameters."""
         return [
             Field(
-                name=name, title=name.replace("_", " ").capitalize(), help=one.description or "",
-                kind="checkbox" if one.annotation is bool else "text" if "str" in str(one.annotation) else "number",
-                least=next((limit.ge for limit in one.metadata if hasattr(limit, "ge")), 0),
-                required=one.is_required(),
+                name=name, title=name.replace("_", " ").capitalize(), help=field.description or "",
+                kind="checkbox" if field.annotation is bool else "text" if "str" in str(field.annotation) else "number",
+                least=next((limit.ge for limit in field.metadata if hasattr(limit, "ge")), 0),
+                required=field.is_required(),
             )
-            for name, one in DAG_ACTIONS[self.name].parameters.model_fields.items()
+            for name, field in DAG_ACTIONS[self.name].parameters.model_fields.items()
             if name not in self.hidden and name not in self.implied
         ]  # fmt: skip
 
     def is_complete(self, given: Given) -> bool:
         """Whether enough is given for a preview."""
-        required = {one.name for one in self.fields if one.required}
+        required = {field.name for field in self.fields if field.required}
         return required <= set(given) and bool(given or not self.fields)
 
     def parse(self, given: Mapping[str, str]) -> Given:
         """The parameters of a filled-in form, refused as by `Action.parse`. A checkbox alone chooses nothing."""
-        names = {one.name for one in self.fields} | set(self.implied)
-        some = {name: value for name, value in given.items() if name in names and value != ""}
-        if not any(one.name in some for one in self.fields if one.kind != "checkbox"):
-            some = {**self.implied, **some}
-        if not self.is_complete(some):
-            return some
-        parsed: dict[str, Any] = DAG_ACTIONS[self.name].parse(some).model_dump(mode="json", exclude_defaults=True)
+        names = {field.name for field in self.fields} | set(self.implied)
+        filled = {name: value for name, value in given.items() if name in names and value != ""}
+        if not any(field.name in filled for field in self.fields if field.kind != "checkbox"):
+            filled = {**self.implied, **filled}
+        if not self.is_complete(filled):
+            return filled
+        parsed: dict[str, Any] = DAG_ACTIONS[self.name].parse(filled).model_dump(mode="json", exclude_defaults=True)
         return parsed
 
     def foresee(self, ledger: Snapshot, pipeline: str, given: Given) -> Foreseen:
@@ -102,8 +102,8 @@ def _runs(row: Row) -> bool:
 
 
 ACTS: Mapping[str, Act] = {
-    one.name: one
-    for one in (
+    act.name: act
+    for act in (
         Act(
             name="retry", title="Retry", preview=previews.retry, needs_runs=True,
             applies=lambda row: _runs(row) and (row["unfinished_state"] != "PLANNED" or row["lease_expired"]),

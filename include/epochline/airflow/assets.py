@@ -51,13 +51,13 @@ def announce_to_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) ->
     def acknowledged(unannounced: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
         newest = context["inlet_events"][alias].ascending(False).limit(NEWEST_EVENTS)
         recorded = [event.extra for event in newest]
-        return [one for one in unannounced if extra_of(one) in recorded]
+        return [receipt for receipt in unannounced if extra_of(receipt) in recorded]
 
     try:
         announced = announce(ledger, pipeline.name, run_of(context), acknowledged=acknowledged)
         events = context["outlet_events"][alias]
-        for one in announced:
-            events.add(sink_asset(pipeline.name, one.sink), extra=extra_of(one))
+        for receipt in announced:
+            events.add(sink_asset(pipeline.name, receipt.sink), extra=extra_of(receipt))
     except Exception as error:
         log.warning(
             "epochs.not_announced pipeline=%s reason=%s: %s; the next run announces them",

@@ -87,24 +87,24 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
 
 def _of_airflow(connection_id: str) -> AirflowConnection:
     try:
-        held: AirflowConnection = AirflowConnection.get(connection_id)
+        connection: AirflowConnection = AirflowConnection.get(connection_id)
     except AirflowNotFoundException:
         raise ConfigurationError(
             f"Airflow has no connection {connection_id!r}. Add it: *Admin, Connections*, or `airflow connections add`."
         ) from None
-    return held
+    return connection
 
 
 def _look_up(connection_id: str) -> Connection:
-    held = _of_airflow(connection_id)
+    connection = _of_airflow(connection_id)
     return Connection(
         where=f"Airflow connection {connection_id!r}",
-        host=held.host or "",
-        port=held.port,
-        schema=held.schema or "",
-        login=held.login or "",
-        password=held.password or "",
-        extra={str(key): str(value) for key, value in held.extra_dejson.items()},
+        host=connection.host or "",
+        port=connection.port,
+        schema=connection.schema or "",
+        login=connection.login or "",
+        password=connection.password or "",
+        extra={str(key): str(value) for key, value in connection.extra_dejson.items()},
     )
 
 
@@ -129,11 +129,11 @@ def spark_server(connection_id: str) -> str | None:
 
 def writers_of(pipeline: Pipeline) -> int | None:
     """How many sessions Spark will write with at once; None if neither connection nor declaration says."""
-    held = _of_airflow(pipeline.spark_connection)
-    if held.conn_type == SPARK_CONNECT:
-        cores = held.extra_dejson.get("cores")
+    connection = _of_airflow(pipeline.spark_connection)
+    if connection.conn_type == SPARK_CONNECT:
+        cores = connection.extra_dejson.get("cores")
         return None if cores is None else int(cores)
-    return spark_writers(pipeline.spark_conf, held.host or "")
+    return spark_writers(pipeline.spark_conf, connection.host or "")
 
 
 def dag_of_action(name: str) -> str:
@@ -143,16 +143,16 @@ def dag_of_action(name: str) -> str:
 
 def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
     """The plan of a run whose conf names an action; None for every other run. A wrong conf is refused."""
-    named = (context["dag_run"].conf or {}).get(ACTION)
-    if named is None:
+    conf = (context["dag_run"].conf or {}).get(ACTION)
+    if conf is None:
         return None
     from epochline.operations import ACTIONS, EpochAction, Request
 
-    action = ACTIONS.get(str(named.get("name"))) if isinstance(named, Mapping) else None
+    action = ACTIONS.get(str(conf.get("name"))) if isinstance(conf, Mapping) else None
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
-    request = Request(actor=actor_of(context, named.get("actor")), reason=str(named.get("reason") or ""))
-    parameters = action.parse(named.get("parameters") or {})
+    request = Request(actor=actor_of(context, conf.get("actor")), reason=str(conf.get("reason") or ""))
+    parameters = action.parse(conf.get("parameters") or {})
     return action.plan(subject_of(pipeline), parameters, request, run_of(context), writers=writers_of(pipeline))
 
 

@@ -50,10 +50,10 @@ def _refuse_shared_tables(pipeline: Pipeline) -> None:
         return
     path, variables = _dag_file()
     folder = airflow_dags_folder()
-    made = variables.setdefault(_MADE, [])
+    earlier = variables.setdefault(_MADE, [])
     if path.is_relative_to(folder):
-        refuse_newer_file(pipeline, path, folder, made)
-    made.append(pipeline)
+        refuse_newer_file(pipeline, path, folder, earlier)
+    earlier.append(pipeline)
 
 
 def _dag_file() -> tuple[Path, dict[str, Any]]:

@@ -99,16 +99,16 @@ class ActionOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Preview, then act. What is said goes to the log, and to the page that started the run."""
-        said: list[str] = []
+        transcript: list[str] = []
         try:
-            return self._act(context, said)
+            return self._act(context, transcript)
         except Exception as error:
-            said.append(str(error))
+            transcript.append(str(error))
             raise
         finally:
-            context["ti"].xcom_push(key=SAID, value="\n".join(said))
+            context["ti"].xcom_push(key=SAID, value="\n".join(transcript))
 
-    def _act(self, context: Context, said: list[str]) -> list[dict[str, Any]]:
+    def _act(self, context: Context, transcript: list[str]) -> list[dict[str, Any]]:
         params, action = dict(context["params"]), DAG_ACTIONS[self.action]
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
         expected = params.pop("expected", None)
@@ -119,7 +119,7 @@ class ActionOperator(BaseOperator):
             declared = find(pipeline, airflow_dags_folder())
             subject = subject_of(declared)
             previewed = action.preview(subject, parameters)
-            self._say(said, previewed.lines)
+            self._say(transcript, previewed.lines)
             if previewed.refusal is not None:
                 raise AirflowFailException(f"{previewed.refusal} Nothing was changed.")
             if expected is not None:
@@ -127,18 +127,18 @@ class ActionOperator(BaseOperator):
             if not confirmed:
                 raise AirflowSkipException("Not confirmed: nothing was changed. Trigger the DAG again with confirm.")
             if isinstance(action, EpochAction):
-                given = parameters.model_dump(exclude_none=True)
-                conf = {"name": action.name, "parameters": given, "actor": request.actor, "reason": reason}
+                values = parameters.model_dump(exclude_none=True)
+                conf = {"name": action.name, "parameters": values, "actor": request.actor, "reason": reason}
                 runs = min(previewed.epochs, _MOST_STEPS)
                 log = "%s: the next task starts %d runs of %s, which plan the epochs"
                 self.log.info(log, action.name, runs, pipeline)
                 return [{ACTION: conf}] * runs
             if isinstance(action, DirectAction):
-                self._say(said, action.act(subject, parameters, request).lines)
+                self._say(transcript, action.act(subject, parameters, request).lines)
         return [{"note": f"retry by {request}"[:_LONGEST_NOTE]}] if isinstance(action, Retry) else []
 
-    def _say(self, said: list[str], lines: Sequence[str]) -> None:
-        said.extend(lines)
+    def _say(self, transcript: list[str], lines: Sequence[str]) -> None:
+        transcript.extend(lines)
         for line in lines:
             self.log.info(line)
 
@@ -152,7 +152,7 @@ class JanitorOperator(BaseOperator):
             declared = look(airflow_dags_folder())
             for error in declared.broken:
                 self.log.error("broken declaration: %s", one_line(error))
-            for connection in sorted({one.postgres_connection for one in declared.pipelines.values()}):
+            for connection in sorted({pipeline.postgres_connection for pipeline in declared.pipelines.values()}):
                 tidied = tidy(adapters().ledger(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
@@ -162,10 +162,10 @@ def _refuse_a_stale_preview(
     declared: Pipeline, action: Action[Any, Any], parameters: Any, expected: Any, previewed: ActionPreview
 ) -> None:
     """Refuse to do something else than what a page showed of the ledger, or for a loss of Kafka."""
-    given = parameters.model_dump(mode="json", exclude_defaults=True)
+    values = parameters.model_dump(mode="json", exclude_defaults=True)
     with snapshot(adapters().postgres_dsn(declared.postgres_connection)) as ledger:
         act = ACTS.get(action.name)
-        state = None if act is None else act.foresee(ledger, declared.name, given).state
+        state = None if act is None else act.foresee(ledger, declared.name, values).state
     lost = previewed.after.get("lost", expected.get("lost"))
     if state != expected or lost != expected.get("lost"):
         raise StalePreviewError(
@@ -181,9 +181,9 @@ class LogEndsOperator(BaseOperator):
         """Ask each Kafka once for all pipelines that share it and a ledger; fail at the end if one did not answer."""
         declared = look(airflow_dags_folder()).pipelines.values()
         by_servers: defaultdict[tuple[str, str], list[Pipeline]] = defaultdict(list)
-        for one in declared:
-            for kafka in {source.connection for source in one.kafka_sources.values()}:
-                by_servers[kafka, one.postgres_connection].append(one)
+        for pipeline in declared:
+            for kafka in {source.connection for source in pipeline.kafka_sources.values()}:
+                by_servers[kafka, pipeline.postgres_connection].append(pipeline)
         failed: list[EpochlineError] = []
         for (kafka, postgres), pipelines in by_servers.items():
             try:

@@ -85,8 +85,8 @@ class PlanEpochOperator(BaseOperator):
             show_outcome(context, outcome)
             raise AirflowSkipException(f"{name}: {sentence}.{noted}")
         how, ranges = planned.outcome.replace("_", " "), ", ".join(map(str, planned.ranges))
-        then = _AFTER_PLAN.get(planned.epoch.state, "Nothing to do.")
-        self.log.info("%s is %s (%s): %s. %s", planned.epoch, planned.epoch.state, how, ranges, then)
+        advice = _AFTER_PLAN.get(planned.epoch.state, "Nothing to do.")
+        self.log.info("%s is %s (%s): %s. %s", planned.epoch, planned.epoch.state, how, ranges, advice)
         return str(planned.epoch.epoch_id)
 
 
@@ -184,18 +184,18 @@ class AbortEpochOperator(EpochOperator):
             show_outcome(context, EpochOutcome.of(epoch, ranges, paused))
             if outcome is AbortOutcome.ALREADY_COMMITTED:
                 raise AirflowSkipException(f"{epoch} is committed; nothing to abort, and nothing to do.")
-            what = {
+            result = {
                 AbortOutcome.LEFT_FOR_RECOVERY: "is pre-committed and was left so",
                 AbortOutcome.ABORTED: "was aborted, its staging is discarded, no offset moved",
                 AbortOutcome.ALREADY_ABORTED: "was aborted before",
             }[outcome]
             if paused is not None:
-                then = f"The pipeline is paused. To go on, run `epochline {way_out_of_pause(name, paused.command)}`"
+                advice = f"The pipeline is paused. To go on, run `epochline {way_out_of_pause(name, paused.command)}`"
             elif outcome is AbortOutcome.LEFT_FOR_RECOVERY:
-                then = "The next run of the pipeline commits it, or clear commit_epoch"
+                advice = "The next run of the pipeline commits it, or clear commit_epoch"
             else:
-                then = "Clear this run from plan_epoch to try the same range again, or let the next run take it"
-            raise AirflowFailException(f"{epoch} {what}{f': {epoch.error}' if epoch.error else ''}. {then}.")
+                advice = "Clear this run from plan_epoch to try the same range again, or let the next run take it"
+            raise AirflowFailException(f"{epoch} {result}{f': {epoch.error}' if epoch.error else ''}. {advice}.")
 
 
 class PublishOperator(BaseOperator):
@@ -220,7 +220,7 @@ class PublishOperator(BaseOperator):
         self.log.info("%s: this task publishes every committed epoch that a sink does not show yet", name)
         with epochline_errors():
             ledger = adapters().ledger(self.pipeline)
-            published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
+            published = publish(ledger, self.pipeline, report=lambda receipt: self.log.info("%s", receipt))
             announced = announce_to_airflow(ledger, self.pipeline, context)
             failed = self._failed_before(context)
             if failed:

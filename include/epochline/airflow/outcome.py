@@ -61,7 +61,7 @@ class EpochOutcome:
     @classmethod
     def of(cls, epoch: Epoch, planned: Sequence[PlannedRange], paused: Decision | None = None) -> Self:
         """The outcome of an epoch as read from the ledger, with its ranges and the pause of its pipeline."""
-        ranges = {one.range for one in planned}
+        ranges = {planned_range.range for planned_range in planned}
         shared = ranges.pop() if len(ranges) == 1 else None
         return cls(
             pipeline=epoch.pipeline,
@@ -69,7 +69,7 @@ class EpochOutcome:
             state=epoch.state,
             attempt=epoch.attempt,
             partitions=len(planned),
-            offsets=sum(len(one.range) for one in planned),
+            offsets=sum(len(planned_range.range) for planned_range in planned),
             shared_start=None if shared is None else shared.start,
             shared_until=None if shared is None else shared.until,
             rows_written=epoch.rows_written,
@@ -91,10 +91,10 @@ class EpochOutcome:
         """What the epoch reads: the range that all its partitions have, or how many offsets."""
         if not self.partitions:
             return "no range"
-        what = (
+        extent = (
             f"{self.offsets:,} offsets" if self.shared_start is None else f"[{self.shared_start}, {self.shared_until})"
         )
-        return f"{what} of {counted(self.partitions, 'partition')}"
+        return f"{extent} of {counted(self.partitions, 'partition')}"
 
     def __str__(self) -> str:
         counts = [counted(self.rows_written, "row")] if self.rows_written is not None else []

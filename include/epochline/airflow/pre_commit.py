@@ -94,8 +94,8 @@ class PreCommitOperator(SparkSubmitOperator):
         program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
         self.application = program
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-        named = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}
-        arguments = [str(part) for pair in named.items() for part in pair]
+        options = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}
+        arguments = [str(part) for pair in options.items() for part in pair]
         self.application_args = arguments
         server = spark_server(self.pipeline.spark_connection)
         with self._credentials(ticket, server):
@@ -116,8 +116,8 @@ class PreCommitOperator(SparkSubmitOperator):
                         " ledger. If the output above shows none either, look for what ends processes on the driver's"
                         " machine, such as its memory limit."
                     ) from failure
-                said = attempt.error.removeprefix(f"{attempt.error_class}: ")
-                ours = rebuilt(attempt.error_class, said, attempt.error_command)
+                message = attempt.error.removeprefix(f"{attempt.error_class}: ")
+                ours = rebuilt(attempt.error_class, message, attempt.error_command)
                 raise ours or AirflowException(f"{ticket}: {attempt.error}") from None
 
     def on_kill(self) -> None:
@@ -149,14 +149,14 @@ class PreCommitOperator(SparkSubmitOperator):
                 return
         from epochline.airflow.handover import credentials_file, environment_of_job
 
-        found = adapters().job_credentials(self.pipeline, ticket)
-        held: dict[str, Any] = {
-            "postgres": {"dsn": found.dsn}, "kafka": found.kafka or None, "kafkas": found.kafkas,
-            "registries": found.registries,
-            "sources": {name: asdict(one) for name, one in found.source_connections.items()},
+        credentials = adapters().job_credentials(self.pipeline, ticket)
+        contents: dict[str, Any] = {
+            "postgres": {"dsn": credentials.dsn}, "kafka": credentials.kafka or None, "kafkas": credentials.kafkas,
+            "registries": credentials.registries,
+            "sources": {name: asdict(connection) for name, connection in credentials.source_connections.items()},
             "spark": {} if server is None else {"server": server},
         }  # fmt: skip
-        with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
+        with credentials_file(contents) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
 
 
@@ -221,7 +221,7 @@ class RetryByLedger(RetryPolicy):
         if try_number > max_tries or not epoch_id:
             return RetryDecision.default()
         try:
-            pause, said = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
+            pause, reason = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
         except LedgerUnavailableError:
             return RetryDecision.default()
-        return RetryDecision.retry(pause, said)
+        return RetryDecision.retry(pause, reason)

@@ -77,12 +77,12 @@ def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
         return Foreseen(refusal="Say which records: by epoch, topic, partition, offset or reason, or everything.")
     # A reader may not compare the reason, so the statement that does is another one.
     if given.get("like") is None:
-        found = ledger.ask("act_quarantine", pipeline=pipeline, **chosen).rows
+        rows = ledger.ask("act_quarantine", pipeline=pipeline, **chosen).rows
     else:
-        found = ledger.ask("act_quarantine_like", pipeline=pipeline, **chosen, like=given["like"]).rows
-    if not found:
+        rows = ledger.ask("act_quarantine_like", pipeline=pipeline, **chosen, like=given["like"]).rows
+    if not rows:
         return Foreseen(refusal="No record in the quarantine fits, or each was requeued before.")
-    counts = {_name(one): int(one["records"]) for one in found}
+    counts = {_name(record): int(record["records"]) for record in rows}
     return Foreseen(lines=requeuing(pipeline, counts), state={"generation": row["generation"], "quarantined": counts})
 
 
@@ -91,13 +91,13 @@ def declare_loss(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given:
     if row["unfinished_epoch"] is not None:
         return Foreseen(refusal=f"Epoch {row['unfinished_epoch']} may hold what looks lost; finish or abort it first.")
     partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
-    gaps = {_name(one): one for one in partitions if one["unread_deleted"]}
+    gaps = {_name(partition): partition for partition in partitions if partition["unread_deleted"]}
     if not gaps:
         return Foreseen(refusal="When the last plan asked Kafka, every head lay in its log: nothing is lost.")
-    lost = {name: OffsetRange(start=one["next_offset"], until=one["log_start"]) for name, one in gaps.items()}
+    lost = {name: OffsetRange(start=gap["next_offset"], until=gap["log_start"]) for name, gap in gaps.items()}
     return Foreseen(
         lines=(*declaring_loss(pipeline, lost), _as_of(partitions)),
-        state={"lost": {name: [gap.start, gap.until] for name, gap in lost.items()}},
+        state={"lost": {name: [offsets.start, offsets.until] for name, offsets in lost.items()}},
     )
 
 
@@ -108,12 +108,12 @@ def savepoint(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Gi
     if row["committed_epoch"] is None:
         return Foreseen(refusal="No epoch is committed yet: there is nothing to keep.")
     partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
-    heads = [one for one in partitions if one["next_offset"] is not None]
+    heads = [partition for partition in partitions if partition["next_offset"] is not None]
     return Foreseen(
         lines=(
             f"{pipeline} stands after epoch {row['committed_epoch']}. Its heads, its watermark and a copy of its state"
             f" are kept as {given['name']}, until somebody deletes the savepoint.",
-            *(f"{one['topic']}-{one['partition']}: head {one['next_offset']}." for one in heads),
+            *(f"{head['topic']}-{head['partition']}: head {head['next_offset']}." for head in heads),
         ),
         state={"committed": row["committed_epoch"]},
     )
@@ -123,21 +123,21 @@ def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     """Go back to a savepoint."""
     if row["unfinished_epoch"] is not None:
         return Foreseen(refusal=f"Epoch {row['unfinished_epoch']} is unfinished; let it finish, or abort it first.")
-    found = ledger.ask("act_savepoint", pipeline=pipeline, savepoint=given["name"]).rows
-    if not found:
+    rows = ledger.ask("act_savepoint", pipeline=pipeline, savepoint=given["name"]).rows
+    if not rows:
         return Foreseen(refusal=f"{pipeline} has no savepoint {given['name']}.")
-    kept = found[0]
+    saved = rows[0]
     return Foreseen(
         lines=(
-            f"{pipeline} goes back to where epoch {kept['epoch_id']} left it: heads, state and targets, in one"
+            f"{pipeline} goes back to where epoch {saved['epoch_id']} left it: heads, state and targets, in one"
             " transaction.",
-            f"{counted(kept['undone'], 'epoch')} after it ({kept['undone_rows'] or 0} rows)"
-            f" {'is' if kept['undone'] == 1 else 'are'} undone: the rows leave the targets, and a run reads the ranges"
+            f"{counted(saved['undone'], 'epoch')} after it ({saved['undone_rows'] or 0} rows)"
+            f" {'is' if saved['undone'] == 1 else 'are'} undone: the rows leave the targets, and a run reads the ranges"
             " again.",
-            f"The savepoint was made by {kept['made_by']}: {kept['reason']}",
+            f"The savepoint was made by {saved['made_by']}: {saved['reason']}",
         ),
         state={
-            "generation": row["generation"], "savepoint_of_epoch": kept["epoch_id"], "undone": kept["undone"],
+            "generation": row["generation"], "savepoint_of_epoch": saved["epoch_id"], "undone": saved["undone"],
             "committed": row["committed_epoch"],
         },
     )  # fmt: skip
@@ -147,8 +147,8 @@ def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: 
     """Commit what lies before the origins."""
     to, lines, origins = str(given["to"]), [], {}
     partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
-    for one in partitions:
-        name, origin, log_start = _name(one), one["origin_offset"], one["log_start"]
+    for partition in partitions:
+        name, origin, log_start = _name(partition), partition["origin_offset"], partition["log_start"]
         if origin is None or log_start is None:
             continue
         begin = log_start if to == "earliest" else max(int(to), log_start) if to.isdigit() else None
@@ -169,8 +169,8 @@ def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: 
 def pause(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
     """Plan no epoch."""
     epoch = f"epoch {row['unfinished_epoch']} of {pipeline}"
-    left = None if row["unfinished_epoch"] is None else (epoch, row["unfinished_state"], f"run {row['run_id']}")
-    return Foreseen(lines=pausing(pipeline, left), state={"paused": False})
+    unfinished = None if row["unfinished_epoch"] is None else (epoch, row["unfinished_state"], f"run {row['run_id']}")
+    return Foreseen(lines=pausing(pipeline, unfinished), state={"paused": False})
 
 
 def resume(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -204,5 +204,5 @@ def _name(partition: Mapping[str, Any]) -> str:
 
 def _as_of(partitions: Sequence[Mapping[str, Any]]) -> str:
     """When Kafka was asked where the logs begin. The action asks again, and refuses if more is gone."""
-    asked = min(one["observed_at"] for one in partitions if one["observed_at"] is not None)
-    return f"A plan asked Kafka where its logs begin at {asked:%Y-%m-%d %H:%M:%S} UTC. The action asks again."
+    observed_at = min(partition["observed_at"] for partition in partitions if partition["observed_at"] is not None)
+    return f"A plan asked Kafka where its logs begin at {observed_at:%Y-%m-%d %H:%M:%S} UTC. The action asks again."

@@ -178,7 +178,7 @@ class _Connected:
                 source = self._opened.enter_context(adapters().kafka(self._kafka_connection))
                 self._clients = (adapters().ledger(self._postgres_connection), source, Lookout())
             ledger, source, lookout = self._clients
-            return look(ledger, source, [one.watched() for one in running], lookout)
+            return look(ledger, source, [trigger.watched() for trigger in running], lookout)
         except BaseException:
             self.close()
             raise

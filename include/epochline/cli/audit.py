@@ -48,8 +48,8 @@ def audit(
 
     first, last = _bounds(epochs)
     dsn = connections.adapters().postgres_dsn(connection_of(pipeline))
-    with session(dsn) as opened:
-        stored = ask(opened, "newest_declaration", pipeline=pipeline)
+    with session(dsn) as ledger:
+        stored = ask(ledger, "newest_declaration", pipeline=pipeline)
     if not stored:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(json.dumps(stored[0]["body"]))
@@ -112,11 +112,11 @@ class _Lines:
 
     def summary(self, pipeline: str, summary: Summary) -> None:
         """Print the last line."""
-        said = f"{pipeline}: {counted(summary.epochs, 'epoch')}, {counted(summary.records, 'record')} read again: "
-        said += counted(summary.differences, "difference") if summary.differences else "no difference"
+        line = f"{pipeline}: {counted(summary.epochs, 'epoch')}, {counted(summary.records, 'record')} read again: "
+        line += counted(summary.differences, "difference") if summary.differences else "no difference"
         if summary.not_judged:
-            said += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
-        self._say("\n".join([*summary.notes, said]), {"summary": asdict(summary) | {"pipeline": pipeline}})
+            line += f"; {counted(summary.not_judged, 'epoch')} could not be judged wholly"
+        self._say("\n".join([*summary.notes, line]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:
         printing.say(printing.json_line(value) if self._json else text)

@@ -72,11 +72,11 @@ def _without_line_breaks(text: str | None) -> str:
 
 def summaries() -> Mapping[str, str]:
     """The first paragraph of each command's help, from the source text: to import every module takes a second."""
-    here = Path(__file__).parent
-    actions = "".join(path.read_text() for path in here.with_name("operations").glob("*.py"))
+    folder = Path(__file__).parent
+    actions = "".join(path.read_text() for path in folder.with_name("operations").glob("*.py"))
     texts = {}
     for name, module in COMMANDS.items():
-        text = here.joinpath(*module.split(".")).with_suffix(".py").read_text()
+        text = folder.joinpath(*module.split(".")).with_suffix(".py").read_text()
         function = re.search(rf'^def {name.replace("-", "_")}\(.*?^    """(.+?)(?:\n\n|""")', text, re.M | re.S)
         action = re.search(rf'^    """((?:(?!""").)+)"""\n\n    name = "{name}"$', actions, re.M | re.S)
         described = function or action

@@ -29,11 +29,11 @@ def in_environment(connection_id: str) -> Connection | None:
     Raises:
         ConfigurationError: it cannot be understood; the message shows nothing of it.
     """
-    held = os.environ.get(variable(connection_id), "").strip()
-    if not held:
+    text = os.environ.get(variable(connection_id), "").strip()
+    if not text:
         return None
     try:
-        return _connection(variable(connection_id), json.loads(held) if held.startswith("{") else _parts(held))
+        return _connection(variable(connection_id), json.loads(text) if text.startswith("{") else _parts(text))
     except (ValueError, TypeError, AttributeError):
         raise ConfigurationError(
             f"{variable(connection_id)} cannot be understood; write it as JSON with conn_type, host, port, login,"
@@ -71,9 +71,9 @@ def _look_up(connection_id: str) -> Connection:
     Raises:
         ConfigurationError: there is no such connection, it cannot be understood, or the stack does not run.
     """
-    given = in_environment(connection_id)
-    if given is not None:
-        return given
+    connection = in_environment(connection_id)
+    if connection is not None:
+        return connection
     if connection_id not in (*_LOGINS, KAFKA):
         raise ConfigurationError(
             f"connection {connection_id!r} is not known here: set {variable(connection_id)} as Airflow has it (the"
@@ -96,10 +96,10 @@ def spark_master(connection_id: str) -> str:
 
     A Spark Connect server runs jobs of tasks. A command starts Spark in its own process, and needs a master for it.
     """
-    given = in_environment(connection_id)
-    if given is None or not given.host or given.kind == SPARK_CONNECT:
+    connection = in_environment(connection_id)
+    if connection is None or not connection.host or connection.kind == SPARK_CONNECT:
         return "local[*]"
-    return f"{given.host}:{given.port}" if given.port else given.host
+    return f"{connection.host}:{connection.port}" if connection.port else connection.host
 
 
 def adapters() -> Adapters:

@@ -39,7 +39,7 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, or refuses.
     """
     try:
-        opened = psycopg2.connect(
+        connection = psycopg2.connect(
             dsn,
             application_name="epochline cli",
             connect_timeout=10,
@@ -47,10 +47,10 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
             client_encoding="UTF8",
         )
         try:
-            opened.autocommit = True
-            yield opened
+            connection.autocommit = True
+            yield connection
         finally:
-            opened.close()
+            connection.close()
     except psycopg2.Error as error:
         raise explained(error) from error
 

@@ -33,16 +33,16 @@ def validate(names: Names = None, as_json: AsJson = False) -> None:
     2: wrong use.
     """
     declared = discovery.look()
-    asked = list(dict.fromkeys(names or sorted(declared.pipelines)))
+    chosen = list(dict.fromkeys(names or sorted(declared.pipelines)))
     checked = _Checked()
-    unknown = [name for name in asked if name not in declared.pipelines]
+    unknown = [name for name in chosen if name not in declared.pipelines]
     if unknown or not names:
         checked.problems += [one_line(error) for error in declared.broken]
-    for name in asked:
+    for name in chosen:
         _check(declared, name, checked)
     if as_json:
         problems = [_placed(problem) for problem in checked.problems]
-        answer = {"pipelines": asked, "valid": checked.valid, "tables_compared": checked.compared}
+        answer = {"pipelines": chosen, "valid": checked.valid, "tables_compared": checked.compared}
         printing.say(printing.as_json({**answer, "problems": problems}))
     else:
         for problem in checked.problems:
@@ -146,7 +146,7 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
         raise shared[0]
     chosen, unknown = _chosen(names) if names else (declared.pipelines, [])
     ledgers: Ledgers = {}
-    made: dict[str, list[str]] = {}
+    created: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
     databases: dict[str, dict[str, Pipeline]] = {} if chosen or names else {POSTGRES: {}}
     for name, pipeline in chosen.items():
@@ -160,14 +160,14 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
             refused |= dict.fromkeys(pipelines, error)
             continue
         targets = create_targets(pipelines)
-        made |= targets[0]
+        created |= targets[0]
         refused |= targets[1]
     if as_json:
         outcome = {
             "ledger": {connection: revision for connection, (revision, _) in ledgers.items()},
             "left_to_a_dba": {connection: statements for connection, (_, statements) in ledgers.items()},
             "pipelines": sorted(chosen),
-            "created": made,
+            "created": created,
             "refused": {name: str(error) for name, error in refused.items()},
         }
         printing.say(printing.as_json(outcome))
@@ -180,11 +180,11 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
                 )
                 printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
                 printing.say("then run `epochline migrate` again")
-        show_targets(made, refused, printing.say)
-        if made:
+        show_targets(created, refused, printing.say)
+        if created:
             printing.say(
                 "Tables that existed before were not compared with their declarations:"
-                f" `epochline plan {' '.join(made)}` does that, and changes nothing."
+                f" `epochline plan {' '.join(created)}` does that, and changes nothing."
             )
     for problem in unknown:
         printing.progress(printing.told(problem))
@@ -229,21 +229,21 @@ def _viewer(connection: str) -> str | None:
         )
     except ConfigurationError:
         return None
-    there = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
-    return unquote(pages.username or "") if there else None
+    same_database = (pages.hostname, pages.port, pages.path) == (ledger.hostname, ledger.port, ledger.path)
+    return unquote(pages.username or "") if same_database else None
 
 
 def create_targets(pipelines: Mapping[str, Pipeline]) -> tuple[dict[str, list[str]], dict[str, EpochlineError]]:
     """Create missing target tables. Returns, by pipeline, the tables that were made, and why targets were refused."""
-    made: dict[str, list[str]] = {}
+    created: dict[str, list[str]] = {}
     refused: dict[str, EpochlineError] = {}
     for name, pipeline in pipelines.items():
         try:
             with connections.adapters().ledger(pipeline).transaction() as tx:
-                made[name] = list(tx.targets.create(pipeline))
+                created[name] = list(tx.targets.create(pipeline))
         except TargetError as error:
             refused[name] = error
-    return made, refused
+    return created, refused
 
 
 def create_declared(report: Callable[[str], None]) -> None:

@@ -65,13 +65,13 @@ def enable(names: _Names = None) -> None:
     refused = bool(shared)
     try:
         migrate_ledgers(pipelines.values())
-        made, tables_refused = create_targets(pipelines)
+        created, tables_refused = create_targets(pipelines)
     except (ConfigurationError, LedgerUnavailableError, StackError) as error:
         printing.say(f"their tables were not made: {error} `epochline up` and `epochline migrate` make them.")
     else:
         refused = refused or bool(tables_refused)
-        show_targets(made, tables_refused, printing.say)
-        for name in made:
+        show_targets(created, tables_refused, printing.say)
+        for name in created:
             read = ", ".join(source.described for source in pipelines[name].kafka_sources.values())
             fed = f"feed topic {read}; " if read else ""
             printing.say(f"next: {fed}`epochline plan {name}`; `epochline trigger {name} --unpause`")

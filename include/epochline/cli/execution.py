@@ -122,8 +122,8 @@ class Execution(ExitStack):
         return Run(dag_id="cli", run_id=run_id, host=socket.gethostname())
 
     def _plan(self, run: Run) -> Epoch | None:
-        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as opened:
-            for row in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
+        with database.session(connections.adapters().postgres_dsn(self._pipeline.postgres_connection)) as ledger:
+            for row in database.ask(ledger, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
                 if row["state"] == "PLANNED" and row["lease_alive"] and row["run_id"] != run.run_id:
                     printing.progress(
                         f"epoch {row['epoch_id']} belongs to run {row['run_id']} of {row['dag_id']} on {row['host']};"

@@ -68,15 +68,17 @@ def log_fault(
 
 def _fault_at(head: Head, view: SourceView, ends: Mapping[TopicPartition, int | None]) -> FaultWord | None:
     """What is wrong with the partition of a head."""
-    in_topic = {at.tp.partition: at for at in view.partitions if at.tp.topic == head.tp.topic}
-    there = in_topic.get(head.tp.partition)
-    if there is None:
+    in_topic = {
+        partition.tp.partition: partition for partition in view.partitions if partition.tp.topic == head.tp.topic
+    }
+    partition = in_topic.get(head.tp.partition)
+    if partition is None:
         return FaultWord.PARTITION_GONE if in_topic else FaultWord.TOPIC_GONE
-    if head.tp.topic_id != there.tp.topic_id:
+    if head.tp.topic_id != partition.tp.topic_id:
         return FaultWord.MADE_AGAIN
-    if head.next_offset > there.high_watermark:
+    if head.next_offset > partition.high_watermark:
         return FaultWord.BEYOND_END
-    if head.next_offset < there.log_start:
+    if head.next_offset < partition.log_start:
         return FaultWord.UNREAD_DELETED
     return FaultWord.TRUNCATED if head.tp in ends and (ends[head.tp] or 0) < head.next_offset else None
 

@@ -143,8 +143,8 @@ def files(new: NewPipeline, dags: str) -> dict[str, str]:
             schedule=_schedule(declared(new).schedule),
         )
 
-    made = {"dag": filled("dag"), "test": filled("test"), "sample": _sample(new, values)}
-    return made | {"function": filled("function")} if new.parser == "function" else made
+    texts = {"dag": filled("dag"), "test": filled("test"), "sample": _sample(new, values)}
+    return texts | {"function": filled("function")} if new.parser == "function" else texts
 
 
 def sample_name(new: NewPipeline) -> str:
@@ -163,9 +163,9 @@ def _of_type(text: str) -> _Value:
     if kind.name == "numeric" and kind.precision is not None:
         value = "0" if kind.precision == kind.scale else "1"
         return _Value(value, value, f'Decimal("{value}")')
-    shown = {"text": "ada"[: kind.length], **_VALUES.get(kind.name, {})}
+    forms = {"text": "ada"[: kind.length], **_VALUES.get(kind.name, {})}
     return _Value(
-        shown["text"], shown.get("json", json.dumps(shown["text"])), shown.get("python", _quoted(shown["text"]))
+        forms["text"], forms.get("json", json.dumps(forms["text"])), forms.get("python", _quoted(forms["text"]))
     )
 
 
@@ -178,8 +178,8 @@ def _schedule(schedule: str | timedelta | None) -> str | None:
 
 def _quoted(text: str) -> str:
     """A text in Python, in double quotes unless it has some."""
-    shown = repr(text)
-    return shown if '"' in text or "\\" in text else f'"{shown[1:-1]}"'
+    literal = repr(text)
+    return literal if '"' in text or "\\" in text else f'"{literal[1:-1]}"'
 
 
 _TEMPLATES = Environment(
@@ -251,9 +251,9 @@ def _ask(question: str, default: str, choices: tuple[str, ...] = ()) -> Any:
             raise typer.BadParameter(f"{answer!r} is none of {', '.join(choices)}")
         return answer
 
-    asked = f"{question} ({', '.join(choices)})" if choices else question
+    prompt = f"{question} ({', '.join(choices)})" if choices else question
     # On standard error, as all questions: standard output is for results.
-    return typer.prompt(asked, default=default, value_proc=checked, show_default=bool(default), err=True)
+    return typer.prompt(prompt, default=default, value_proc=checked, show_default=bool(default), err=True)
 
 
 def _write(new: NewPipeline) -> None:
@@ -293,5 +293,5 @@ def _write(new: NewPipeline) -> None:
 
 
 def _shown(file: Path) -> str:
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+    folder = Path.cwd()
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)

@@ -38,32 +38,32 @@ def ledger(
     if follow:
         refuse_with_follow(json=as_json)
     dsn = connections.adapters().postgres_dsn(connection or connection_of(pipeline))
-    with database.session(dsn) as opened:
+    with database.session(dsn) as session:
         if follow:
-            refresh(lambda: _look(opened, pipeline, epoch, limit, as_json=False))
-        _look(opened, pipeline, epoch, limit, as_json=as_json)()
+            refresh(lambda: _look(session, pipeline, epoch, limit, as_json=False))
+        _look(session, pipeline, epoch, limit, as_json=as_json)()
 
 
-def _look(opened: Session, pipeline: str | None, epoch: int | None, limit: int, *, as_json: bool) -> Callable[[], None]:
+def _look(ledger: Session, pipeline: str | None, epoch: int | None, limit: int, *, as_json: bool) -> Callable[[], None]:
     """Ask the ledger; returns what prints the answer."""
-    epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
+    epochs = database.ask(ledger, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
     if not epochs and pipeline is not None:
-        check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
+        check_known(pipeline, {row["pipeline"] for row in database.ask(ledger, "pipelines")})
     if epoch is None:
         return partial(printing.say, printing.as_json(epochs)) if as_json else partial(show_epochs, epochs)
     if not epochs:
         raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
-    (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
+    (phases,) = database.ask(ledger, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
     whole = {
         **epochs[0],
         **phases,
-        "ranges": database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch),
-        "attempts": database.ask(opened, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1],
-        "records_in_quarantine": database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0][
+        "ranges": database.ask(ledger, "ranges_of_epoch", pipeline=pipeline, epoch=epoch),
+        "attempts": database.ask(ledger, "page_attempts", pipeline=pipeline, epoch_id=epoch, limit=None)[::-1],
+        "records_in_quarantine": database.ask(ledger, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0][
             "records"
         ],
     }
-    (standing,) = database.ask(opened, "page_epoch", pipeline=pipeline, epoch_id=epoch)
+    (standing,) = database.ask(ledger, "page_epoch", pipeline=pipeline, epoch_id=epoch)
     return partial(printing.say, printing.as_json(whole)) if as_json else partial(_show_one, whole, next_step(standing))
 
 
@@ -72,16 +72,16 @@ def check_known(pipeline: str, in_ledger: Set[str]) -> None:
     from epochline.config import discovery
 
     try:
-        known = sorted({*in_ledger, *discovery.look().pipelines})
+        pipelines = sorted({*in_ledger, *discovery.look().pipelines})
     except ConfigurationError:
-        known = sorted(in_ledger)
-    if pipeline not in known and (left_out := discovery.why_left_out(pipeline)) is not None:
+        pipelines = sorted(in_ledger)
+    if pipeline not in pipelines and (left_out := discovery.why_left_out(pipeline)) is not None:
         raise EpochNotFoundError(left_out)
-    if pipeline not in known:
-        meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, known, n=1))
+    if pipeline not in pipelines:
+        meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, pipelines, n=1))
         raise EpochNotFoundError(
             f"neither the ledger nor a declaration knows a pipeline {pipeline!r}.{meant} Known:"
-            f" {', '.join(known) or 'none'}."
+            f" {', '.join(pipelines) or 'none'}."
         )
 
 
@@ -126,8 +126,8 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         least=("skipped", "attempt", "passed", "latency", "rows", "took"),
     )  # fmt: skip
     for epoch in epochs:
-        for said in _of_epoch(epoch):
-            printing.say(f"epoch {epoch['epoch_id']} of {epoch['pipeline']}: {said}")
+        for note in _of_epoch(epoch):
+            printing.say(f"epoch {epoch['epoch_id']} of {epoch['pipeline']}: {note}")
 
 
 def _of_epoch(epoch: dict[str, Any]) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _of_epoch(epoch: dict[str, Any]) -> Iterator[str]:
         yield epoch["error"]
 
 
-def _show_one(epoch: Row, then: str | None) -> None:
+def _show_one(epoch: Row, advice: str | None) -> None:
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
     if epoch["watermark"] is not None:
@@ -172,8 +172,8 @@ def _show_one(epoch: Row, then: str | None) -> None:
     printing.say()
     show_attempts(epoch["attempts"])
     printing.say(f"records kept in the quarantine: {printing.number(epoch['records_in_quarantine'])}")
-    if then is not None:
-        printing.say(then)
+    if advice is not None:
+        printing.say(advice)
 
 
 def _chosen(settings: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -105,23 +105,24 @@ class _Printed:
 
     def go_on(self, dag_id: str, run_id: str) -> None:
         """Print what the run's logs have had since the last call."""
-        for made in self._api.tries(dag_id, run_id):
-            which = (run_id, made.task_id, made.number)
-            if which in self._complete:
+        for task_try in self._api.tries(dag_id, run_id):
+            key = (run_id, task_try.task_id, task_try.number)
+            if key in self._complete:
                 continue
-            lines = list(lines_of(self._api.log(dag_id, run_id, made)))
-            seen = self._lines.get(which)
-            if which != self._last and len(lines) > (seen or -1):
-                self._last = which
-                state = "" if made.state is None else f", {made.state.replace('_', ' ')}"
+            lines = list(lines_of(self._api.log(dag_id, run_id, task_try)))
+            printed = self._lines.get(key)
+            if key != self._last and len(lines) > (printed or -1):
+                self._last = key
+                state = "" if task_try.state is None else f", {task_try.state.replace('_', ' ')}"
                 printing.say(
-                    f"==== {made.task_id}, try {made.number}{state}, from {made.started_at[:19]} (run {run_id})"
+                    f"==== {task_try.task_id}, try {task_try.number}{state},"
+                    f" from {task_try.started_at[:19]} (run {run_id})"
                 )
-            for line in lines[seen or 0 :]:
+            for line in lines[printed or 0 :]:
                 printing.say(line)
-            self._lines[which] = len(lines)
-            if made.state in _COMPLETE:
-                self._complete.add(which)
+            self._lines[key] = len(lines)
+            if task_try.state in _COMPLETE:
+                self._complete.add(key)
 
 
 def lines_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:

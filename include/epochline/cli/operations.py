@@ -101,11 +101,11 @@ def janitor(
     2: wrong use.
     """
     declared = discovery.look() if connection is None else discovery.Declared(pipelines={}, broken=())
-    named = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
+    databases = {pipeline.postgres_connection for pipeline in declared.pipelines.values()}
     run = Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
     tidied = {
         database: tidy(connections.adapters().ledger(database), run, stale_after=timedelta(minutes=stale_after))
-        for database in sorted({connection} if connection else named or {POSTGRES})
+        for database in sorted({connection} if connection else databases or {POSTGRES})
     }
     if as_json:
         printing.say(printing.as_json({database: asdict(report) for database, report in tidied.items()}))
@@ -145,8 +145,8 @@ def actor() -> str:
 
 
 def _command(action: Action[Any, Any]) -> Callable[..., None]:
-    def command(**given: Any) -> None:
-        _run(action, **given)
+    def command(**options: Any) -> None:
+        _run(action, **options)
 
     # Typer reads a signature: the action's parameters stand between the pipeline and the options of every command.
     fields = sorted(action.parameters.model_fields.items(), key=lambda item: not _is_argument(item[1]))

@@ -52,13 +52,13 @@ def until_interrupted() -> Iterator[None]:
         raise FollowingEnded(INTERRUPTED) from None
 
 
-def refuse_with_follow(**given: object) -> None:
+def refuse_with_follow(**options: object) -> None:
     """Refuse options, by name, that need one answer: all that are neither None nor False.
 
     Raises:
         typer.BadParameter: one of them is given.
     """
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and value is not False:
             raise typer.BadParameter(
                 f"--follow shows answers until Ctrl-C, and --{name.replace('_', '-')} needs one; remove one of them",

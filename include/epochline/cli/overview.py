@@ -34,8 +34,8 @@ def list(as_json: AsJson = False) -> None:
     1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are shown; 2: wrong use.
     """
     declared, scheduled = discovery.look(), _Schedules()
-    asked, errors = _ask_each(declared, lambda pipeline, servers: _row(pipeline, servers) | scheduled.of(pipeline))
-    rows = asked.values()
+    answers, errors = _ask_each(declared, lambda pipeline, servers: _row(pipeline, servers) | scheduled.of(pipeline))
+    rows = answers.values()
     if as_json:
         schedules = [None if row["schedule"] is None else str(row["schedule"]) for row in rows]
         printing.say(printing.as_json([{**row, "schedule": text} for row, text in zip(rows, schedules, strict=True)]))

@@ -36,12 +36,12 @@ def plan(
     Exit code 0: the next epochs can be planned, even if they read nothing; 1: a plan would be refused, see the message;
     2: there is no such pipeline, or its declaration is invalid, or another pipeline names one of its tables.
     """
-    shown: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
     try:
-        each(names, lambda name: shown.append(_plan_of(name, max_records, as_json=as_json)))
+        each(names, lambda name: plans.append(_plan_of(name, max_records, as_json=as_json)))
     finally:
-        if as_json and shown:
-            printing.say(printing.as_json(shown if len(set(names)) > 1 else shown[0]))
+        if as_json and plans:
+            printing.say(printing.as_json(plans if len(set(names)) > 1 else plans[0]))
 
 
 def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, Any]:
@@ -54,23 +54,23 @@ def _plan_of(name: str, max_records: int | None, *, as_json: bool) -> dict[str, 
         settings=resolve_settings(declared, file=file_settings()),
     )
     try:
-        seen = preview(adapters().ledger(declared), adapters().offsets(declared), declared, request)
+        upcoming = preview(adapters().ledger(declared), adapters().offsets(declared), declared, request)
     except EpochlineError:
         # A changed declaration is the likely reason for a refusal.
         if changed and not as_json:
             _show_changes(since, changed)
         raise
     if not as_json:
-        _show(declared, seen)
+        _show(declared, upcoming)
         _show_changes(since, changed)
         printing.say(_what_was_checked(declared))
-    return _as_dict(declared, seen, since, changed)
+    return _as_dict(declared, upcoming, since, changed)
 
 
 def _what_was_checked(declared: Pipeline) -> str:
     tables = [sink.table for sink in declared.tables]
     checked = ["the declaration", f"table{'' if len(tables) == 1 else 's'} {', '.join(tables)}"]
-    checked += [given.source.described for given in declared.inputs.values()]
+    checked += [declared_input.source.described for declared_input in declared.inputs.values()]
     checked += ["consumer group " + declared.consumer_group] if declared.source.mirror else []
     checked += [sink.name for sink in declared.post_commit_sinks]
     return (
@@ -81,21 +81,21 @@ def _what_was_checked(declared: Pipeline) -> str:
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch's id, and what changed in the declaration since then."""
-    with session(adapters().postgres_dsn(declared.postgres_connection)) as opened:
-        newest = ask(opened, "newest_declaration", pipeline=declared.name)
+    with session(adapters().postgres_dsn(declared.postgres_connection)) as ledger:
+        newest = ask(ledger, "newest_declaration", pipeline=declared.name)
     if not newest:
         return None, []
-    now = json.loads(declared.stored())
+    current = json.loads(declared.stored())
     with adapters().ledger(declared).transaction() as tx:
         earlier = (json.loads(former.stored()) for former in tx.epochs.declarations(declared.name))
-        written = as_last_written(newest[0]["body"], earlier, now)
-    return newest[0]["epoch_id"], changes(written, now)
+        written = as_last_written(newest[0]["body"], earlier, current)
+    return newest[0]["epoch_id"], changes(written, current)
 
 
-def _rows(seen: PlanPreview) -> list[dict[str, Any]]:
-    ranges = {planned.tp: planned.range for planned in seen.ranges}
-    chosen_by = {origin.tp: origin.chosen_by for origin in seen.origins}
-    reads = [(head, ranges.get(head.tp)) for head in sorted(seen.heads, key=lambda head: head.tp)]
+def _rows(upcoming: PlanPreview) -> list[dict[str, Any]]:
+    ranges = {planned_range.tp: planned_range.range for planned_range in upcoming.ranges}
+    chosen_by = {origin.tp: origin.chosen_by for origin in upcoming.origins}
+    reads = [(head, ranges.get(head.tp)) for head in sorted(upcoming.heads, key=lambda head: head.tp)]
     return [
         {
             "topic": head.tp.topic,
@@ -104,29 +104,29 @@ def _rows(seen: PlanPreview) -> list[dict[str, Any]]:
             "start": read.start if read else None,
             "until": read.until if read else None,
             "offsets": len(read) if read else 0,
-            "backlog_after": seen.backlog[head.tp] - (len(read) if read else 0),
+            "backlog_after": upcoming.backlog[head.tp] - (len(read) if read else 0),
             "origin": chosen_by.get(head.tp),
         }
         for head, read in reads
     ]
 
 
-def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: list[Change]) -> dict[str, Any]:
+def _as_dict(declared: Pipeline, upcoming: PlanPreview, since: int | None, changed: list[Change]) -> dict[str, Any]:
     return {
         "pipeline": declared.name,
         "declaration_hash": declared.declaration_hash,
-        "unfinished_epoch": None if seen.unfinished is None else seen.unfinished.epoch_id,
-        "partitions": _rows(seen),
-        "offsets": sum(len(planned.range) for planned in seen.ranges),
-        "idle": seen.idle,
-        "notes": list(seen.notes),
+        "unfinished_epoch": None if upcoming.unfinished is None else upcoming.unfinished.epoch_id,
+        "partitions": _rows(upcoming),
+        "offsets": sum(len(planned_range.range) for planned_range in upcoming.ranges),
+        "idle": upcoming.idle,
+        "notes": list(upcoming.notes),
         "declared_since_epoch": since,
         "changes": [asdict(change) for change in changed],
     }
 
 
-def _show(declared: Pipeline, seen: PlanPreview) -> None:
-    rows = _rows(seen)
+def _show(declared: Pipeline, upcoming: PlanPreview) -> None:
+    rows = _rows(upcoming)
     printing.table(
         ("topic", "partition", "head", "would read", "offsets", "backlog after"),
         [
@@ -142,15 +142,15 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
     total, after = sum(row["offsets"] for row in rows), number(sum(row["backlog_after"] for row in rows))
     if total:
         printing.say(f"the next epoch of {declared.name} would read {counted(total, 'offset')} and leave {after}")
-    elif seen.idle:
+    elif upcoming.idle:
         printing.say(f"{declared.name}: nothing to read; a run would close windows, because the source is idle")
     else:
         printing.say(f"{declared.name}: nothing to read; a run would be skipped")
-    if seen.unfinished is not None:
-        epoch = seen.unfinished
+    if upcoming.unfinished is not None:
+        epoch = upcoming.unfinished
         how = "commits it first" if epoch.state == "PRE_COMMITTED" else "settles it first"
         printing.say(f"{epoch} is {epoch.state} (attempt {epoch.attempt}, {epoch.run}): the next run {how}")
-    for note in seen.notes:
+    for note in upcoming.notes:
         printing.say(note)
 
 

@@ -64,11 +64,11 @@ def preview(
             f"{pipeline}: the parse raised {type(error).__name__}: {error} ({place.filename}:{place.lineno}). An epoch"
             " of these records would fail. Return the reason in _error for a record that cannot be parsed."
         ) from error
-    made = _transformed(declared, parsed, records) if declared.transform is not None else None
+    transformed = _transformed(declared, parsed, records) if declared.transform is not None else None
     if as_json:
-        printing.say(printing.as_json(_as_dict(declared, parsed, made)))
+        printing.say(printing.as_json(_as_dict(declared, parsed, transformed)))
     else:
-        _show(declared, parsed, made or {})
+        _show(declared, parsed, transformed or {})
 
 
 def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Made:
@@ -89,10 +89,10 @@ def _transformed(declared: Pipeline, parsed: ParsedRecords, records: int) -> Mad
             ours = epochline_error_from(error)
             if ours is not None:
                 raise ours from None
-            name, said = class_and_message(error)
+            name, message = class_and_message(error)
             raise EpochError(
-                f"{declared.name}: the transform {declared.transform} raised {name}: {said}. An epoch of these records"
-                f" would fail. Spark's log is {spark_log()}"
+                f"{declared.name}: the transform {declared.transform} raised {name}: {message}. An epoch of these"
+                f" records would fail. Spark's log is {spark_log()}"
             ) from error
 
 
@@ -107,11 +107,11 @@ def _values(row: Mapping[str, Any]) -> dict[str, Any]:
 def _short(value: Any) -> str | None:
     if value is None:
         return None
-    shown = printing.text(value)
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
+    content = printing.text(value)
+    return content if len(content) <= _LONGEST else f"{content[:_LONGEST]}…"
 
 
-def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> dict[str, Any]:
+def _as_dict(declared: Pipeline, parsed: ParsedRecords, transformed: Made | None) -> dict[str, Any]:
     return {
         "pipeline": declared.name,
         "records_read": parsed.read,
@@ -122,14 +122,14 @@ def _as_dict(declared: Pipeline, parsed: ParsedRecords, made: Made | None) -> di
             for row in parsed.rows
         ],
         "refused": [asdict(refusal) for refusal in parsed.refused],
-        "transformed": made,
+        "transformed": transformed,
     }
 
 
-def _show(declared: Pipeline, parsed: ParsedRecords, made: Made) -> None:
+def _show(declared: Pipeline, parsed: ParsedRecords, transformed: Made) -> None:
     if not parsed.read:
         printing.say(f"{declared.name}: no record to read; nothing was written")
-        _show_transformed(declared, made)
+        _show_transformed(declared, transformed)
         return
     if parsed.rows:
         columns = list(_values(parsed.rows[0]))
@@ -152,13 +152,13 @@ def _show(declared: Pipeline, parsed: ParsedRecords, made: Made) -> None:
         f"{declared.name}: {counted(parsed.read, 'record')} read, {number(passed)} passed, {number(parsed.skipped)}"
         f" skipped, {number(len(parsed.refused))} refused; nothing was written"
     )
-    _show_transformed(declared, made)
+    _show_transformed(declared, transformed)
     if parsed.refused and declared.bad_records == "fail":
         printing.say("bad_records is 'fail': an epoch with a refused record fails. 'quarantine' would set it aside")
 
 
-def _show_transformed(declared: Pipeline, made: Made) -> None:
-    for sink, rows in made.items():
+def _show_transformed(declared: Pipeline, transformed: Made) -> None:
+    for sink, rows in transformed.items():
         empty = ", with empty state tables" if declared.state else ""
         printing.say(f"{sink}: the transform {declared.transform} makes {counted(len(rows), 'row')} of them{empty}")
         if rows:

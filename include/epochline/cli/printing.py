@@ -74,10 +74,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], least: Sequence
 
 def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
     """A line without the blanks that fill its last column."""
-    kept = list(line)
-    while kept and not kept[-1].text.rstrip():
-        kept.pop()
-    return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
+    segments = list(line)
+    while segments and not segments[-1].text.rstrip():
+        segments.pop()
+    return [*segments[:-1], Segment(segments[-1].text.rstrip(), segments[-1].style)] if segments else []
 
 
 def _needed(columns: Columns) -> int:
@@ -169,8 +169,8 @@ def _cell(value: Any) -> Text:
         return value
     if isinstance(value, datetime):
         return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
-    shown = "-" if value is None else text(value)
-    return Text(shown, style=_STATES.get(shown, ""))
+    content = "-" if value is None else text(value)
+    return Text(content, style=_STATES.get(content, ""))
 
 
 def _plain(value: Any) -> Any:
@@ -195,8 +195,8 @@ _LOG_LINES = 4
 
 def told(error: EpochlineError) -> str:
     """A line for each cause. None ends with the command that was just run: nothing is better the second time."""
-    said = error.said if isinstance(error, PipelineStandsError) and _is_running(error.command) else str(error)
-    causes = dict.fromkeys([said, *getattr(error, "__notes__", ())])
+    message = error.said if isinstance(error, PipelineStandsError) and _is_running(error.command) else str(error)
+    causes = dict.fromkeys([message, *getattr(error, "__notes__", ())])
     return "\n".join(f"error: {one_line(cause)}" for cause in causes)
 
 
@@ -212,12 +212,12 @@ def each(names: Iterable[str], act: Callable[[str], object]) -> None:
         EpochlineError: the only name failed.
         typer.Exit: one of several names failed; the code is the highest one.
     """
-    wanted, worst = list(dict.fromkeys(names)), 0
-    for name in wanted:
+    unique, worst = list(dict.fromkeys(names)), 0
+    for name in unique:
         try:
             act(name)
         except EpochlineError as error:
-            if len(wanted) == 1:
+            if len(unique) == 1:
                 raise
             progress(told(error))
             worst = max(worst, error.exit_code)
@@ -238,19 +238,19 @@ def explained(error: Exception) -> str | None:
 
 def not_started(error: Exception, log: Path) -> str:
     """Why Spark's driver did not start: the last lines of its log, and the variables that it was given."""
-    given = ", ".join(name for name in _REACH_SPARK if os.environ.get(name))
+    variables = ", ".join(name for name in _REACH_SPARK if os.environ.get(name))
     text = log.read_text(errors="replace") if log.exists() else ""
-    said = " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:])
+    ending = " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:])
     first = next(iter(str(error).strip().splitlines()), "")
-    return f"Spark did not start ({type(error).__name__}: {first}). Its log {log} ends with: {said or 'nothing'}." + (
-        f" These variables of the environment reach it: {given}. Correct or unset them." if given else ""
+    return f"Spark did not start ({type(error).__name__}: {first}). Its log {log} ends with: {ending or 'nothing'}." + (
+        f" These variables of the environment reach it: {variables}. Correct or unset them." if variables else ""
     )
 
 
 def _not_imported(error: ImportError) -> str:
     name = (error.name or "").partition(".")[0]
     module = sys.modules.get(name)
-    places = [found] if (found := getattr(module, "__file__", None)) else list(getattr(module, "__path__", ()))
+    places = [file] if (file := getattr(module, "__file__", None)) else list(getattr(module, "__path__", ()))
     if not places:
         return f"{error}. The package is not installed in {sys.prefix}."
     installed = Path(sysconfig.get_path("purelib"))

@@ -74,11 +74,11 @@ class ProgramRun:
         servers, program = self._stack.kafka.bootstrap_servers, self._program
         declared = look(self._dags)
         printing.broken(declared.broken)
-        written = find(program.pipeline, self._dags).topics
+        sinks = find(program.pipeline, self._dags).topics
         fed = [program.topic, *(step.to for step in program.steps if isinstance(step, Send))]
         partitions = {
             **{topic: 1 for topic in fed if topic is not None},
-            **{topic: _PARTITIONS for sink in written for topic in sink.topics},
+            **{topic: _PARTITIONS for sink in sinks for topic in sink.topics},
         }
         readers = [
             pipeline.consumer_group
@@ -92,14 +92,14 @@ class ProgramRun:
             for group in readers if partitions else ():
                 with suppress(KafkaError):
                     admin.delete_groups([group])
-            wanted = {topic: {"num_partitions": count, "replication_factor": 1} for topic, count in partitions.items()}
-            if wanted:
-                admin.create_topics(wanted, wait_for_metadata=True)
+            topics = {topic: {"num_partitions": count, "replication_factor": 1} for topic, count in partitions.items()}
+            if topics:
+                admin.create_topics(topics, wait_for_metadata=True)
             if CONTROL_TOPIC not in admin.list_topics():
                 return
         # The ledger is new as well, so the control topic must not know an epoch of these sinks.
         with closing(KafkaProducer(bootstrap_servers=servers, acks="all")) as producer:
-            for sink in written:
+            for sink in sinks:
                 producer.send(CONTROL_TOPIC, key=Marker.key(program.pipeline, sink.name), value=None).get(30)
 
     def _do(self, step: Step) -> bool:

@@ -44,15 +44,15 @@ def quarantine(
     even if the list is empty; 1: there is no such pipeline or record, or the ledger cannot be read; 2: wrong use.
     """
     place = _place(show)
-    wanted = {"pipeline": pipeline, "epoch": epoch, "reason": reason}
+    conditions = {"pipeline": pipeline, "epoch": epoch, "reason": reason}
     most = _WHOLE if as_json or show else _LISTED_BYTES
-    with database.session(connections.adapters().postgres_dsn(connection or connection_of(pipeline))) as opened:
-        rows = database.ask(opened, "quarantined_records", **wanted, **place, most_bytes=most, limit=limit)
+    with database.session(connections.adapters().postgres_dsn(connection or connection_of(pipeline))) as ledger:
+        rows = database.ask(ledger, "quarantined_records", **conditions, **place, most_bytes=most, limit=limit)
         if not rows:
-            check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
-        (waiting,) = database.ask(opened, "quarantine_waiting", **wanted)
+            check_known(pipeline, {row["pipeline"] for row in database.ask(ledger, "pipelines")})
+        (waiting,) = database.ask(ledger, "quarantine_waiting", **conditions)
         whole = not (epoch or reason or show or as_json)
-        refused = database.ask(opened, "refused_rows", pipeline=pipeline, limit=limit) if whole else []
+        refused = database.ask(ledger, "refused_rows", pipeline=pipeline, limit=limit) if whole else []
     if show and not rows:
         raise EpochNotFoundError(
             f"the quarantine of {pipeline} has no record {show}; `epochline quarantine {pipeline}` lists its records."

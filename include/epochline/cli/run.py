@@ -169,9 +169,8 @@ def _show_differences(tables: Sequence[TableDifference], *, as_json: bool) -> No
             printing.say(
                 f"  {row.kind}: {topic}-{partition} offset {offset} row {number}: {_values(row.before, row.after)}"
             )
-        left = table.inserted + table.deleted + table.changed - len(table.samples)
-        if left:
-            printing.say(f"  and {printing.number(left)} more")
+        if unsampled := table.inserted + table.deleted + table.changed - len(table.samples):
+            printing.say(f"  and {printing.number(unsampled)} more")
 
 
 def _values(before: Any, after: Any) -> str:

@@ -97,18 +97,21 @@ def standing_of(pipeline: Pipeline, row: Row, ledger: Session, source: OffsetSou
     # Where new partitions begin is not known before an operator has settled a loss.
     begun = [] if lost else origins_of(pipeline, heads, view, observe_startup(source, pipeline, heads, view))
     origins: dict[Place, int] = {(origin.tp.topic, origin.tp.partition): origin.offset for origin in begun}
-    there = () if lost is not None and lost.word == FaultWord.OTHER_CLUSTER else view.partitions
-    shown = _partitions(pipeline, rows, read, there, origins, missing.topics if missing else ())
-    lag = None if row["lag"] is None else sum(partition["lag"] or 0 for partition in shown)
-    standing = decided({**row, "lag": lag}, shown)
+    views = () if lost is not None and lost.word == FaultWord.OTHER_CLUSTER else view.partitions
+    partitions = _partitions(pipeline, rows, read, views, origins, missing.topics if missing else ())
+    lag = None if row["lag"] is None else sum(partition["lag"] or 0 for partition in partitions)
+    standing = decided({**row, "lag": lag}, partitions)
     if fault is None or standing.state in _DECIDED:
         return standing
     state = next(iter(fault.at.values()), fault.word)
-    other = FaultWord.STANDS if fault.at else state
-    words = [fault.at.get((at["topic"], at["partition"]), other) for at in shown]
+    others = FaultWord.STANDS if fault.at else state
+    words = [fault.at.get((partition["topic"], partition["partition"]), others) for partition in partitions]
     return Standing(
         state=state, stands=True, since=row["plan_failing_since"], reason=fault.reason,
-        partitions=[{**at, "state": word, "reason": fault.reason} for at, word in zip(shown, words, strict=True)],
+        partitions=[
+            {**partition, "state": word, "reason": fault.reason}
+            for partition, word in zip(partitions, words, strict=True)
+        ],
     )  # fmt: skip
 
 
@@ -122,27 +125,27 @@ def _partitions(
 ) -> list[Row]:
     """The partitions that Kafka has, those that it no longer has, and the declared topics of which nothing is known."""
     committed: dict[Place, Row] = {(row["topic"], row["partition"]): row for row in heads}
-    there: dict[Place, PartitionView] = {(view.tp.topic, view.tp.partition): view for view in views}
-    gone = {(head.tp.topic, head.tp.partition) for head in read} - there.keys()
+    present: dict[Place, PartitionView] = {(view.tp.topic, view.tp.partition): view for view in views}
+    gone = {(head.tp.topic, head.tp.partition) for head in read} - present.keys()
     never = set(missing) - {topic for topic, _ in gone}
-    places: list[Place] = [*sorted(there), *sorted(gone), *((topic, None) for topic in sorted(never))]
+    places: list[Place] = [*sorted(present), *sorted(gone), *((topic, None) for topic in sorted(never))]
     return [
-        {"pipeline": pipeline.name, **_row(place, committed.get(place), there.get(place), origins.get(place))}
+        {"pipeline": pipeline.name, **_row(place, committed.get(place), present.get(place), origins.get(place))}
         for place in places or [(None, None)]
     ]
 
 
-def _row(place: Place, head: Row | None, there: PartitionView | None, origin: int | None) -> Row:
+def _row(place: Place, head: Row | None, view: PartitionView | None, origin: int | None) -> Row:
     """A partition. One without a head begins at its origin, or else at its log's start."""
-    begins = origin if origin is not None or there is None else there.log_start
+    begins = origin if origin is not None or view is None else view.log_start
     at = begins if head is None else head["next_offset"]
     topic, partition = place
     return {
         "topic": topic,
         "partition": partition,
         "head": at,
-        "end": there.known_end if there else None,
-        "lag": max(0, there.known_end - at) if there and at is not None else None,
+        "end": view.known_end if view else None,
+        "lag": max(0, view.known_end - at) if view and at is not None else None,
         "seconds_since_commit": head["seconds"] if head and head["epoch_id"] is not None else None,
     }
 

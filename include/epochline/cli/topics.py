@@ -94,11 +94,11 @@ def feed(
             lambda read: bar.advance(task, read),
             read=json_record if from_jsonl else plain_record, partitioner=partitioner or Partitioner.MURMUR2,
         )  # fmt: skip
-    made = len(report.records)
+    count = len(report.records)
     if report.created:
-        printing.say(f"made topic {topic} with {made} partitions")
-    elif made != partitions:
-        printing.say(f"topic {topic} exists with {made} partitions, not {partitions}: used as it is")
+        printing.say(f"made topic {topic} with {count} partitions")
+    elif count != partitions:
+        printing.say(f"topic {topic} exists with {count} partitions, not {partitions}: used as it is")
     for partition, records in report.records.items():
         printing.say(f"partition {partition}: {counted(records, 'record')}")
     printing.say(
@@ -143,7 +143,7 @@ def verify_topic(
         columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=None)
-            reader.read(lambda done, wanted: bar.update(task, completed=done, total=wanted))
+            reader.read(lambda done, total: bar.update(task, completed=done, total=total))
         if follow or seconds is not None:
             _follow(reader, seconds)
         tally = reader.result()
@@ -160,8 +160,8 @@ def _follow(reader: TopicReader, seconds: float | None) -> None:
     try:
         while deadline is None or time.monotonic() < deadline:
             if reader.read():
-                seen = reader.result().seen.items()
-                counts = (f"{isolation}: {counted(level.total, 'record')}" for isolation, level in seen)
+                levels = reader.result().seen.items()
+                counts = (f"{isolation}: {counted(level.total, 'record')}" for isolation, level in levels)
                 printing.progress(", ".join(counts))
             time.sleep(_PAUSE_SECONDS)
     except KeyboardInterrupt:
@@ -173,7 +173,7 @@ def _partitions(tally: TopicComparison) -> list[dict[str, int]]:
     rows = []
     for partition, start in tally.starts.items():
         row = {"partition": partition, "start": start, "end": tally.ends[partition]}
-        row |= {str(isolation): seen.records[partition] for isolation, seen in tally.seen.items()}
+        row |= {str(isolation): level.records[partition] for isolation, level in tally.seen.items()}
         if tally.hidden is not None:
             row |= asdict(tally.hidden[partition])
         rows.append(row)
@@ -185,18 +185,18 @@ def _show(tally: TopicComparison) -> None:
     columns = list(rows[0])
     total = ["all", None, None, *(sum(row[column] for row in rows) for column in columns[3:])]
     printing.table(columns, [*(list(row.values()) for row in rows), total])
-    for isolation, seen in tally.seen.items():
+    for isolation, level in tally.seen.items():
         printing.say(
-            f"{isolation}: {counted(seen.distinct_values, 'distinct value')},"
-            f" {counted(seen.distinct_keys, 'distinct key')} ({counted(seen.keyless, 'record')} without key),"
-            f" {counted(seen.repeats, 'repeat')}"
+            f"{isolation}: {counted(level.distinct_values, 'distinct value')},"
+            f" {counted(level.distinct_keys, 'distinct key')} ({counted(level.keyless, 'record')} without key),"
+            f" {counted(level.repeats, 'repeat')}"
         )
 
 
 def _plain(tally: TopicComparison) -> dict[str, Any]:
     counts = {
-        str(isolation): {"records": seen.total} | {name: getattr(seen, name) for name in _COUNTS}
-        for isolation, seen in tally.seen.items()
+        str(isolation): {"records": level.total} | {name: getattr(level, name) for name in _COUNTS}
+        for isolation, level in tally.seen.items()
     }
     return {"topic": tally.topic, "partitions": _partitions(tally), **counts}
 
@@ -204,11 +204,11 @@ def _plain(tally: TopicComparison) -> dict[str, Any]:
 def _judge_keys(tally: TopicComparison) -> None:
     from epochline.kafka.topic_comparison import Isolation
 
-    seen = tally.seen[Isolation.READ_COMMITTED]
-    if seen.total and seen.keyless == seen.total:
+    committed = tally.seen[Isolation.READ_COMMITTED]
+    if committed.total and committed.keyless == committed.total:
         printing.progress(f"no committed record of {tally.topic} has a key, so --key-unique checks nothing")
         raise typer.Exit(1)
-    if seen.repeated_keys:
-        where = "; ".join(f"{first} and {again}" for first, again in seen.examples)
-        printing.progress(f"{seen.repeated_keys} committed records repeat a key, such as {where}")
+    if committed.repeated_keys:
+        where = "; ".join(f"{first} and {again}" for first, again in committed.examples)
+        printing.progress(f"{committed.repeated_keys} committed records repeat a key, such as {where}")
         raise typer.Exit(1)

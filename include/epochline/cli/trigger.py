@@ -66,10 +66,10 @@ def trigger(
     before = _ask(ledger, pipeline, "newest_epoch_id") if follow else None
     if dag.paused:
         _patiently(api.pause, pipeline, False)
-    conf: dict[str, Any] = {"record_limit": max_records, "note": note}
-    given = {key: value for key, value in conf.items() if value is not None}
+    options: dict[str, Any] = {"record_limit": max_records, "note": note}
+    conf = {key: value for key, value in options.items() if value is not None}
     # With an id of its own, so that a request that is sent again starts no second run.
-    run_id = _patiently(api.trigger, pipeline, given, note, new_run_id())
+    run_id = _patiently(api.trigger, pipeline, conf, note, new_run_id())
     if not follow:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id}) if as_json else f"started run {run_id}")
         return
@@ -85,12 +85,13 @@ def trigger(
     if as_json:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id, "state": state, "epoch": epoch}))
     else:
-        of_epoch = None if epoch is None or state == "success" else {"epoch_id": epoch["epoch_id"]}
-        known = None if of_epoch is None else _ask(ledger, pipeline, "page_epoch", **of_epoch)
-        then = None if known is None else next_step(known)
+        advice = None
         if epoch is None and state != "success":
-            then = _patiently(why_it_failed, api, pipeline, run_id)
-        printing.say(_outcome(pipeline, run_id, state, epoch, then))
+            advice = _patiently(why_it_failed, api, pipeline, run_id)
+        elif epoch is not None and state != "success":
+            row = _ask(ledger, pipeline, "page_epoch", epoch_id=epoch["epoch_id"])
+            advice = None if row is None else next_step(row)
+        printing.say(_outcome(pipeline, run_id, state, epoch, advice))
     if state != "success":
         raise typer.Exit(FAILED)
 
@@ -112,7 +113,7 @@ def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], di
         return api.run_state(dag_id, run_id), api.task_states(dag_id, run_id)
 
     shown: dict[str, tuple[str | None, int]] = {}
-    changed, said = time.monotonic(), None
+    changed, reported = time.monotonic(), None
     while True:
         state, tasks = _patiently(look)
         for task in tasks:
@@ -121,17 +122,17 @@ def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], di
                 again = f" (try {task.try_number})" if task.try_number > 1 else ""
                 printing.progress(f"  {task.task_id:<13} {task.state}{again}")
                 shown[task.task_id] = now
-                if task.state == "up_for_retry" and (now_known := standing()) is not None:
-                    why = now_known["plan_error"] or now_known["failure"]
+                if task.state == "up_for_retry" and (row := standing()) is not None:
+                    why = row["plan_error"] or row["failure"]
                     printing.progress(f"  {'':<13} {why or 'no reason is known yet'}")
                 changed = time.monotonic()
         if state in FINISHED:
             return state
         if time.monotonic() - changed >= STUCK_AFTER_SECONDS:
             why = _patiently(why_it_waits, api, dag_id, run_id, state, tasks)
-            if why is not None and why != said:
+            if why is not None and why != reported:
                 printing.progress(f"  run {run_id} is {state}: {why}")
-            changed, said = time.monotonic(), why
+            changed, reported = time.monotonic(), why
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
@@ -166,14 +167,14 @@ def _ask(dsn: str, pipeline: str, query: str, **values: Any) -> dict[str, Any] |
     return rows[0] if rows else None
 
 
-def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | None, then: str | None) -> str:
+def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | None, advice: str | None) -> str:
     if epoch is None and state == "success":
         return f"{pipeline}: nothing to read; run {run_id} was skipped and no epoch was written"
     if epoch is None:
-        return f"run {run_id} of {pipeline} is {state} and has no epoch. {then or 'The log of plan_epoch says why'}"
+        return f"run {run_id} of {pipeline} is {state} and has no epoch. {advice or 'The log of plan_epoch says why'}"
     name = f"epoch {epoch['epoch_id']} of {pipeline}"
     if epoch["state"] == "COMMITTED":
-        whose = (
+        owner = (
             f"run {state}" if epoch["run_id"] == run_id else f"by run {epoch['run_id']}, which took the records first"
         )
         read, aside = epoch["records_read"], epoch["records_quarantined"]
@@ -182,7 +183,7 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
             f"{name} is committed: {counted(read, 'record')} read, {printing.number(epoch['records_passed'])} passed,"
             f" {printing.number(epoch['records_skipped'])} skipped, {printing.number(aside)} quarantined{share},"
             f" {counted(epoch['rows_written'], 'row')} written, at {printing.moment(epoch['committed_at'])}"
-            f" ({whose})"
+            f" ({owner})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
-    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. {then}"
+    return f"run {run_id} is {state}; {name} is {epoch['state']}{why}. {advice}"

@@ -80,8 +80,8 @@ class Airflow(Part):
 
     def whole_environment(self) -> dict[str, str]:
         """The caller's environment without another Airflow's or Spark's variables, and `environment`."""
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
-        return {**kept, **self.environment()}
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        return {**inherited, **self.environment()}
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """Airflow's own program with its arguments; run it in `whole_environment`."""
@@ -166,10 +166,10 @@ class Airflow(Part):
         """Write the administrator's password, which Airflow would else make up and print; other users keep theirs."""
         secret = credentials.require(self._home)
         try:
-            others = dict(json.loads(self.password_file.read_text()))
+            passwords = dict(json.loads(self.password_file.read_text()))
         except (FileNotFoundError, ValueError):
-            others = {}
-        write_private(self.password_file, json.dumps({**others, ADMIN: secret.airflow_admin}) + "\n")
+            passwords = {}
+        write_private(self.password_file, json.dumps({**passwords, ADMIN: secret.airflow_admin}) + "\n")
 
     def _settings(self) -> dict[str, str]:
         secret = credentials.require(self._home)

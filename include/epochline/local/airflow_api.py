@@ -129,8 +129,8 @@ class AirflowApi:
 
     def running(self, dag_id: str) -> list[str]:
         """The ids of the DAG's runs that are running, the oldest first."""
-        asked = urlencode({"state": "running", "order_by": "start_date"})
-        runs = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{asked}")["dag_runs"]
+        query = urlencode({"state": "running", "order_by": "start_date"})
+        runs = self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns?{query}")["dag_runs"]
         return [str(run["dag_run_id"]) for run in runs]
 
     def slots(self, pool: str) -> tuple[int, int]:
@@ -148,14 +148,12 @@ class AirflowApi:
         """Every try of every task of a run that was started, in the order of their starts."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances"
         tries = [
-            TaskTry(
-                task_id=made["task_id"], number=made["try_number"], state=made["state"], started_at=made["start_date"]
-            )
+            TaskTry(task_id=row["task_id"], number=row["try_number"], state=row["state"], started_at=row["start_date"])
             for task in self._request(path)["task_instances"]
-            for made in self._request(f"{path}/{quote(task['task_id'])}/tries")["task_instances"]
-            if made["try_number"] > 0 and made["start_date"] is not None
+            for row in self._request(f"{path}/{quote(task['task_id'])}/tries")["task_instances"]
+            if row["try_number"] > 0 and row["start_date"] is not None
         ]
-        return sorted(tries, key=lambda started: (started.started_at, started.task_id))
+        return sorted(tries, key=lambda task_try: (task_try.started_at, task_try.task_id))
 
     def log(self, dag_id: str, run_id: str, made: TaskTry) -> list[Mapping[str, Any]]:
         """The log of one try so far: messages with ``event``, and mostly ``timestamp``, ``level`` and more."""
@@ -215,8 +213,7 @@ def _detail(error: urllib.error.HTTPError) -> str:
     """The server's reason for its refusal, on one line."""
     try:
         detail = json.load(error)["detail"]
-        said = detail["reason"] if isinstance(detail, dict) else detail
-        return one_line(said)[:300]
+        return one_line(detail["reason"] if isinstance(detail, dict) else detail)[:300]
     except (ValueError, KeyError, TypeError, OSError):
         return ""
 
@@ -264,7 +261,7 @@ def _at_work(api: AirflowApi, tasks: Sequence[TaskState]) -> str | None:
 
 def why_it_failed(api: AirflowApi, dag_id: str, run_id: str) -> str | None:
     """The task of a run that failed last, and its error in one line; None if its log shows none."""
-    failed = [made for made in api.tries(dag_id, run_id) if made.state == "failed"]
+    failed = [task_try for task_try in api.tries(dag_id, run_id) if task_try.state == "failed"]
     for message in api.log(dag_id, run_id, failed[-1]) if failed else ():
         for detail in message.get("error_detail") or ():
             # The first is what the task raised; its causes follow.

@@ -85,9 +85,9 @@ def _archive() -> Path:
     jars = sorted((spark_home() / "jars").glob("*.jar"))
     # Java refuses an archive whose jars have another size or time, even if the same Spark was installed again. Without
     # `java -version`, which takes longer than the archive of a small program saves.
-    known = [
+    identity = [
         str(java),
         java.stat().st_mtime_ns,
         *((str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in jars),
     ]
-    return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(known).encode()).hexdigest()[:12]}.jsa"
+    return cache_folder() / "classes" / f"spark-{hashlib.sha256(repr(identity).encode()).hexdigest()[:12]}.jsa"

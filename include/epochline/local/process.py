@@ -313,5 +313,5 @@ def shipped_settings(part: str) -> dict[str, str]:
 
 def java_environment() -> dict[str, str]:
     """What a JVM needs of the caller's environment: neither another server's settings nor secrets."""
-    kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    names = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
+    return {name: os.environ[name] for name in names if name in os.environ}

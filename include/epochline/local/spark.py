@@ -144,8 +144,8 @@ class SparkCluster(Part):
 
     def driver_settings(self, cores: int) -> dict[str, str]:
         """Settings of a driver that stays: it takes an executor on each worker."""
-        taken = {"spark.cores.max": str(2 * cores), "spark.executor.cores": str(cores)}
-        return {**self._of_any_driver(), "spark.master": self.master, **taken}
+        resources = {"spark.cores.max": str(2 * cores), "spark.executor.cores": str(cores)}
+        return {**self._of_any_driver(), "spark.master": self.master, **resources}
 
     def _of_any_driver(self) -> dict[str, str]:
         return {

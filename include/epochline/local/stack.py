@@ -162,7 +162,7 @@ class Stack:
         if unknown := set(parts) - set(PARTS):
             raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
         # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
-        wanted = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
+        needed = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
         with self.home.lock(report):
             runs = self.spark.pid is not None or any(self.airflow.pids.values())
             if spark_cluster and runs and not self.spark.cluster.started:
@@ -189,21 +189,21 @@ class Stack:
                 runs = all(part.pids.values())
                 report(f"{part.name:<9} {'runs' if runs else 'starting'} on port {part.port}{'' if runs else note}")
 
-            if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
+            if "kafka" in needed:  # first, so that it starts while PostgreSQL does
                 begins(self.kafka)
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
-            if "spark" in wanted:
+            if "spark" in needed:
                 begins(self.spark)
                 self.spark.start(on_cluster=spark_cluster)
-            if "postgres" in wanted:
+            if "postgres" in needed:
                 begins(self.postgres)
                 self.postgres.start()
                 ready(self.postgres)
-            if "airflow" in wanted:
+            if "airflow" in needed:
                 begins(self.airflow, " (the first time takes a minute)")
                 self.airflow.start()
             for part in ("kafka", "spark", "airflow"):
-                if part in wanted:
+                if part in needed:
                     ready(getattr(self, part))
 
     def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:
@@ -221,27 +221,27 @@ class Stack:
 
     def status(self) -> StackStatus:
         """The state of each part. Takes no lock and changes nothing; the home may not exist yet."""
-        known = bool(self._ports.known())
+        has_ports = bool(self._ports.known())
         return StackStatus(
             home=self.home.root,
             secrets_file=self.home.secrets,
             postgres=PostgresStatus(
                 **self._part(self.postgres),
-                dsn=self.postgres.dsn(with_password=False) if known else None,
+                dsn=self.postgres.dsn(with_password=False) if has_ports else None,
                 service_file=self.postgres.service_file,
                 password_file=self.postgres.password_file,
             ),
             kafka=KafkaStatus(
-                **self._part(self.kafka), bootstrap_servers=self.kafka.bootstrap_servers if known else None
+                **self._part(self.kafka), bootstrap_servers=self.kafka.bootstrap_servers if has_ports else None
             ),
             spark=SparkStatus(
                 **self._part(self.spark),
-                address=self.spark.address if known else None,
+                address=self.spark.address if has_ports else None,
                 master=self.spark.cluster.master if self.spark.cluster.started else None,
             ),
             airflow=AirflowStatus(
                 **self._part(self.airflow),
-                url=self.airflow.url if known else None,
+                url=self.airflow.url if has_ports else None,
                 password_file=self.airflow.password_file,
             ),
         )

@@ -79,8 +79,8 @@ class Expected:
     def matches(self, texts: Sequence[str | None]) -> bool:
         """Whether a row with this core may be this line."""
         return all(
-            wanted is ANYTHING or (text in wanted if isinstance(wanted, frozenset) else text == wanted)
-            for wanted, text in zip(self.texts, texts, strict=True)
+            expected is ANYTHING or (text in expected if isinstance(expected, frozenset) else text == expected)
+            for expected, text in zip(self.texts, texts, strict=True)
         )
 
 
@@ -263,16 +263,16 @@ class Comparison:
 
     def rows(self, rows: Iterable[Row]) -> None:
         """Take the rows of ``access_log``, once."""
-        left: list[Row] = []
+        unmatched: list[Row] = []
         for row in rows:
             self.report.rows += 1
             if not self._take(row):
-                left.append(row)
+                unmatched.append(row)
         missing = self._missing()
         # Pairing rows with lines only explains differences; it is skipped if nearly everything is wrong.
-        pairable = len(left) * len(missing) <= _PAIRINGS
+        pairable = len(unmatched) * len(missing) <= _PAIRINGS
         originals = {line: parsed for line in missing if pairable and (parsed := parse(line)) is not None}
-        for row in left:
+        for row in unmatched:
             self._explain(row, missing, originals)
         for line, copies in missing.items():
             self.report.missing += copies
@@ -331,12 +331,12 @@ class Comparison:
 
     def clients(self, rows: Iterable[tuple[str, int | None, int | None]]) -> None:
         """Take the rows of ``requests_per_client``, once."""
-        held = {client: (requests, size) for client, requests, size in rows}
-        wanted = {client: (requests, self._bytes[client]) for client, requests in self._requests.items()}
-        for client in sorted(wanted.keys() | held.keys()):
-            if wanted.get(client) != held.get(client):
+        actual = {client: (requests, size) for client, requests, size in rows}
+        expected = {client: (requests, self._bytes[client]) for client, requests in self._requests.items()}
+        for client in sorted(expected.keys() | actual.keys()):
+            if expected.get(client) != actual.get(client):
                 self.report.requests_per_client_differing += 1
-                sums = f"{held.get(client)} instead of {wanted.get(client)}"
+                sums = f"{actual.get(client)} instead of {expected.get(client)}"
                 self.report.sample(f"requests_per_client {client}: {sums}")
 
 

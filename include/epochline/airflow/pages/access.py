@@ -97,11 +97,11 @@ def read(view: Callable[[Snapshot], Any], *, inspect: bool = False) -> Any:
         inspect: also the bytes and reasons of quarantined records; for a user who may edit the DAG's runs.
     """
     with snapshot(dsn(), inspect=inspect) as ledger:
-        found = view(ledger)
-    if found is None:
+        answer = view(ledger)
+    if answer is None:
         raise HTTPException(
             404,
             "The ledger knows no such pipeline or epoch, and Airflow has no DAG of such a pipeline. A DAG that is no"
             " pipeline of Epochline has no page.",
         )
-    return found
+    return answer

@@ -41,12 +41,12 @@ def form_of_action(request: Request, dag_id: str, action: str, user: GetUserDep)
     """The form of an action, with the preview as soon as enough is filled in. The query holds the parameters."""
     act = _act(action)
     # PostgreSQL keeps no text with a NUL.
-    given = {name: value[:MOST_CHARACTERS].replace("\0", "") for name, value in request.query_params.items()}
+    parameters = {name: value[:MOST_CHARACTERS].replace("\0", "") for name, value in request.query_params.items()}
     try:
-        return _answer(request, dag_id, act, act.parse(given), user)
+        return _answer(request, dag_id, act, act.parse(parameters), user)
     except ActionRefusedError as error:
         read(_is_there(dag_id))
-        return _page(request, dag_id, act, given, status=422, problem=str(error))
+        return _page(request, dag_id, act, parameters, status=422, problem=str(error))
 
 
 @html.post("/pipelines/{dag_id}/act/{action}", dependencies=[Depends(from_here)])
@@ -85,12 +85,12 @@ def _act(action: str) -> Act:
     return ACTS[action]
 
 
-def _foresee(dag_id: str, act: Act, given: Given) -> Foreseen:
+def _foresee(dag_id: str, act: Act, parameters: Given) -> Foreseen:
     def view(ledger: Snapshot) -> Foreseen | None:
-        return act.foresee(ledger, dag_id, given) if ledger.ask("act_pipeline", pipeline=dag_id).rows else None
+        return act.foresee(ledger, dag_id, parameters) if ledger.ask("act_pipeline", pipeline=dag_id).rows else None
 
     # Only an inspector may compare the reasons of quarantined records.
-    foreseen: Foreseen = read(view, inspect="like" in given)
+    foreseen: Foreseen = read(view, inspect="like" in parameters)
     return foreseen
 
 
@@ -99,27 +99,29 @@ def _is_there(dag_id: str) -> Any:
 
 
 def _answer(
-    request: Request, dag_id: str, act: Act, given: Given, user: Any, *, status: int = 200, problem: str | None = None,
-    reason: str = "",
+    request: Request, dag_id: str, act: Act, parameters: Given, user: Any, *, status: int = 200,
+    problem: str | None = None, reason: str = "",
 ) -> Response:  # fmt: skip
-    if not act.is_complete(given):
+    if not act.is_complete(parameters):
         read(_is_there(dag_id))
-        return _page(request, dag_id, act, given, status=status, problem=problem)
-    foreseen = _foresee(dag_id, act, given)
+        return _page(request, dag_id, act, parameters, status=status, problem=problem)
+    foreseen = _foresee(dag_id, act, parameters)
     hindered, token = runs.obstacle(act.name, dag_id), None
     if foreseen.refusal is None and hindered is None:
-        token = runs.signed(user=user.get_id(), pipeline=dag_id, action=act.name, given=given, state=foreseen.state)
+        token = runs.signed(
+            user=user.get_id(), pipeline=dag_id, action=act.name, given=parameters, state=foreseen.state
+        )
     return _page(
-        request, dag_id, act, given, status=status, problem=problem, foreseen=foreseen, hindered=hindered, token=token,
-        reason=reason,
+        request, dag_id, act, parameters, status=status, problem=problem, foreseen=foreseen, hindered=hindered,
+        token=token, reason=reason,
     )  # fmt: skip
 
 
 def _page(
-    request: Request, dag_id: str, act: Act, given: Mapping[str, Any], *, status: int, problem: str | None,
+    request: Request, dag_id: str, act: Act, parameters: Mapping[str, Any], *, status: int, problem: str | None,
     foreseen: Foreseen | None = None, hindered: str | None = None, token: str | None = None, reason: str = "",
 ) -> Response:  # fmt: skip
     return page(
-        "act.html", path_of(request), status, pipeline=dag_id, act=act, given=given, problem=problem,
+        "act.html", path_of(request), status, pipeline=dag_id, act=act, given=parameters, problem=problem,
         foreseen=foreseen, hindered=hindered, token=token, reason=reason, most=MOST_CHARACTERS,
     )  # fmt: skip

@@ -76,12 +76,12 @@ def one_epoch(request: Request, dag_id: str, epoch_id: int, user: GetUserDep) ->
 def epoch_of_one_run(request: Request, dag_id: str, run_id: str, user: GetUserDep) -> Response:
     """The epoch of a run, for the tab of the run."""
 
-    def found(ledger: Snapshot) -> Any:
+    def look(ledger: Snapshot) -> Any:
         epoch_id = views.epoch_of_run(ledger, dag_id, run_id)
         return None if epoch_id is None else views.epoch_view(ledger, dag_id, epoch_id)
 
     try:
-        view = read(found)
+        view = read(look)
     except HTTPException:
         return page("no_epoch.html", path_of(request), pipeline=dag_id, run_id=run_id)
     return _page_of_epoch(request, dag_id, view, user)
@@ -159,12 +159,12 @@ def _sample(view: views.EpochView) -> quarantine.QuarantineView | None:
     if not view.quarantined.rows:
         return None
     chosen = quarantine.QuarantineFilter(epoch=row["epoch_id"], size=views.SOME)
-    seen = partial(quarantine.records_view, pipeline=row["pipeline"], chosen=chosen, inspect=True)
+    records = partial(quarantine.records_view, pipeline=row["pipeline"], chosen=chosen, inspect=True)
     try:
-        found: quarantine.QuarantineView = read(seen, inspect=True)
+        sample: quarantine.QuarantineView = read(records, inspect=True)
     except LedgerError:  # The page of the quarantine names the role that the login lacks.
         return None
-    return found
+    return sample
 
 
 def _encoded(fields: dict[str, Any]) -> dict[str, Any]:
@@ -190,15 +190,15 @@ async def _with_headers(request: Request, answer: RequestResponseEndpoint) -> Re
 
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, EpochlineError):
-        status, said = 503, str(error)
+        status, message = 503, str(error)
     elif isinstance(error, StarletteHTTPException):
-        status, said = error.status_code, str(error.detail)
+        status, message = error.status_code, str(error.detail)
     else:
         raise error
     path = path_of(request)
     if path.startswith("/api/"):
-        return JSONResponse({"detail": said}, status_code=status)
-    return page("refused.html", path, status=status, status_code=status, said=said)
+        return JSONResponse({"detail": message}, status_code=status)
+    return page("refused.html", path, status=status, status_code=status, message=message)
 
 
 def create_app() -> FastAPI:

@@ -40,10 +40,10 @@ def lying(parts: Iterable[tuple[str, float | None]], length: float = 100.0) -> S
 
     A small part is drawn larger than it is, so that it is seen: two quarantined records of a million matter.
     """
-    some = [(kind, float(value)) for kind, value in parts if value and value > 0]
-    least = _LEAST_SHARE * sum(value for _, value in some)
-    whole, at, bars = sum(max(value, least) for _, value in some), 0.0, []
-    for kind, value in some:
+    shown = [(kind, float(value)) for kind, value in parts if value and value > 0]
+    least = _LEAST_SHARE * sum(value for _, value in shown)
+    whole, at, bars = sum(max(value, least) for _, value in shown), 0.0, []
+    for kind, value in shown:
         share = length * max(value, least) / whole
         bars.append(Bar(kind, 0, round(at, 3), round(share, 3), value))
         at += share
@@ -67,13 +67,13 @@ def by_hour(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, Mapping[str, int]
 def day(hours: Mapping[int, Mapping[str, int]], most: int, height: float = 20.0) -> Sequence[Bar]:
     """The epochs of 24 hours, from `by_hour`. A column of ``most`` epochs is as high as the chart."""
     bars = []
-    for hour, one in sorted(hours.items()):
-        at = height
+    for hour, counts in sorted(hours.items()):
+        top = height
         for state in _ORDER:
-            share = height * one.get(state, 0) / most
+            share = height * counts.get(state, 0) / most
             if share:
-                at -= share
-                bars.append(Bar(state, hour, round(at, 3), round(share, 3), one[state]))
+                top -= share
+                bars.append(Bar(state, hour, round(top, 3), round(share, 3), counts[state]))
     return bars
 
 
@@ -158,9 +158,9 @@ class Rates:
 
 def rates(rows: Sequence[Mapping[str, Any]]) -> Rates:
     """The rates over some epochs, by their rows of ``page_flow``."""
-    known = [row for row in rows if row["written"] is not None and row["seconds_between"]]
+    timed = [row for row in rows if row["written"] is not None and row["seconds_between"]]
     busy = sum(row["seconds"] for row in rows)
     return Rates(
-        input=sum(row["written"] for row in known) / sum(row["seconds_between"] for row in known) if known else None,
+        input=sum(row["written"] for row in timed) / sum(row["seconds_between"] for row in timed) if timed else None,
         process=sum(row["records_read"] for row in rows) / busy if busy else None,
     )

@@ -79,8 +79,8 @@ def _pipeline_of_action(ti_key: Any) -> str | None:
 
     with create_session() as session:
         conf = session.scalar(select(DagRun.conf).where(DagRun.dag_id == ti_key.dag_id, DagRun.run_id == ti_key.run_id))
-    named = conf.get("pipeline") if isinstance(conf, dict) else None
-    return named if isinstance(named, str) else None
+    pipeline = conf.get("pipeline") if isinstance(conf, dict) else None
+    return pipeline if isinstance(pipeline, str) else None
 
 
 LINKS = [EpochLink(), PipelineLink(), SparkLogLink()]

@@ -113,43 +113,47 @@ def quarantine_view(
 
 def records_view(ledger: Snapshot, pipeline: str, chosen: QuarantineFilter, *, inspect: bool) -> QuarantineView:
     """A page of the quarantine of a pipeline that the ledger knows, as `quarantine_view`."""
-    wanted = {"pipeline": pipeline, "limit": chosen.size + 1, **chosen.model_dump(exclude={"size", "reason"})}
+    conditions = {"pipeline": pipeline, "limit": chosen.size + 1, **chosen.model_dump(exclude={"size", "reason"})}
     if inspect:
-        found = ledger.ask("page_quarantine_inspected", **wanted, reason=chosen.reason, most_bytes=LISTED_BYTES)
-        found = replace(found, rows=[{**row, "beginning": _beginning(row)} for row in found.rows])
+        records = ledger.ask("page_quarantine_inspected", **conditions, reason=chosen.reason, most_bytes=LISTED_BYTES)
+        records = replace(records, rows=[{**row, "beginning": _beginning(row)} for row in records.rows])
     else:
-        found = ledger.ask("page_quarantine", **wanted)
-    counted = {"pipeline": pipeline, "most": MOST_COUNTED, **chosen.model_dump(include={"epoch", "since", "until"})}
+        records = ledger.ask("page_quarantine", **conditions)
+    scope = {
+        "pipeline": pipeline,
+        "most": MOST_COUNTED,
+        **chosen.model_dump(include={"epoch", "since", "until"}),
+    }
     reasons = None
     if inspect:
-        reasons = ledger.ask("page_quarantine_reasons", **counted, reason=chosen.reason, limit=MOST_REASONS)
+        reasons = ledger.ask("page_quarantine_reasons", **scope, reason=chosen.reason, limit=MOST_REASONS)
         reasons = replace(reasons, rows=[{**row, "like": _like(row["reason"])} for row in reasons.rows])
         total, waiting = next(((row["total"], row["waiting_in_all"]) for row in reasons.rows), (0, 0))
     else:
-        [row] = ledger.ask("page_quarantine_total", **counted).rows
+        [row] = ledger.ask("page_quarantine_total", **scope).rows
         total, waiting = row["records"], row["waiting"]
-    rows = found.rows[: chosen.size]
+    rows = records.rows[: chosen.size]
     after = None
-    if len(found.rows) > len(rows):
+    if len(records.rows) > len(rows):
         last = rows[-1]
         after = {f"after_{name}": last["epoch_id" if name == "epoch" else name] for name in Place.model_fields}
-    asked = chosen.model_dump(mode="json", exclude_defaults=True)
+    query = chosen.model_dump(mode="json", exclude_defaults=True)
     names = {"epoch": chosen.epoch, "like": chosen.reason if inspect else None}
-    some = {name: value for name, value in names.items() if value is not None}
+    parameters = {name: value for name, value in names.items() if value is not None}
     return QuarantineView(
-        pipeline=pipeline, records=replace(found, rows=rows), total=total, waiting=waiting, reasons=reasons,
+        pipeline=pipeline, records=replace(records, rows=rows), total=total, waiting=waiting, reasons=reasons,
         after=after, refused=ledger.ask("refused_rows", pipeline=pipeline, limit=chosen.size) if inspect else None,
-        next_page=urlencode({**asked, **(after or {})}),
-        requeue=None if chosen.since or chosen.until else urlencode(some),
+        next_page=urlencode({**query, **(after or {})}),
+        requeue=None if chosen.since or chosen.until else urlencode(parameters),
     )  # fmt: skip
 
 
 def record_view(ledger: Snapshot, pipeline: str, place: Place) -> RecordView | None:
     """One record with its bytes; None if the quarantine has no such record."""
-    found = ledger.ask("page_quarantined_record", pipeline=pipeline, **place.model_dump(), most_bytes=SHOWN_BYTES)
-    if not found.rows:
+    record = ledger.ask("page_quarantined_record", pipeline=pipeline, **place.model_dump(), most_bytes=SHOWN_BYTES)
+    if not record.rows:
         return None
-    row = found.rows[0]
+    row = record.rows[0]
     parts = [_bytes(name, row[name], row[f"{name}_bytes"]) for name in ("key", "value")]
     headers = [
         _bytes(str(name), None if value is None else base64.b64decode(value)) for name, value in row["headers"] or []
@@ -158,8 +162,8 @@ def record_view(ledger: Snapshot, pipeline: str, place: Place) -> RecordView | N
     if not row["is_current"]:
         chosen["generation"] = row["generation"]
     return RecordView(
-        pipeline=pipeline, record=found, parts=[one for one in parts if one], headers=[one for one in headers if one],
-        requeue=urlencode(chosen),
+        pipeline=pipeline, record=record, parts=[part for part in parts if part],
+        headers=[header for header in headers if header], requeue=urlencode(chosen),
     )  # fmt: skip
 
 

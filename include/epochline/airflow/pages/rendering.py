@@ -39,8 +39,8 @@ def size(value: float | None) -> str:
     return _NOTHING if value is None else _on_one_line(quantities.size(value))
 
 
-def _on_one_line(said: str) -> str:
-    return said.replace(" ", _NARROW_SPACE)
+def _on_one_line(text: str) -> str:
+    return text.replace(" ", _NARROW_SPACE)
 
 
 def setting(name: str, value: str | None) -> str:
@@ -62,8 +62,7 @@ def ago(moment: datetime | None) -> str | Markup:
         return _NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
     distance = _on_one_line(quantities.duration(round(abs(passed))))
-    said = f"{distance} ago" if passed > -1 else f"in {distance}"
-    return _time(moment, said)
+    return _time(moment, f"{distance} ago" if passed > -1 else f"in {distance}")
 
 
 def clock(moment: datetime) -> Markup:
@@ -71,10 +70,10 @@ def clock(moment: datetime) -> Markup:
     return _time(moment, moment.astimezone(UTC).strftime("%m-%d %H:%M"))
 
 
-def _time(moment: datetime, said: str) -> Markup:
+def _time(moment: datetime, text: str) -> Markup:
     absolute = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     # Nothing in it needs escaping, and a page has hundreds of moments and numbers.
-    return Markup(f'<time datetime="{moment.isoformat()}" title="{absolute}">{said}</time>')  # noqa: S704
+    return Markup(f'<time datetime="{moment.isoformat()}" title="{absolute}">{text}</time>')  # noqa: S704
 
 
 def figure(text: str, href: str) -> str | Markup:

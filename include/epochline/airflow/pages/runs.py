@@ -79,14 +79,14 @@ def obstacle(action: str, pipeline: str) -> str | None:
     """Why a run of an action's DAG, or a run of the pipeline's DAG that it starts, would wait; None if none would."""
     needed = [dag_of_action(action), *([pipeline] if ACTS[action].starts_runs else [])]
     with create_session() as session:
-        found = {
+        paused = {
             dag.dag_id: dag.is_paused
             for dag in session.scalars(select(DagModel).where(DagModel.dag_id.in_(needed), ~DagModel.is_stale))
         }
     for dag_id in needed:
-        if dag_id not in found:
+        if dag_id not in paused:
             return f"Airflow has no DAG {dag_id}."
-        if found[dag_id]:
+        if paused[dag_id]:
             return f"The DAG {dag_id} is paused in Airflow. Unpause it, so that its runs start."
     return None
 
@@ -102,10 +102,10 @@ def start(claim: Claim, *, user: str, reason: str, state: Mapping[str, Any]) -> 
     if hindered is not None:
         raise ActionRefusedError(f"{hindered} Nothing was changed.")
     run_id = f"{_prefix(claim.pipeline)}{claim.action}:{claim.nonce}"
-    given = {**claim.given, "pipeline": claim.pipeline, "reason": reason, "confirm": True, "expected": dict(state)}
+    conf = {**claim.given, "pipeline": claim.pipeline, "reason": reason, "confirm": True, "expected": dict(state)}
     by: dict[str, Any] = {"triggered_by": DagRunTriggeredByType.UI, "triggering_user_name": user}
     try:
-        trigger_dag(dag_of_action(claim.action), run_id=run_id, conf=given, **by)
+        trigger_dag(dag_of_action(claim.action), run_id=run_id, conf=conf, **by)
     except (DagRunAlreadyExists, IntegrityError):
         raise AlreadyStartedError(
             "This form was sent before. Its run is there, and no second one was started."
@@ -144,10 +144,10 @@ def started(pipeline: str, *, in_short: bool) -> Sequence[Mapping[str, Any]]:
 
 
 def _said(session: Any, run: DagRun) -> str:
-    found = session.scalars(
+    xcom = session.scalars(
         XComModel.get_many(run_id=run.run_id, key=SAID, dag_ids=run.dag_id, task_ids="act", limit=1)
     ).first()
-    return "" if found is None else str(XComModel.deserialize_value(found))
+    return "" if xcom is None else str(XComModel.deserialize_value(xcom))
 
 
 def _prefix(pipeline: str) -> str:

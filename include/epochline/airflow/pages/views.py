@@ -63,8 +63,9 @@ class PipelinesView:
     @property
     def tally(self) -> list[tuple[Standing, int]]:
         """One standing of each state, the most urgent first, and the number of pipelines in it."""
-        counts = Counter(one.state for one in self.standings)
-        return [({one.state: one for one in self.standings}[state], count) for state, count in counts.items()]
+        standings = {standing.state: standing for standing in self.standings}
+        counts = Counter(standing.state for standing in self.standings)
+        return [(standings[state], count) for state, count in counts.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,22 +111,22 @@ def pipelines_view(
 
     Declared pipelines have a row even if the ledger does not know them.
     """
-    found, day = ledger.ask("page_pipelines", pipeline=None), ledger.ask("page_day", pipeline=None)
-    rows = found.rows + _not_started(found, declared)
-    seen = may_see([row["pipeline"] for row in rows])
-    judged = [(standing_of_pipeline(row), row) for row in rows if row["pipeline"] in seen]
-    judged.sort(key=lambda one: get_args(Tone).index(one[0].tone))
+    pipelines, day = ledger.ask("page_pipelines", pipeline=None), ledger.ask("page_day", pipeline=None)
+    rows = pipelines.rows + _not_started(pipelines, declared)
+    visible = may_see([row["pipeline"] for row in rows])
+    judged = [(standing_of_pipeline(row), row) for row in rows if row["pipeline"] in visible]
+    judged.sort(key=lambda pair: get_args(Tone).index(pair[0].tone))
     return PipelinesView(
-        pipelines=replace(found, rows=[row for _, row in judged]),
+        pipelines=replace(pipelines, rows=[row for _, row in judged]),
         standings=[standing for standing, _ in judged],
-        day=replace(day, rows=[row for row in day.rows if row["pipeline"] in seen]),
+        day=replace(day, rows=[row for row in day.rows if row["pipeline"] in visible]),
     )
 
 
-def _not_started(found: Table, declared: Collection[str]) -> list[dict[str, Any]]:
+def _not_started(pipelines: Table, declared: Collection[str]) -> list[dict[str, Any]]:
     """Rows of declared pipelines that the ledger does not know, like those of the statement ``page_pipelines``."""
-    unknown = sorted({*declared} - {row["pipeline"] for row in found.rows})
-    nothing = dict.fromkeys(found.columns) | {"failures": 0, "aborts": 0, "savepoints": 0, "data_lost": False}
+    unknown = sorted({*declared} - {row["pipeline"] for row in pipelines.rows})
+    nothing = dict.fromkeys(pipelines.columns) | {"failures": 0, "aborts": 0, "savepoints": 0, "data_lost": False}
     return [nothing | {"pipeline": name} for name in unknown]
 
 
@@ -133,17 +134,17 @@ def pipeline_view(
     ledger: Snapshot, pipeline: str, chosen: HistoryFilter, declared: Collection[str] = ()
 ) -> PipelineView | None:
     """One pipeline with a page of its history; None if neither the ledger knows it nor it is declared."""
-    found = ledger.ask("page_pipelines", pipeline=pipeline)
-    found = replace(found, rows=found.rows or _not_started(found, {pipeline} & {*declared}))
-    if not found.rows:
+    pipelines = ledger.ask("page_pipelines", pipeline=pipeline)
+    pipelines = replace(pipelines, rows=pipelines.rows or _not_started(pipelines, {pipeline} & {*declared}))
+    if not pipelines.rows:
         return None
     history = ledger.ask(
         "page_history", pipeline=pipeline, limit=chosen.size + 1, **chosen.model_dump(exclude={"size"})
     )
     page = history.rows[: chosen.size]
     return PipelineView(
-        pipeline=found,
-        standing=standing_of_pipeline(found.rows[0]),
+        pipeline=pipelines,
+        standing=standing_of_pipeline(pipelines.rows[0]),
         day=ledger.ask("page_day", pipeline=pipeline),
         states=ledger.ask("page_states", pipeline=pipeline, limit=MOST_COUNTED),
         history=replace(history, rows=page),
@@ -162,13 +163,13 @@ def pipeline_view(
 def epoch_view(ledger: Snapshot, pipeline: str, epoch_id: int) -> EpochView | None:
     """One epoch; None if the ledger does not know it."""
     of_epoch: dict[str, Any] = {"pipeline": pipeline, "epoch_id": epoch_id}
-    found = ledger.ask("page_epoch", **of_epoch)
-    if not found.rows:
+    epochs = ledger.ask("page_epoch", **of_epoch)
+    if not epochs.rows:
         return None
     return EpochView(
-        epoch=found,
-        outcome=str(EpochOutcome.of_row(found.rows[0])),
-        standing=standing_of_epoch(found.rows[0]),
+        epoch=epochs,
+        outcome=str(EpochOutcome.of_row(epochs.rows[0])),
+        standing=standing_of_epoch(epochs.rows[0]),
         ranges=ledger.ask("page_ranges", **of_epoch, limit=_MANY),
         phases=ledger.ask("page_phases", **of_epoch),
         attempts=ledger.ask("page_attempts", **of_epoch, limit=_MANY),

@@ -42,12 +42,12 @@ def kill_while_staging(
         give_up: whether to stop waiting, and return None; called while no attempt runs.
         missed: called with the epoch's id when a driver was too fast.
     """
-    seen: set[int] = set()
+    tried: set[int] = set()
     while True:
-        running = [row for row in ask(ledger, "running_attempt", pipeline=pipeline) if row["attempt_id"] not in seen]
+        running = [row for row in ask(ledger, "running_attempt", pipeline=pipeline) if row["attempt_id"] not in tried]
         if running:
             (attempt, *_) = running
-            seen.add(attempt["attempt_id"])
+            tried.add(attempt["attempt_id"])
             driver = _find_driver(ledger, home, pipeline, attempt)
             caught = None if driver is None else _kill(ledger, driver, attempt)
             if caught is not None:
@@ -60,12 +60,12 @@ def kill_while_staging(
 
 
 def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:
-    wanted = ["--pipeline", pipeline, "--epoch", str(attempt["epoch_id"]), "--attempt", str(attempt["attempt"])]
+    arguments = ["--pipeline", pipeline, "--epoch", str(attempt["epoch_id"]), "--attempt", str(attempt["attempt"])]
     while ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])[0]["open"]:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 command = process.cmdline()
-                if command[-len(wanted) :] == wanted and process.environ().get("EPOCHLINE_HOME") == home:
+                if command[-len(arguments) :] == arguments and process.environ().get("EPOCHLINE_HOME") == home:
                     return process
         time.sleep(0.05)
     return None

@@ -60,13 +60,12 @@ class FedLogs:
         ends = self._ends()
         if self._logs and self._logs[-1].until is None:
             notes.append(self._cut(self._logs[-1], ends))
-        known = self._logs[-1].until or {} if self._logs else {}
-        strange = {p: (known.get(p, 0), end) for p, end in ends.items() if end > known.get(p, 0)}
+        accounted = self._logs[-1].until or {} if self._logs else {}
+        strange = {p: (accounted.get(p, 0), end) for p, end in ends.items() if end > accounted.get(p, 0)}
         if strange:
             name = f"others-{len(self._logs) + 1:04}.log"
             records = self._take_in(self._folder / name, strange)
-            start = {p: known.get(p, 0) for p in ends}
-            self._write([*self._logs, FedLog(name=name, start=start, until=ends)])
+            self._write([*self._logs, FedLog(name=name, start={p: accounted.get(p, 0) for p in ends}, until=ends)])
             notes.append(f"{records} records that were fed by hand are counted as produced (kept in {name})")
         return notes
 
@@ -107,9 +106,9 @@ class FedLogs:
         with path.open("rb") as source, draft.open("wb") as out:
             out.writelines(line for number, line in enumerate(source) if number // parts < fed[number % parts])
         # The cut log gets a name of its own, so that after a crash before the list is written it is not cut twice.
-        kept = path.with_name(f"{path.stem}-cut.log")
-        draft.replace(kept)
-        self._write([*self._logs[:-1], replace(log, name=kept.name, until=until)])
+        cut = path.with_name(f"{path.stem}-cut.log")
+        draft.replace(cut)
+        self._write([*self._logs[:-1], replace(log, name=cut.name, until=until)])
         return f"an earlier demo was interrupted: {sum(fed.values())} of the {lines} lines of {log.name} were fed"
 
     def _take_in(self, path: Path, ranges: Mapping[int, tuple[int, int]]) -> int:

@@ -156,7 +156,7 @@ class Show:
             f"the epoch reads {caught.planned} offsets; parts with {received} of them were committed to staging:"
         )
         printing.table(
-            ("staging of", "parts", "rows"), [(one["sink"], one["parts"], one["rows"]) for one in caught.staged]
+            ("staging of", "parts", "rows"), [(part["sink"], part["parts"], part["rows"]) for part in caught.staged]
         )
         printing.say("no reader of the target sees any of them")
 
@@ -166,18 +166,18 @@ class Show:
             f"Airflow starts the task again: attempt {caught.attempt + 1} fences attempt {caught.attempt} and reads"
             " the same range",
         )
-        shown: list[tuple[str, int]] = []
+        states: list[tuple[str, int]] = []
 
         def settled() -> bool:
             (epoch,) = database.ask(ledger, "outcome_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id)
-            now = (epoch["state"], epoch["attempt"])
-            if now not in shown:
-                shown.append(now)
-                printing.say(f"epoch {caught.epoch_id}: {now[0]}, attempt {now[1]}")
+            state = (epoch["state"], epoch["attempt"])
+            if state not in states:
+                states.append(state)
+                printing.say(f"epoch {caught.epoch_id}: {state[0]}, attempt {state[1]}")
             return bool(epoch["state"] in ("COMMITTED", "ABORTED"))
 
         _wait(settled, f"epoch {caught.epoch_id} to be settled")
-        if shown[-1][0] == "ABORTED":
+        if states[-1][0] == "ABORTED":
             printing.say("its run gave up; the next run reads the range again")
         attempts = database.ask(ledger, "page_attempts", pipeline=PIPELINE, epoch_id=caught.epoch_id, limit=None)
         show_attempts(attempts[::-1])
@@ -188,12 +188,12 @@ class Show:
 
     def _until_caught_up(self, ledger: Session) -> None:
         _step("waiting until every line is committed")
-        shown: list[int] = []
+        lags: list[int] = []
 
         def caught_up() -> bool:
             behind = records_behind(PIPELINE)
-            if not shown or shown[-1] != behind:
-                shown.append(behind)
+            if not lags or lags[-1] != behind:
+                lags.append(behind)
                 printing.say(f"{printing.number(behind)} records behind")
             return behind == 0 and not database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
 
@@ -224,12 +224,12 @@ def _step(title: str, *lines: str) -> None:
         printing.say(line)
 
 
-def _wait(ready: Callable[[], Any], what: str, seconds: float = _PATIENCE_SECONDS, every: float = 0.2) -> None:
+def _wait(ready: Callable[[], Any], awaited: str, seconds: float = _PATIENCE_SECONDS, every: float = 0.2) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         if time.monotonic() > deadline:
             raise StackError(
-                f"waited {seconds:.0f} s for {what}, in vain. Look at `epochline ledger` and at the task logs in"
+                f"waited {seconds:.0f} s for {awaited}, in vain. Look at `epochline ledger` and at the task logs in"
                 " Airflow. The stack is left running, and the demo can be run again."
             )
         time.sleep(every)
@@ -275,9 +275,9 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
     Returns:
         0: the target holds exactly what was produced. 1: it does not. 2: the comparison failed.
     """
-    named = [argument for log in logs for argument in ("--log", str(log))]
-    command = [sys.executable, "-m", "epochline_examples.access_log.check", *named, "--service", service]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    log_options = [argument for log in logs for argument in ("--log", str(log))]
+    command = [sys.executable, "-m", "epochline_examples.access_log.check", *log_options, "--service", service]
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
     sys.stdout.flush()
     path = {"PYTHONPATH": str(project_root() / "include")}
-    return subprocess.run(command, env={**kept, **environment, **path}, check=False).returncode
+    return subprocess.run(command, env={**inherited, **environment, **path}, check=False).returncode
