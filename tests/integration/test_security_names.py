@@ -11,6 +11,7 @@ from epochline.protocol.epoch import Run
 from tests.contract.worlds import World
 from tests.databases import query
 from tests.integration.bench import Bench
+from tests.integration.in_process import over_records
 from tests.integration.kafka_topics import Topic
 from tests.integration.sinks_world import in_process
 
@@ -55,6 +56,19 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
     found = query(postgres_dsn, sql.SQL("SELECT {} FROM {} ORDER BY 2").format(listed, sql.Identifier(schema, name)))
     expected = {"append": [1, 2], "upsert": [2], "add": [3], "replace": [2]}
     assert found == [(TEXT, number) for number in expected[mode]]
+
+
+def test_hostile_names_of_columns_and_tables_are_taken_as_they_are(postgres_dsn: str) -> None:
+    """SEC-1: by the writer of a job, whose COPY names them."""
+    columns = {'a"b': "bigint", "a'; DROP TABLE x; --": "text", "A": "integer", "a": "integer", "ä.`x`": "text"}
+    table, values = PostgresTable(table='public.we"ird; --', columns=columns), (1, "t", 2, 3, "u")
+    pipeline = Pipeline(name="weird", source=KafkaSource(topics="weird"), parse=Json(columns=columns), sinks=[table])
+    it = over_records(postgres_dsn, pipeline, [dict(zip(columns, values, strict=True))])
+
+    _, _, ticket = it.staged()
+
+    staged = sql.Identifier("epochline_staging", ticket.table(table.table).table)
+    assert [row[:5] for row in query(postgres_dsn, sql.SQL("SELECT * FROM {}").format(staged))] == [values]
 
 
 @pytest.mark.parametrize(

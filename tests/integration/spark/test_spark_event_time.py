@@ -34,6 +34,11 @@ class Counted(Runs):
         found = self.database.query("SELECT ip, window_start, hits FROM hits")
         return {(ip, (start - T0).total_seconds()): count for ip, start, count in found}
 
+    def changes(self) -> list[tuple[int, float, bool, int]]:
+        """Rows of an append target of changes: epoch, start of the window, flag, hits."""
+        found = self.database.query("SELECT _epoch, window_start, added, hits FROM changes ORDER BY 1, 2, 3")
+        return [(epoch, (start - T0).total_seconds(), added, count) for epoch, start, added, count in found]
+
     def open_windows(self) -> list[tuple[str, float]]:
         found = self.database.query("SELECT ip, window_start FROM hits_open ORDER BY 1, 2")
         return [(ip, (start - T0).total_seconds()) for ip, start in found]
@@ -123,6 +128,34 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     assert (mark is not None and mark >= 2, late) == (True, 0)
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
     assert not run.preview().idle
+
+
+def test_a_correction_takes_the_former_result_back_and_adds_the_new_one(servers: Servers) -> None:
+    """N5: (true, first), then for a late record (false, first), (true, second); a second attempt gives no third row."""
+    declared = Pipeline(
+        name=servers.name, source=KafkaSource(topics=servers.topic({0: hits(1, 3, 8)})), parse=Json(columns=RECORD),
+        windows=Windowed(
+            time=EventTime(column="at"), window=Tumbling(size=5), key="ip", aggregates={"hits": "count(*)"},
+            into="changes", lateness=5, retractions="added",
+        ),
+        sinks=PostgresTable(table="changes", columns={**HITS, "added": "boolean"}, aggregated=True),
+    )  # fmt: skip
+    run = Counted(servers, declared)
+    run.epoch()
+    assert run.changes() == [(1, 0, True, 2)]
+
+    run.produce({0: hits(4)})
+    planned, who = run.planned()
+    run.sealed(planned, who)
+    run.crashed(planned, who)
+    run.epoch()
+
+    assert run.changes() == [(1, 0, True, 2), (3, 0, False, 2), (3, 0, True, 3)]
+    run.produce({0: hits(20)})
+    run.epoch()
+    run.produce({0: hits(4)})
+    run.epoch()
+    assert run.changes()[3:] == [(4, 5, True, 1)], "a window whose lateness is over is corrected no more"
 
 
 def test_a_record_that_carries_the_watermark_closes_its_windows_in_its_own_epoch(servers: Servers) -> None:
