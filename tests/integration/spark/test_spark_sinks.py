@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow
 import pytest
 from pyspark.sql import DataFrame, functions
 
@@ -48,19 +49,31 @@ def declared(servers: Servers, topic: str, sinks: Sinks, transform: str | None =
     return Runs(servers, Pipeline.from_stored(json.dumps(body)))
 
 
-def test_one_pass_fills_table_topic_and_files_with_the_same_rows(servers: Servers, out: str, tmp_path: Path) -> None:
-    """E6: three kinds of sinks, two epochs; every sink holds each record once."""
-    path = str(tmp_path / "rows")
+def test_one_pass_fills_table_topic_and_files_with_the_same_rows(
+    servers: Servers, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6, N4: three kinds of sinks, two epochs; every sink holds each record once. Executors get a user's function."""
+
+    def packed(rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+        values = [f"{n:03}".encode() for n in rows.column("n").to_pylist()]
+        return pyarrow.record_batch({"key": rows.column("who"), "value": values})
+
+    path, (other,) = str(tmp_path / "rows"), new_topics(servers.bootstrap, names=("other",))
     runs = declared(servers, servers.topic({0: lines(0, 40), 1: lines(40, 70)}), [
         PostgresTable(table="rows", columns=RECORD),
         KafkaTopic(topic=out, value=Json(columns={"n": "bigint"}), key="who", columns={"who": "text"}),
+        # No file has the function, as a declaration that is checked would want.
+        KafkaTopic(topic=other, value=Json(columns=RECORD)).model_copy(
+            update={"value": importable(monkeypatch, packed), "columns": RECORD}
+        ),
         Files(path=path, columns=RECORD),
     ])  # fmt: skip
 
     runs.epoch()
     assert seen(servers.bootstrap, out) == []
     assert rows_in_folder(path) == []
-    assert [(one.epoch_id, one.sink) for one in runs.publish()] == [(1, f"files:{path}"), (1, f"kafka:{out}")]
+    names = [f"files:{path}", *sorted([f"kafka:{out}", f"kafka:{other}"])]
+    assert [(one.epoch_id, one.sink) for one in runs.publish()] == [(1, name) for name in names]
     runs.produce({1: lines(70, 80)})
     runs.epoch()
     runs.publish()
@@ -69,6 +82,8 @@ def test_one_pass_fills_table_topic_and_files_with_the_same_rows(servers: Server
     records = seen(servers.bootstrap, out)
     assert sorted(json.loads(one.value or "")["n"] for one in records) == list(range(80))
     assert {one.key for one in records} == {"w0", "w1", "w2"}
+    packed_records = sorted((one.value, one.key) for one in seen(servers.bootstrap, other))
+    assert packed_records == [(f"{n:03}", f"w{n % 3}") for n in range(80)]
     found = rows_in_folder(path)
     assert sorted(row["n"] for row in found) == list(range(80))
     assert {(row["_partition"], row["_offset"]) for row in found} == set(itertools.product((0, 1), range(40)))
