@@ -13,6 +13,7 @@ import pytest
 from epochline import FromGroup, FromOffsets, FromTimestamp, Input, KafkaSource, Sources, Text
 from epochline.coordinator import PlanOutcome
 from epochline.errors import (
+    ChangeRefusedError,
     DataLossError,
     KafkaBehindError,
     LedgerBehindError,
@@ -269,6 +270,20 @@ def test_a_source_that_was_removed_is_no_longer_read_and_keeps_its_heads(two: Tw
 
     assert ranges(two.world.plan("r2")) == ["shop/t-0[10, 11)"]
     assert heads(two.world)["crm/t-0"] == 4
+
+
+@pytest.mark.parametrize("change", ["renamed", "one source"])
+def test_a_change_that_would_read_records_a_second_time_under_another_name_is_refused(two: Two, change: str) -> None:
+    two.declare(shop=topic(connection="a"), crm=topic(connection="b"))
+    two.world.to_committed("r1")
+    if change == "renamed":
+        two.declare(shop=topic(connection="a"), crm2=topic(connection="b"))
+    else:
+        two.world.pipeline = orders(source=topic(connection="a"))
+        two.world.source = two.shop
+
+    with pytest.raises(ChangeRefusedError, match="would be read a second time"):
+        two.world.plan("r2")
 
 
 def test_a_backfill_ends_in_each_source_where_its_interval_ends_there(two: Two) -> None:

@@ -5,13 +5,13 @@ is exact, or it is refused and changes nothing; once the obstacle is gone, a rep
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from epochline.coordinator import Plan
-from epochline.errors import EpochlineError
+from epochline.errors import EpochlineError, SealRefusedError
 from epochline.operations import Request
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
@@ -283,3 +283,16 @@ def test_a_replay_whose_epoch_does_not_go_can_be_compared_and_its_promotion_says
     promote(it.it.subject, replay, ORDER)
 
     assert it.rows() == whole
+
+
+@pytest.mark.fault("F41")
+def test_a_replay_whose_rows_take_others_away_is_not_sealed(world: NewWorld) -> None:
+    """INV-9, F41: found before the promotion, which would find it."""
+    it = world("append", "trigger that deletes afterwards")
+    it.it.epoch({"k": "frozen", "v": 1})
+    it.it.epoch(*(row for row in it.mode.second if row["k"] != "frozen"))
+    it.mode = replace(it.mode, second=[row for row in it.mode.second if row["k"] != "frozen"])
+    it.meddle()
+
+    with pytest.raises(SealRefusedError, match="of 1 other rows 0"):
+        replayed(it)

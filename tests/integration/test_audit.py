@@ -333,6 +333,33 @@ def test_superseded_generations_and_declared_losses_are_shown(committed: Audited
     assert f"{committed.topic}-0: offsets [40, 45) were declared lost (generation 1)" in out
 
 
+def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committed: Audited) -> None:
+    """A requeue has no range: its records are in the quarantine, which still holds them."""
+    committed.sql("UPDATE epochline.quarantined_record SET value = %s", person(7))
+    assert committed.audit("--epochs", 1)[1] == [("quarantine", "changed", 1, 29, None)]
+    committed.sql(
+        'INSERT INTO epochline.epoch SELECT (jsonb_populate_record(e, \'{"epoch_id": 3, "kind": "requeue"}\')).*'
+        " FROM epochline.epoch e WHERE epoch_id = 2;"
+        "INSERT INTO epochline.planned_target SELECT pipeline, 3, sink, columns FROM epochline.planned_target"
+        " WHERE epoch_id = 2;"
+        'INSERT INTO epochline.requeue_claim SELECT pipeline, 3, generation, topic_id, partition, "offset"'
+        " FROM epochline.quarantined_record;"
+        "UPDATE epochline.quarantined_record SET requeued_by = 3, requeued_at = now()"
+    )
+    assert committed.audit("--epochs", 3)[1] == [("people", "missing", 1, 29, None)]
+    committed.sql(
+        "INSERT INTO people SELECT 7, 'näme 7', price, seen, extra, raw, _topic, 1, 29, 0, 3 FROM people"
+        " WHERE _partition = 0 AND _offset = 7"
+    )
+
+    code, differences, (epoch,) = committed.audit("--epochs", 3)
+
+    assert (code, differences) == (0, [])
+    assert epoch["notes"] == ["1 records by claims, no range"]
+    committed.sql("UPDATE people SET id = 8 WHERE _epoch = 3")
+    assert committed.audit("--epochs", 3)[1] == [("people", "changed", 1, 29, "id")]
+
+
 def test_an_audit_takes_committed_rows_alone_and_compares_groups(committed: Audited, monkeypatch: Patch) -> None:
     """Bounded memory: groups of few epochs and chunks of few records find what one look finds."""
     committed.produce(0, [person(1)])

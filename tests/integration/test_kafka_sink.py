@@ -11,7 +11,8 @@ import pytest
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
-from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkError, SinkUnavailableError
+from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.local.stack import Stack
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import receipts
@@ -19,6 +20,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
 from tests.armed import armed
+from tests.databases import copy_database
 from tests.integration.kafka_topics import delete_topic
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
@@ -94,6 +96,21 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(n
     for one in world.seen():
         by_key.setdefault(one.key, []).append(one.value)
     assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
+
+
+def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: SinksPipeline, stack: Stack) -> None:
+    admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
+    commit(world, "a")
+    copy_database(admin, name, f"{name}_backup")
+    world.it.publish()
+    commit(world, "b")
+    world.it.publish()
+    copy_database(admin, f"{name}_backup", name)
+
+    with pytest.raises(SinkAheadError, match="went back in time"):
+        world.it.publish()
+
+    assert values(world.seen()) == ["a", "b"]
 
 
 def test_a_control_topic_that_lost_its_markers_stops(world: SinksPipeline) -> None:

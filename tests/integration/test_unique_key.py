@@ -1,6 +1,7 @@
 """What a receipt counts: each staged row is written, deleted, superseded, unchanged or a skipped repeat of a unique key."""
 
 from functools import partial
+from typing import Any
 
 import psycopg2
 import pyarrow as pa
@@ -13,7 +14,8 @@ from epochline.audit.rows import ExpectedRows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetError
 from epochline.postgres.targets import fates
-from tests.integration.bench import KV, LINEAGE, UPSERT, Bench, NewBench, in_public, kv
+from epochline.protocol.epoch import CommitOutcome, EpochState
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, in_public, kv
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
 
@@ -112,23 +114,65 @@ def test_an_audit_misses_no_repeat_that_was_skipped_but_a_key_that_has_no_row(be
     assert missing({"t": ("k",)}) == [0, 1]
 
 
-def test_a_trigger_that_swallows_new_keys_is_found(bench: NewBench) -> None:
-    """INV-9: a row that is neither written nor a repeat is counted nowhere, so nothing is committed."""
-    one = bench(key="k", repeats="skip")
+NOT_COMMITTABLE = "a trial shows that the epoch could not commit"
+SWALLOWED: dict[str, tuple[dict[str, Any], str, list[Row], str]] = {
+    "append": (
+        {}, "2 rows were sealed for t, but 1 arrived: a trigger or rule", [kv("b", 9), kv("a", 2)],
+        "of the rows for t only 1 arrived in a trial",
+    ),
+    "append that skips": (
+        {"key": "k", "repeats": "skip"}, "2 rows with new keys were to be inserted into t, but 1 were", [kv("c", 9)],
+        NOT_COMMITTABLE,
+    ),
+    "upsert": (
+        UPSERT, "2 rows were to be inserted into t.* but 1 were written", [kv("b", 9), kv("a", 2)], NOT_COMMITTABLE,
+    ),
+}  # fmt: skip
+"""A sink, what its commit says of a swallowed row, rows that the next seal refuses, and what the seal says."""
+
+
+@pytest.mark.parametrize("mode", SWALLOWED)
+def test_a_trigger_that_swallows_rows_is_found(bench: NewBench, mode: str) -> None:
+    """INV-9: at the seal, and by the commit where it came after the seal; once it is gone the same epoch commits."""
+    sink, at_commit, refused, at_seal = SWALLOWED[mode]
+    one = bench(**sink)
     one.sql("CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     trigger = "CREATE TRIGGER swallow BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.v = 9) EXECUTE FUNCTION swallow()"
     sealed = one.sealed(kv("a", 1), kv("b", 9))
     one.sql(trigger)
 
-    with pytest.raises(TargetError, match="2 rows with new keys were to be inserted into t, but 1 were"):
+    with pytest.raises(TargetError, match=at_commit):
         one.commit(sealed)
     assert one.rows() == []
+    assert one.state(sealed) is EpochState.PRE_COMMITTED
 
     one.sql("DROP TRIGGER swallow ON t")
-    one.commit(sealed)
+    assert one.commit(sealed).outcome is CommitOutcome.COMMITTED
+    assert one.rows() == [("a", 1), ("b", 9)]
     one.sql(trigger)
-    with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit"):
-        one.sealed(kv("c", 9))
+    with pytest.raises(SealRefusedError, match=f"{at_seal}: .* drops rows"):
+        one.sealed(*refused)
+
+
+def test_a_trigger_that_leaves_a_sum_as_it_was_is_found(bench: NewBench) -> None:
+    """INV-9: at the seal, and by the commit, although the statement counts the right number of rows."""
+    one = bench(**ADD)
+    one.sql("CREATE FUNCTION frozen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.v = OLD.v; RETURN NEW; END'")
+    trigger = "CREATE TRIGGER frozen BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION frozen()"
+    one.epoch(kv("a", 1))
+    sealed = one.sealed(kv("a", 2))
+    one.sql(trigger)
+
+    with pytest.raises(TargetError, match="1 keys have another sum than is due"):
+        one.commit(sealed)
+    assert one.rows() == [("a", 1)]
+
+    one.sql("DROP TRIGGER frozen ON t")
+    one.commit(sealed)
+    assert one.rows() == [("a", 3)]
+    one.sql(trigger)
+    with pytest.raises(SealRefusedError, match="1 keys have another sum than is due"):
+        one.sealed(kv("a", 2))
 
 
 def test_a_table_that_exists_needs_a_unique_index_on_exactly_the_key(bench: NewBench) -> None:
