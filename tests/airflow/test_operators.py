@@ -2,10 +2,12 @@
 
 import os
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from epochline.coordinator import abort
@@ -207,6 +209,30 @@ def test_a_killed_worker_is_noticed_within_minutes_and_its_epoch_is_staged_again
     assert scheduler.wait("lost_worker", run) == "success"
     assert scheduler.epoch("lost_worker", 1) == ("COMMITTED", 2)
     scheduler.assert_exact("lost_worker", values)
+    recovery.took()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F9")
+def test_a_scheduler_killed_together_with_its_tasks_finishes_their_runs_after_its_restart(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
+    """F9, C4: the task counts as running, for a scheduler that is gone; the new one takes it over."""
+    values, run = half_written(scheduler, "lost_together")
+
+    pid = scheduler.stack.airflow.pids["scheduler"]
+    tasks = psutil.Process(pid).children(recursive=True)
+    kill_scheduler(scheduler)
+    for process in tasks:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    recovery.last_fault()
+    let_go(scheduler, "lost_together")
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()
+
+    assert scheduler.wait("lost_together", run) == "success"
+    scheduler.assert_exact("lost_together", values)
     recovery.took()
 
 

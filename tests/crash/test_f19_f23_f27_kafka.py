@@ -14,7 +14,7 @@ from epochline.errors import DataLossError, SourceUnavailableError
 from epochline.operations import Request
 from epochline.operations.declare_loss import DeclareLoss, DeclareLossParameters
 from epochline.protocol.epoch import EpochState
-from tests.checker import recover
+from tests.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.servers import Server
@@ -88,6 +88,24 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
         assert line.heads()[0] == first
         producer.commit_transaction()
     line.produced |= held
+    recover(line)
+
+
+@pytest.mark.fault("F23")
+def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(new_line: NewLine) -> None:
+    """S13, INV-9: aborted records and their marker are offsets without a record."""
+    line = new_line(partitions=1)
+    with transactional(line) as producer:
+        producer.begin_transaction()
+        aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
+        producer.abort_transaction()
+
+    assert line.run() == "success"
+
+    assert line.heads() == {0: len(aborted) + 1}
+    assert line.query("SELECT records_read, rows_written FROM epochline.epochs") == [(0, 0)]
+    assert_exact(line)
+    line.produce({0: ["and then one"]})
     recover(line)
 
 

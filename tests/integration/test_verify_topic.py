@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
+from epochline.config.kafka import broker_settings
 from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.sending import send_plainly
 from epochline.kafka.topic_comparison import Isolation, TopicReader
 from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import make_topic, transactional_producer
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 
 KEYLESS = Outgoing(None, b"v", (), 0)
 
@@ -169,3 +171,15 @@ def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
 
     assert (code, out) == (1, "")
     assert "Kafka has no topic nowhere" in err
+
+
+def test_a_secured_topic_is_read_by_its_connection(
+    secure_kafka: SecureKafka, call: Call, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
+    monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(held))
+    settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
+    make_topic(settings, topic_name)
+    send_plainly(settings, topic_name, [Outgoing(b"k", b"v", (), 0)])
+
+    assert counted(call, topic_name, "--connection", "secured", "--key-unique")["read_committed"]["records"] == 1

@@ -20,6 +20,7 @@ from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
 
 AT = datetime(2024, 2, 29, 23, 59, 59, 1000, tzinfo=UTC)
+ODD = datetime(2024, 2, 29, 23, 59, 54, 100_007, tzinfo=UTC)
 
 
 def topic(value: Any, **declared: Any) -> KafkaTopic:
@@ -72,7 +73,7 @@ def test_members_stand_in_the_declared_order_lose_no_digit_and_are_read_back_as_
          "raw": b"\xff\x00", "ref": "{A0EEBC99-9C0B4EF8-BB6D6BB9-BD380A11}", "doc": '{"n": 1.50, "l": [ true ]}',
          "a": 'q"\\\n\x01ü', "n": 1, "ip": "10.0.0.1/8", "js": '{"a":"\\u00fc"}'},
         {"z": "-0.50", "d": 1e300, "a": "\u2028\x7f", "day": date(9999, 12, 31), "clock": time(23, 59, 59, 999999),
-         "raw": b"", "ok": False},
+         "raw": b"", "ok": False, "at": ODD, "local": ODD.replace(tzinfo=None)},
         {},
     ]  # fmt: skip
     declared = topic(Json(columns=columns))
@@ -88,6 +89,8 @@ def test_members_stand_in_the_declared_order_lose_no_digit_and_are_read_back_as_
         '"day":"0001-01-01","clock":"01:02:03.000000","raw":"/wA=","ref":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",'
         '"doc":{"n":1.50,"l":[true]},"a":"q\\"\\\\\\n\\u0001ü","n":1,"ip":"10.0.0.1/8","js":{"a":"ü"}}'
     )
+    moments = b'"at":"2024-02-29T23:59:54.100007Z","local":"2024-02-29T23:59:54.100007"'
+    assert moments in batch.column("value")[1].as_py()
     assert back.column("_error").null_count == 3
     assert back.column("js").to_pylist() == ['{"a":"ü"}', None, None]
     same = [name for name in columns if name not in ("doc", "js", "ref")]

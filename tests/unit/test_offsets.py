@@ -309,6 +309,53 @@ MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FLINK = FromGroup(group="flink")
 Word = Literal["earliest", "latest"]
 Startup = Word | FromGroup | FromTimestamp | FromOffsets
+MODES: dict[str, Startup] = {
+    "earliest": "earliest",
+    "latest": "latest",
+    "group": FLINK,
+    "timestamp": FromTimestamp(timestamp=MOMENT),
+    "offsets": FromOffsets(offsets={"orders": {0: 3}}),
+}
+
+
+@pytest.mark.parametrize(
+    ("startup", "offset", "chosen_by"),
+    [("earliest", 4, "startup earliest"), ("latest", 9, "startup latest")],
+    ids=["earliest", "latest"],
+)
+def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: Word, offset: int, chosen_by: str) -> None:
+    """S9, S10: latest is the last stable offset, not the high watermark."""
+    views = [view(tp(0), 4, 9, high_watermark=12)]
+
+    [origin] = missing_origins([], views, startup=startup, by_pattern=False)
+
+    assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
+
+
+@pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
+def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: Startup, by_pattern: bool) -> None:
+    """S2: also where its log already starts later; then retention passed it, which the plan reports (I11).
+
+    Given offsets need not name it.
+    """
+    views = [view(tp(0)), view(tp(1), 3, 8)]
+
+    [origin] = missing_origins([head(tp(0))], views, startup=startup, by_pattern=by_pattern)
+
+    assert (origin.tp, origin.offset, origin.chosen_by) == (tp(1), 0, "new partition")
+
+
+@pytest.mark.parametrize(
+    ("by_pattern", "offset"), [(True, 0), (False, 8)], ids=["matches the pattern later", "was added by name"]
+)
+def test_a_new_topic_begins_at_0_by_pattern_and_as_declared_by_name(by_pattern: bool, offset: int) -> None:
+    """S2, S9."""
+    views = [view(tp(0)), view(tp(0, topic="returns"), 3, 8)]
+
+    [origin] = missing_origins([head(tp(0))], views, startup="latest", by_pattern=by_pattern)
+
+    assert origin.offset == offset
 
 
 FROM_2_TO_12 = view(tp(0), 2, 10, high_watermark=12)  # the last stable offset is 10
