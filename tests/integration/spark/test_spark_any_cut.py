@@ -6,6 +6,7 @@ records and its own cuts.
 
 import json
 import random
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -186,6 +187,22 @@ def apply(table: Table, rows: list[Any], key: tuple[str, ...], retractions: str 
             table[place] = values
 
 
+def batch_text(kind: str, *, as_query: bool = False) -> str:
+    """What Spark is to compute of all records at once."""
+    said = WINDOWS[kind][1]
+    text = TEXT if as_query else BATCH.replace(":more", "1" if kind == "session" else "0")
+    # Spark's session takes a record at its very end; that of an aggregation does not.
+    text = text.replace(":window", said if as_query else said.replace("'7 seconds'", "'6999999 microseconds'"))
+    return text.replace("window.", "session_window.") if kind == "session" else text
+
+
+def aggregation(kind: str, key: tuple[str, ...], retractions: str | None = None) -> Windowed:
+    return Windowed(
+        time=EventTime(column="at"), window=WINDOWS[kind][0], key=key, aggregates=AGGREGATES, into="cut",
+        lateness=timedelta(hours=1), retractions=retractions,
+    )  # fmt: skip
+
+
 HOW = ("declared", "declared, with retractions", "as a query")
 
 
@@ -204,20 +221,13 @@ def test_any_cutting_into_epochs_gives_what_one_spark_batch_gives(spark: SparkSe
 
     A query has the text of the batch. Some records come too late for it, and HAVING takes results that it later refuses.
     """
-    window, said, lateness = WINDOWS[kind]
     as_query = how == "as a query"
-    text = TEXT if as_query else BATCH.replace(":more", "1" if kind == "session" else "0")
-    # Spark's session takes a record at its very end; that of an aggregation does not.
-    text = text.replace(":window", said if as_query else said.replace("'7 seconds'", "'6999999 microseconds'"))
-    if kind == "session":
-        text = text.replace("window.", "session_window.")
-    time, arguments = EventTime(column="at"), {"most": "97"} if as_query else {}
-    declared: Windowed = Windowed(
-        time=time, window=window, key=("run", "key"), aggregates=AGGREGATES, into="cut", lateness=timedelta(hours=1),
-        retractions="added" if how == HOW[1] else None,
-    )  # fmt: skip
+    text, arguments = batch_text(kind, as_query=as_query), {"most": "97"} if as_query else {}
+    declared = aggregation(kind, ("run", "key"), "added" if how == HOW[1] else None)
     if as_query:
-        asked = WindowedQuery(query=text, parameters=arguments, time=time, into="cut", lateness=lateness)
+        asked = WindowedQuery(
+            query=text, parameters=arguments, time=EventTime(column="at"), into="cut", lateness=WINDOWS[kind][2]
+        )
         declared = asked.compiled(RECORD)
         require_same_query(frame_of(spark, [], RECORD), declared)
     cases = [made_up(kind, number) for number in range(OF_A_QUERY if as_query else CASES)]
@@ -290,44 +300,78 @@ def _run(runs: Runs, failure: str) -> None:
         runs.committed(planned, who)
 
 
-@settings(
+one_example = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate), max_examples=1,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
+"""hypothesis names the seed that fails, and keeps it for the next run."""
+
+
+def through_failures(servers: Servers, seed: int, **declared: Any) -> list[Row]:
+    """The records of many keys, through PostgreSQL, Kafka and failed attempts; the last of them close every window."""
+    # Every example of a test has the same database, and hypothesis runs one that fails again.
+    servers.database.query("DROP TABLE IF EXISTS cut, cut_state, cut_open; DELETE FROM epochline.target")
+    pipeline = Pipeline(
+        name=f"p-{uuid.uuid4().hex[:12]}", source=KafkaSource(topics=servers.topic({0: [], 1: []})),
+        parse=Json(columns={"key": "text", "at": "timestamptz", "amount": "bigint"}), **declared,
+    )  # fmt: skip
+    runs, chance = Runs(servers, pipeline), random.Random(seed)
+    cases = [made_up(seed, number) for number in range(KEYS)]
+    epochs = [[row for case in cases for row in case.epochs[epoch]] for epoch in range(EPOCHS)]
+    epochs[-1] += [Row(KEYS, at, "end", at, T0 + timedelta(days=1), 0, None, None) for at in (0, 1)]
+    for rows in epochs:
+        chance.shuffle(rows)
+        by_partition = defaultdict(list)
+        for row in rows:
+            value = {"key": f"{row.run} {row.key}", "at": row.at.isoformat(), "amount": row.amount}
+            by_partition[row.partition].append(json.dumps(value).encode())
+        runs.produce(by_partition)
+        _run(runs, chance.choice(FAILURES))
+    return [row for rows in epochs for row in rows]
+
+
+@one_example
 @given(seed=st.integers(0, 2**32 - 1))
 def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epochs_fail(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """C1, C8, S14, INV-2: records by key, counted on from the state, through PostgreSQL, Kafka and failed attempts.
-
-    hypothesis names the seed that fails, and keeps it for the next run.
-    """
+    """C1, C8, S14, INV-2: records by key, counted on from the state, through PostgreSQL, Kafka and failed attempts."""
     (tmp_path / "cut_anyhow.py").write_text(TRANSFORM)
     monkeypatch.syspath_prepend(str(tmp_path))
-    servers.database.query("DROP TABLE IF EXISTS cut, cut_state; DELETE FROM epochline.target")
-    chance, columns = random.Random(seed), {"key": "text", **SUMS}
-    pipeline = Pipeline(
-        name=f"{servers.name}-{seed}", source=KafkaSource(topics=servers.topic({0: [], 1: [], 2: []})),
-        parse=Json(columns={"key": "text", "amount": "bigint"}), transform="cut_anyhow:aggregated",
+    columns, amounts = {"key": "text", **SUMS}, defaultdict(list)
+
+    for row in through_failures(
+        servers, seed, transform="cut_anyhow:aggregated",
         state=[StateTable(table="cut_state", key="key", columns=columns)],
         sinks=[PostgresTable(table="cut", mode="upsert", key="key", columns=columns, aggregated=True)],
-    )  # fmt: skip
-    cases, runs, amounts = [made_up(seed, number) for number in range(KEYS)], Runs(servers, pipeline), defaultdict(list)
-
-    for epoch in range(EPOCHS):
-        rows = [row for case in cases for row in case.epochs[epoch]]
-        chance.shuffle(rows)
-        by_partition = defaultdict(list)
-        for row in rows:
-            key = f"{row.run} {row.key}"
-            amounts[key].append(row.amount)
-            by_partition[row.partition].append(json.dumps({"key": key, "amount": row.amount}).encode())
-        runs.produce(by_partition)
-        _run(runs, chance.choice(FAILURES))
+    ):  # fmt: skip
+        amounts[f"{row.run} {row.key}"].append(row.amount)
 
     expected = {(key, len(some), sum(some), min(some), max(some)) for key, some in amounts.items()}
     for table in ("cut", "cut_state"):
         assert set(servers.database.query(f"SELECT key, records, total, least, most FROM {table}")) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sliding", "session"])
+@one_example
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_fail(
+    spark: SparkSession, servers: Servers, kind: str, seed: int
+) -> None:
+    """E5, E11, INV-2: the same windows through PostgreSQL, Kafka and failed attempts; the last records close them all."""
+    columns = {"key": "text", START: "timestamptz", END: "timestamptz", **SUMS}
+    sink = PostgresTable(table="cut", mode="upsert", key=("key", START), columns=columns, aggregated=True)
+
+    rows = through_failures(servers, seed, windows=aggregation(kind, ("key",)), sinks=[sink])
+
+    closed = frame_of(spark, [row for row in rows if row.run < KEYS], RECORD)
+    expected = {
+        (f"{run} {key}", start.astimezone(UTC), end.astimezone(UTC), *sums)
+        for run, key, start, end, *sums in spark.sql(batch_text(kind), records=closed).collect()
+    }
+    assert len(expected) > KEYS
+    assert set(servers.database.query(f"SELECT key, {START}, {END}, records, total, least, most FROM cut")) == expected
 
 
 MORE = {"day": "date", "ratio": "double precision"}
@@ -456,6 +500,27 @@ def test_a_query_is_corrected_by_late_records_and_a_result_that_having_no_longer
     assert results() == [("c", 5, 1, Decimal(7))]
     assert run.database.query("SELECT shop, price, paid FROM late_orders") == [("a", Decimal(5), True)]
     assert run.database.query("SELECT shop FROM per_shop_open") == [("c",)]
+
+
+def test_a_session_that_having_does_not_take_has_no_result_and_one_that_grows_loses_it(
+    shops: Callable[..., Runs],
+) -> None:
+    """E11: a deletion of a result that was never written changes nothing, and is accounted for."""
+    text = ORDERS.replace("window.", "session_window.").replace("window(at", "session_window(at")
+    run = shops(text, records={0: [order("a", 1, "1"), order("b", 1, "1")]})
+
+    def results() -> list[tuple[Any, ...]]:
+        found = run.database.query("SELECT shop, begins, orders FROM per_shop ORDER BY 1, 2")
+        return [(shop, (begins - T0).seconds, orders) for shop, begins, orders in found]
+
+    run.produce({0: [order("a", 2, "1"), order("a", 3, "1"), order("b", 6, "1"), order("c", 14, "1")]})
+    run.epoch()
+    assert results() == [("b", 1, 2)]
+
+    # This epoch does not read the session of b because it closes or drops it: only the new record asks for it.
+    run.produce({0: [order("b", 7, "1"), order("c", 20, "1")]})
+    run.epoch()
+    assert results() == [("c", 14, 1)]
 
 
 def test_a_query_that_spark_reads_otherwise_is_refused_before_anything_is_staged(shops: Callable[..., Runs]) -> None:
