@@ -69,6 +69,7 @@ LEASE = timedelta(0)
 """The next plan may take over what was left."""
 ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
+TASKS = ("plan", "stage and seal", "commit", "abort")
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
 """How a step may fail of those that run at once. Anything else is a defect: nothing deadlocks."""
 
@@ -80,11 +81,13 @@ class Lossy:
 
     def __init__(self, ledger: Ledger, at: int, happened: bool) -> None:
         self._ledger, self._left, self._happened = ledger, at, happened
+        self.broke = False
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         self._left -= 1
         breaks = self._left == 0
+        self.broke |= breaks
         with self._ledger.transaction() as tx:
             yield tx
             if breaks and not self._happened:
@@ -114,6 +117,8 @@ class OperatorsMachine(RuleBasedStateMachine):
         """What the last attempt of each epoch read."""
         self.before: list[str] = []
         """What the table held before its first pipeline."""
+        self.kept: dict[tuple[str, str, int], Any] = {}
+        """What was said of epochs and attempts, by what it is, pipeline and id."""
         self.backup: tuple[InProcess, Any] | None = None
         self.savepoints: list[str] = []
         self.adopts_at_the_end = False
@@ -150,6 +155,7 @@ class OperatorsMachine(RuleBasedStateMachine):
             bad_records="quarantine",
         )  # fmt: skip
         self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
+        self.job.lease = LEASE
         self.job.create()
         self.savepoints = []
 
@@ -292,12 +298,14 @@ class OperatorsMachine(RuleBasedStateMachine):
         assert planned.epoch is not None
         return planned, run
 
-    @rule(
-        task=st.sampled_from(["plan", "stage and seal", "commit", "abort"]), at=st.sampled_from([1, 1, 2, 3]),
-        happened=st.booleans(), again=st.sampled_from([True, True, False]),
-    )  # fmt: skip
-    def a_task_loses_its_connection(self, task: str, at: int, happened: bool, again: bool) -> None:
+    @rule(at=st.sampled_from([1, 1, 2, 3]), happened=st.booleans(), again=st.sampled_from([True, True, False]))
+    def each_task_loses_its_connection(self, at: int, happened: bool, again: bool) -> None:
         """At a commit, which happened or did not; the scheduler tries it again, at once or never."""
+        for task in TASKS:
+            self._loses_its_connection(task, at, happened, again)
+            self._all_holds()
+
+    def _loses_its_connection(self, task: str, at: int, happened: bool, again: bool) -> None:
         planned, run = self._planned()
         epoch_id = epoch_of(planned).epoch_id
         steps: dict[str, Callable[[], object]] = {
@@ -310,12 +318,13 @@ class OperatorsMachine(RuleBasedStateMachine):
             self._staged(planned, run)
         ledger = self.job.ledger
         try:
-            self.job.ledger = Lossy(ledger, at, happened)
+            self.job.ledger = lossy = Lossy(ledger, at, happened)
             steps[task]()
         except LedgerUnavailableError:
-            self.met[f"{task} lost its answer"] += 1
+            assert task != "commit", "a commit asks the ledger again by itself"
         finally:
             self.job.ledger = ledger
+        self.met[f"{task} lost its answer"] += lossy.broke
         if again:
             steps[task]()
 
@@ -388,14 +397,14 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule()
     def a_backup_is_made(self) -> None:
         copy_database(self.superuser, self._database, f"{self._database}_backup")
-        self.backup = self.job, deepcopy((self.read_by, self.savepoints, self.before))
+        self.backup = self.job, deepcopy((self.read_by, self.savepoints, self.before, self.kept))
 
     @precondition(lambda self: self.backup is not None and self.backup[0] is self.job)
     @rule()
     def the_backup_is_put_back(self) -> None:
         assert self.backup is not None
         copy_database(self.superuser, f"{self._database}_backup", self._database)
-        self.read_by, self.savepoints, self.before = deepcopy(self.backup[1])
+        self.read_by, self.savepoints, self.before, self.kept = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
     @rule()
@@ -507,6 +516,24 @@ class OperatorsMachine(RuleBasedStateMachine):
         assert {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]} == {}
 
     @invariant()
+    def epochs_keep_their_word(self) -> None:
+        """INV-3, INV-5, INV-6: what is planned, committed or fenced does not change."""
+        for pipeline, epoch_id, state, committed_at, written, ranges in self._sql(
+            "SELECT pipeline, epoch_id, state, committed_at, rows_written, (SELECT array_agg((partition, start_offset,"
+            " until_offset)::text ORDER BY partition) FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) ="
+            " (e.pipeline, e.epoch_id)) FROM epochline.epoch e"
+        ):
+            assert self.kept.setdefault(("ranges", pipeline, epoch_id), ranges) == ranges
+            was = self.kept.get(("committed", pipeline, epoch_id), (state, committed_at, written))
+            assert was[0] != "COMMITTED" or was == (state, committed_at, written)
+            self.kept["committed", pipeline, epoch_id] = (state, committed_at, written)
+        for pipeline, attempt_id, parts in self._sql(
+            "SELECT pipeline, attempt_id, (SELECT count(*) FROM epochline.part p WHERE p.attempt_id = a.attempt_id)"
+            " FROM epochline.attempt a WHERE fenced_at IS NOT NULL OR sealed_at IS NOT NULL"
+        ):
+            assert self.kept.setdefault(("parts", pipeline, attempt_id), parts) == parts, "INV-4: a part came late"
+
+    @invariant()
     def staging_is_accounted_for(self) -> None:
         """INV-5, I6: what is sealed keeps its staging, what is committed leaves none, and no table is unknown."""
         registered = self._sql(
@@ -528,6 +555,12 @@ class OperatorsMachine(RuleBasedStateMachine):
         assert max(self._rows().values(), default=1) == 1
         assert max(self._shown().values(), default=1) == 1
 
+    def _all_holds(self) -> None:
+        self.the_target_holds_what_the_standing_epochs_read()
+        self.epochs_keep_their_word()
+        self.staging_is_accounted_for()
+        self.nothing_is_there_twice()
+
     def teardown(self) -> None:
         """Runs come until nothing is left; everything that Kafka has, from the origins on, is there."""
         try:
@@ -538,8 +571,7 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def _finish(self) -> None:
         self._go_on_to_the_end()
-        self.the_target_holds_what_the_standing_epochs_read()
-        self.nothing_is_there_twice()
+        self._all_holds()
         heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
         origins = dict(heads)
         aside = self._quarantined()
