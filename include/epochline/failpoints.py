@@ -175,7 +175,7 @@ _PACKAGE = Path(__file__).parent
 USE_CASES = _PACKAGE / "coordinator"
 BY_HAND = (
     _PACKAGE / "spark",
-    _PACKAGE / "postgres" / "ledger" / "parts.py",
+    _PACKAGE / "postgres" / "ledger",
     _PACKAGE / "kafka" / "sending.py",
     _PACKAGE / "sinks",
 )

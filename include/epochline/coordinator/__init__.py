@@ -6,11 +6,11 @@ from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import CommitResult, commit
 from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
 from epochline.coordinator.observe import observe_startup
-from epochline.coordinator.pacing import pause_before_retry
 from epochline.coordinator.plan import origins_of, plan
 from epochline.coordinator.preview import PlanPreview, preview, upcoming_ranges
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.reasons import keep_plan_error
+from epochline.coordinator.retry import pause_before_retry
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
 from epochline.coordinator.waking import Lookout, Watched, look

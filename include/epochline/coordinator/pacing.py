@@ -6,11 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from epochline.config.resolve import ResolvedSettings, recorded_restart, recorded_value
-from epochline.coordinator.intent import LEASE
 from epochline.declare.settings import Endless, FailureRate, FixedDelay
 from epochline.errors import Failure, RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, PAUSE_DOWN, ActionRow, Ledger, Transaction
-from epochline.protocol.epoch import Attempt, Epoch, EpochState
+from epochline.protocol.epoch import Attempt, Epoch
 from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike, failure_of, may_be_repeated
 from epochline.protocol.quantities import duration
 
@@ -176,25 +175,3 @@ def check_failure_rate(tx: Transaction, epoch: Epoch, settings: Mapping[str, Any
             f" `epochline ledger {epoch.pipeline} --epoch {epoch.epoch_id}` shows why the attempts failed.",
             f"resume {epoch.pipeline} --reason …" if stays_down else f"run {epoch.pipeline}",
         )
-
-
-def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta, str]:
-    """The pause before the next attempt of an epoch, which stays its run's until then, and what to say of it."""
-    with ledger.transaction() as tx:
-        epoch = tx.epochs.lock(pipeline, epoch_id)
-        strategy = recorded_restart(tx.history.settings(epoch))
-        if isinstance(strategy, Endless):
-            alike = failed_alike(tx.history.errors(epoch))
-            pause = strategy.pause_after(alike)
-        else:
-            alike, pause = 0, strategy.delay
-        if epoch.state is EpochState.PLANNED:
-            tx.epochs.renew_lease(epoch, epoch.attempt, pause + LEASE)
-    note = f"{epoch}: no offset moved; attempt {epoch.attempt + 1} begins in {pause.total_seconds():g} s"
-    if isinstance(strategy, Endless) and alike >= GIVEN_UP_AFTER:
-        note += (
-            f". The last {alike} attempts failed of the same error of code. The declared Endless restarts go on, with"
-            f" pauses of up to {strategy.longest_pause.total_seconds():g} s. Correct the code, or run `epochline"
-            f" pause {pipeline} --reason …` and mark the run failed"
-        )
-    return pause, note
