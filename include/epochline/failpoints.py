@@ -175,7 +175,7 @@ _PACKAGE = Path(__file__).parent
 USE_CASES = _PACKAGE / "coordinator"
 BY_HAND = (
     _PACKAGE / "spark",
-    _PACKAGE / "postgres" / "ledger",
+    *(_PACKAGE / "postgres" / "ledger" / f"{module}.py" for module in ("attempt_plan", "job_session", "parts")),
     _PACKAGE / "kafka" / "sending.py",
     _PACKAGE / "sinks",
 )
