@@ -103,10 +103,10 @@ def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
     """An epoch's declaration with today's time-outs, so that a time-out that was too short can be corrected."""
     limits = {topic.name: topic.transaction_timeout for topic in now.topics}
     sinks = tuple(
-        sink.model_copy(update={"transaction_timeout": limits.get(sink.name, sink.transaction_timeout)})
-        if isinstance(sink, KafkaTopic)
-        else sink
-        for sink in then.sinks
+        declared.model_copy(update={"transaction_timeout": limits.get(declared.name, declared.transaction_timeout)})
+        if isinstance(declared, KafkaTopic)
+        else declared
+        for declared in then.sinks
     )
     return then.model_copy(update={"sinks": sinks})
 
