@@ -26,7 +26,6 @@ MAKE = {
     "demo": "a driver is killed on the way",
     "test-fast": "without a server",
     "test": "each promise once, `make lint` included",
-    "test-ci": "what CI runs besides",
 }
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \| \d{4}-\d\d-\d\d, `\w+` \|$", re.MULTILINE)
 CALLS = {
