@@ -93,8 +93,8 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
 
 PLACES = {
     "plan": ("intent.epochs.insert", "intent.commit"),
-    "recover a left epoch": ("recover.commit.2",),
-    "recover a sealed epoch": ("recover.commit.2",),
+    "recover a left epoch": ("recover.commit.3",),
+    "recover a sealed epoch": ("recover.commit.3",),
     "pre-commit again": ("begin.commit", "discard.attempts.drop_staging"),
     "pre-commit": (
         "write.copy", "write.commit", "manifest.commit", "end.commit", "seal.attempts.seal", "seal.commit",

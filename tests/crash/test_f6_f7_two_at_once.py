@@ -178,7 +178,7 @@ def test_a_zombie_writer_is_refused_and_recorded(place: str, wakes: str, new_cas
 def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: NewCase) -> None:
     """I5, I7: two runs recover one epoch; the first stopped before its COMMIT."""
     line = new_case(left_planned, lock_timeout=LOCK_TIMEOUT)
-    zombie = line.stop_at("recover.commit.2", "plan", TWO)
+    zombie = line.stop_at("recover.commit.3", "plan", TWO)
 
     assert line.run("run-three") == "success"
 
