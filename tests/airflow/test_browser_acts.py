@@ -45,7 +45,9 @@ class Hand:
             box = self.seen.frame.locator(f"#field-{field}")
             box.check() if value == "true" else box.fill(value)
         if fields:
-            self.seen.frame.get_by_role("button", name="Preview").click()
+            # A link may have filled in the form, so the old page may show a preview as well: wait for the new one.
+            with self.seen.page.expect_event("framenavigated"):
+                self.seen.frame.get_by_role("button", name="Preview").click()
 
     def act(self, action: str, effect: str, **fields: str) -> None:
         """Read the preview as well, say why, confirm, and wait until the page says that the action is done."""
