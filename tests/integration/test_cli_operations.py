@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from epochline import cli
 from epochline.cli.connections import adapters
 from epochline.config import discovery
-from epochline.coordinator.evidence import mirror
+from epochline.coordinator.mirror import mirror
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call

@@ -27,7 +27,7 @@ def without_shared_tables(declared: Declared) -> tuple[dict[str, Pipeline], list
 
 
 def find_alone(name: str) -> Pipeline:
-    """The pipeline with this name; raises `DeclarationError` if there is none, or another one names its tables."""
+    """The pipeline with this name; `DeclarationError` if no file declares it or another pipeline names its tables."""
     declared = look()
     pipeline = pipeline_named(name, declared)
     for table in _shared(declared):

@@ -8,7 +8,8 @@ from typing import Any
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.epoch_file import leave_file
-from epochline.coordinator.evidence import Evidence, check_known, collect_for_commit, mirror, pausing_where_behind
+from epochline.coordinator.evidence import Evidence, check_known, collect_for_commit, pausing_where_behind
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.reasons import keep_error
 from epochline.coordinator.takeover import shown_before
 from epochline.declare.names import QUARANTINE

@@ -1,4 +1,4 @@
-"""Evidence: compare what Kafka and the sinks show with the ledger before anything is committed, and leave it (INV-8).
+"""Evidence: compare what Kafka and the sinks show with the ledger before anything is committed (INV-8).
 
 A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
 and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
@@ -19,10 +19,8 @@ from epochline.declare.topic import KafkaTopic
 from epochline.errors import (
     KafkaBehindError,
     LedgerBehindError,
-    LedgerError,
     SinkError,
     SinkUnavailableError,
-    SourceError,
 )
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
 from epochline.protocol.offsets import reached_of
@@ -106,8 +104,9 @@ def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
 
 def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
     """Refuse a ledger that does not know what is shown, as `refuse_unknown`."""
-    row = tx.epochs.pipeline(pipeline)
-    refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown_to(tx, pipeline, evidence))
+    if unknown := unknown_to(tx, pipeline, evidence):
+        row = tx.epochs.pipeline(pipeline)
+        refuse_unknown(pipeline, 0 if row is None else row.last_epoch_id, unknown)
 
 
 def refuse_unknown(pipeline: str, last_epoch_id: int, unknown: Evidence) -> None:
@@ -145,49 +144,6 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
             tx.epochs.lock_pipeline(pipeline)
             pause(tx, pipeline, PAUSE_BEHIND, error.said, command=error.command)
         raise
-
-
-def mirror(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, known: bool = False) -> None:
-    """Write the *current* heads to the consumer group, unless the declaration has ``mirror=False``.
-
-    The group is for monitors; losing it loses nothing (INV-8). An epoch that the ledger does not know is never
-    overwritten: it is evidence that the ledger went back in time. Nor is a group that shows less than was written to
-    it: Kafka went back, and the next plan says so. ``known`` says that an operator decided to replace what it shows.
-
-    After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
-    leaves an older epoch behind. Each write has a number, which the ledger keeps before it and confirms after it.
-    """
-    if not pipeline.source.mirror:
-        return
-    name, group, written, number = pipeline.name, pipeline.consumer_group, None, 0
-    try:
-        evidence: Evidence = ()
-        if not known:
-            with ledger.transaction() as tx:
-                last = tx.receipts.last_mirror(name)
-            shown = ConsumerGroup.observe(source, pipeline, last)
-            shown.refuse_older()
-            if shown.missing:
-                raise SourceError(f"{group} is gone; the next plan says whether it has expired.")
-            evidence = shown.evidence
-        while True:
-            with ledger.transaction() as tx:
-                row = tx.epochs.lock_pipeline(name)
-                if written is not None:
-                    tx.receipts.confirm_mirror(name, number)
-                check_known(tx, name, evidence)
-                heads = [head for head in tx.chain.heads(name, row.generation) if pipeline.source.keeps(head.tp.topic)]
-                if heads == (written or []):
-                    return
-                newest = max((head.epoch_id or 0 for head in heads), default=0)
-                token = tx.attempts.committed_token(name, newest)
-                topics = sorted(filter(pipeline.source.mirrors, {head.tp.topic for head in heads}))
-                number = tx.receipts.begin_mirror(name, row.generation, newest, topics)
-            source.mirror(group, heads, row.generation, newest, token, number)
-            written = heads
-    except (LedgerError, SourceError) as error:
-        # The epoch is committed, so the task must not fail. The next commit mirrors again.
-        log.warning("mirror.failed pipeline=%s group=%s reason=%s", name, group, error)
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:

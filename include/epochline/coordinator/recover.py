@@ -12,11 +12,11 @@ from epochline.coordinator.evidence import (
     Evidence,
     collect_evidence,
     guarded_by_sinks_alone,
-    mirror,
     pausing_where_behind,
     refuse_behind,
 )
 from epochline.coordinator.intent import Plan, PlanOutcome
+from epochline.coordinator.mirror import mirror
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
 from epochline.ports import Ledger, OffsetSource

@@ -1,6 +1,7 @@
 """How long to wait before the next attempt: an error of code that comes back is tried at growing pauses.
 
-Hosts ask it; no use case of a task does, so it is a module of its own (tests/crash/fired.py).
+A host asks between two attempts. No use case of a task does, so it is not part of the module that they ask for their
+pacing: every failpoint there must be one of a run's.
 """
 
 from datetime import timedelta

@@ -1,6 +1,6 @@
 """A Spark Connect server on loopback, so that an epoch finds Spark and its Python workers running.
 
-It runs its tasks in threads of its own or, for `epochline up --spark-cluster`, in executors of a standalone cluster.
+Its tasks run in its threads. After `epochline up --spark-cluster` they run in executors of a standalone cluster.
 """
 
 import base64

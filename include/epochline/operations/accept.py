@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.evidence import Evidence, collect_evidence, mirror, shown_by_group, unknown_to
+from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import ConsumerGroup, cut_off
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import recorded_state

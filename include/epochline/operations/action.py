@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from epochline.coordinator.evidence import mirror, pausing_where_behind
+from epochline.coordinator.evidence import pausing_where_behind
+from epochline.coordinator.mirror import mirror
 from epochline.coordinator.observe import ConsumerGroup
 from epochline.declare.base import problems
 from epochline.declare.pipeline import Pipeline

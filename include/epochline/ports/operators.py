@@ -157,7 +157,7 @@ class Savepoints(Protocol):
         """
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:
-        """Keep a file's savepoint. Raises `SavepointFileError` if it is none, is damaged, or its name is taken."""
+        """Keep a file's savepoint. `SavepointFileError`: the file is no savepoint, is damaged, or its name is taken."""
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         """Ids of the epochs committed after this one and not undone, in order."""

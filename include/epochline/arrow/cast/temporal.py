@@ -58,7 +58,7 @@ def read_date(text: str) -> int:
 
 
 def read_moment(text: str, *, has_zone: bool) -> int:
-    """Arrow's number of a timestamp, in UTC if it has a zone; raises `DoesNotFitError` if there is none."""
+    """Arrow's number of a timestamp, in UTC if it has a zone; raises `DoesNotFitError` if it has none in Arrow."""
     if text.lower() in INFINITE_TICKS:
         return INFINITE_TICKS[text.lower()]
     match = _MOMENT_TEXT.fullmatch(text)
@@ -72,7 +72,7 @@ def read_moment(text: str, *, has_zone: bool) -> int:
 
 
 def read_time(text: str) -> int:
-    """Microseconds of a time of day, up to ``24:00:00``; raises `DoesNotFitError` if the text is none."""
+    """Microseconds of a time of day, up to ``24:00:00``; raises `DoesNotFitError` for a text that is no time of day."""
     match = _CLOCK_TEXT.fullmatch(text)
     if match is None or match[2] is None:
         raise DoesNotFitError("not a time of day")
