@@ -243,7 +243,7 @@ TOPIC_MUTANTS = (
             name="also by its publisher",
             where="epochline.sinks.topic:TopicSink._is_there",
             world="one run that publishes, and a ledger set back", breaks="INV-5",
-            old="        if not known:\n", new="        if False:\n",
+            old="        if not is_committed:\n", new="        if False:\n",
         ),
     ),
 )  # fmt: skip
