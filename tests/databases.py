@@ -37,7 +37,7 @@ class Databases:
     @cached_property
     def _template(self) -> str:
         name = "template_epochline"
-        upgrade(sqlalchemy_url(self._create(name, "template1")))
+        upgrade(self._create(name, "template1"))
         return name
 
     def _create(self, name: str, template: str) -> str:
@@ -83,10 +83,6 @@ def copy_database(admin: str, source: str, target: str) -> None:
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(names[0])
     create = sql.SQL("CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY").format(*names)
     as_admin(admin, drop, create)
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 def as_connection(dsn: str) -> str:

@@ -95,7 +95,7 @@ def test_a_statement_that_fails_on_a_value_does_not_show_it(postgres_dsn: str) -
     ledger = PostgresLedger(postgres_dsn)
 
     with refused_in_silence(EpochlineError, "invalid text representation"), ledger.transaction() as tx:
-        tx.epochs._connection.connection.cursor().execute("SELECT %s::integer", (CANARY,))
+        tx.epochs._connection.cursor().execute("SELECT %s::integer", (CANARY,))
 
 
 def test_a_value_that_copy_refuses_is_not_shown(postgres_dsn: str) -> None:

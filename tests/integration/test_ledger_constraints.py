@@ -11,15 +11,13 @@ import psycopg2
 import pytest
 from psycopg2 import errors, sql
 from psycopg2.extras import RealDictCursor
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
 from epochline.coordinator import abort
 from epochline.errors import LedgerError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
 from tests.contract.worlds import postgres_world, run
-from tests.databases import as_admin, query, sqlalchemy_url
+from tests.databases import as_admin, query
 from tests.integration.published_queries import queries
 
 RANGE = """
@@ -235,11 +233,11 @@ def test_two_migrations_at_once_take_turns_and_a_third_changes_nothing(empty_dsn
 
     def upgrade(_: int) -> str:
         barrier.wait()
-        return migrate.upgrade(sqlalchemy_url(empty_dsn))
+        return migrate.upgrade(empty_dsn)
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(upgrade, range(2))) == [migrate.head_revision()] * 2
-    assert migrate.upgrade(sqlalchemy_url(empty_dsn)) == migrate.head_revision()
+    assert migrate.upgrade(empty_dsn) == migrate.head_revision()
 
 
 @pytest.mark.fault("F35")
@@ -247,14 +245,14 @@ def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(sql_of: Execute, 
     sql_of("UPDATE epochline.alembic_version SET version_num = '9999'")
 
     with pytest.raises(LedgerError, match="at revision 9999, which this version of epochline does not know"):
-        migrate.upgrade(sqlalchemy_url(postgres_dsn))
+        migrate.upgrade(postgres_dsn)
 
     assert sql_of("SELECT version_num FROM epochline.alembic_version") == [("9999",)]
 
 
 @pytest.mark.fault("F35")
 def test_a_downgrade_is_refused(sql_of: Execute, postgres_dsn: str) -> None:
-    with create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool).begin() as connection:
+    with closing(psycopg2.connect(postgres_dsn)) as connection, connection:
         assert not migrate.run_migrations(connection, "0001")
 
     assert sql_of("SELECT version_num FROM epochline.alembic_version") == [(migrate.head_revision(),)]

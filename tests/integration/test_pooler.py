@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.audit.run import _session as audit_session
+from epochline.audit.session import open_session
 from epochline.cli.database import execute, session
 from epochline.coordinator import abort
 from epochline.errors import ConfigurationError, EpochFencedError, LedgerError
@@ -69,7 +69,7 @@ def test_our_settings_hold_in_each_transaction_and_stay_behind_in_no_session(thr
 
     for _ in range(2 * SERVERS):
         with ledger.connection() as connection:
-            assert shown(connection.connection.cursor(), *OF_THE_LEDGER) == OF_THE_LEDGER
+            assert shown(connection.cursor(), *OF_THE_LEDGER) == OF_THE_LEDGER
         with transaction(through, "a writer") as writer:
             assert shown(writer.cursor(), *OF_A_WRITER) == OF_A_WRITER
 
@@ -157,10 +157,10 @@ def test_a_fence_ends_the_session_that_writes_and_no_session_that_wrote(job: InP
 
 def test_an_audit_that_is_led_from_session_to_session_is_refused(through: str) -> None:
     """It keeps what it read in temporary tables; without them it would compare with nothing."""
-    with audit_session(through) as connection:
-        with connection.begin():
+    with open_session(through) as connection:
+        with connection.snapshot():
             pass
         with closing(psycopg2.connect(through)) as other:
             other.cursor().execute("SELECT 1")  # takes the session that the audit had
-            with pytest.raises(ConfigurationError, match="a pooler in transaction mode"), connection.begin():
+            with pytest.raises(ConfigurationError, match="a pooler in transaction mode"), connection.snapshot():
                 pass

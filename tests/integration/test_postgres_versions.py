@@ -19,7 +19,8 @@ from epochline.errors import LedgerError
 from epochline.local.postgres import binaries, server_account
 from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
 from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
-from tests.databases import as_admin, query, sqlalchemy_url
+from epochline.postgres.queries import statements
+from tests.databases import as_admin, query
 from tests.integration.bench import KV, Bench
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -49,7 +50,7 @@ def oldest() -> Iterator[Callable[[], str]]:
     def new() -> str:
         name = f"oldest_{next(numbers)}"
         as_admin(f"{at}postgres", f"CREATE DATABASE {name}")
-        upgrade(sqlalchemy_url(f"{at}{name}"))
+        upgrade(f"{at}{name}")
         return f"{at}{name}"
 
     try:
@@ -93,6 +94,6 @@ def test_a_session_of_the_ledger_has_the_server_look_for_its_client(postgres_dsn
     query(postgres_dsn, statement)
 
     with PostgresLedger(postgres_dsn).connection() as connection:
-        asked = connection.exec_driver_sql("SHOW client_connection_check_interval").scalar_one()
+        [(asked,)] = statements.query(connection, "SHOW client_connection_check_interval")
 
     assert asked == f"{CLIENT_CHECK_SECONDS}s"

@@ -29,7 +29,6 @@ from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
-from tests.databases import sqlalchemy_url
 from tests.integration.logins import AsSuperuser, Login, execute, superuser, user
 from tests.ports import choose_ports
 
@@ -227,16 +226,16 @@ def test_a_migration_lets_the_pages_login_inspect_or_names_the_statement_and_no_
     pages, other = login("epochline_reader"), login("epochline_reader")
     stranger = login()
 
-    left = arrange_roles(sqlalchemy_url(postgres_dsn), viewer=user(pages))
+    left = arrange_roles(postgres_dsn, viewer=user(pages))
     assert left == [f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;']
-    assert arrange_roles(sqlalchemy_url(superuser(stack, postgres_dsn)), viewer=user(pages)) == []
+    assert arrange_roles(superuser(stack, postgres_dsn), viewer=user(pages)) == []
 
-    assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=user(pages)) == []
+    assert arrange_roles(postgres_dsn, viewer=user(pages)) == []
     assert execute(pages, "SET ROLE epochline_inspector", "SELECT value FROM epochline.quarantine") == []
     denied(pages, "SELECT value FROM epochline.quarantine")
     denied(other, "SET ROLE epochline_inspector")
     for unknown in (user(stranger), "no such login"):
-        assert arrange_roles(sqlalchemy_url(postgres_dsn), viewer=unknown) == []
+        assert arrange_roles(postgres_dsn, viewer=unknown) == []
 
 
 @pytest.mark.parametrize("name", ["epochline_job", "epochline_viewer"])
@@ -253,7 +252,7 @@ def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_ru
     database = f"bare_{secrets.token_hex(4)}"
     dsn = migrated(stack, plain, database, database)
 
-    left = arrange_roles(sqlalchemy_url(dsn))
+    left = arrange_roles(dsn)
 
     assert left == [
         f"CREATE ROLE {database}_owner NOLOGIN;",
@@ -270,7 +269,7 @@ def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_ru
         f"GRANT TEMPORARY ON DATABASE {database} TO {database}_owner;",
     ]
     execute(superuser(stack, dsn), *left)
-    assert arrange_roles(sqlalchemy_url(dsn)) == []
+    assert arrange_roles(dsn) == []
     granted = "SELECT has_table_privilege(%s, 'epochline.part', 'INSERT'), has_table_privilege(%s, 'epochline.epochs', 'SELECT')"
     assert execute(dsn, granted, values=(f"{database}_writer", f"{database}_reader")) == [(True, True)]
     execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
@@ -282,7 +281,7 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     maker = login(attributes="CREATEROLE")
     prefix = f"two_{secrets.token_hex(4)}"
     databases = [f"{prefix}_{number}" for number in (1, 2)]
-    urls = [sqlalchemy_url(migrated(stack, maker, database, prefix)) for database in databases]
+    urls = [migrated(stack, maker, database, prefix) for database in databases]
     barrier = threading.Barrier(2)
 
     def arrange(url: str) -> Sequence[str]:
@@ -302,7 +301,7 @@ def migrated(stack: Stack, login: str, database: str, prefix: str) -> str:
     """A database of the login's, whose function names roles of this test's own: other tests use the server's roles."""
     execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(login)}")
     dsn = at(login, database)
-    upgrade(sqlalchemy_url(dsn))
+    upgrade(dsn)
     ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.arrange_roles()'::regprocedure)")
     for role in ROLES:
         body = body.replace(role, role.replace("epochline", prefix))
@@ -321,7 +320,7 @@ def test_a_repeat_grants_what_was_taken_and_what_is_new(
     as_superuser("REVOKE SELECT ON epochline.epochs FROM epochline_reader")
     denied(reader, "SELECT * FROM epochline.epochs")
 
-    assert arrange_roles(sqlalchemy_url(postgres_dsn)) == []
+    assert arrange_roles(postgres_dsn) == []
 
     assert execute(reader, "SELECT count(*) FROM epochline.epochs") == [(0,)]
     assert execute(reader, "SELECT * FROM epochline.later") == [(1,)]
@@ -393,9 +392,9 @@ def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postg
     assert done.returncode == 0, done.stderr
     server = f"127.0.0.1:{bare_server.port}/epochline"
 
-    upgrade(f"postgresql+psycopg2://epochline:a@{server}")
+    upgrade(f"postgresql://epochline:a@{server}")
 
-    assert arrange_roles(f"postgresql+psycopg2://epochline:a@{server}") == []
+    assert arrange_roles(f"postgresql://epochline:a@{server}") == []
     assert execute(f"postgresql://epochline_viewer:c@{server}", "SELECT count(*) FROM epochline.epochs") == [(0,)]
     execute(f"postgresql://epochline_job:b@{server}", "SELECT 1 FROM epochline.attempt FOR KEY SHARE")
     denied(f"postgresql://epochline_job:b@{server}", "CREATE TEMPORARY TABLE mine (a int)")

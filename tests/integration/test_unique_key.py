@@ -1,21 +1,20 @@
 """What a receipt counts: each staged row is written, deleted, superseded, unchanged or a skipped repeat of a unique key."""
 
-from functools import partial
 from typing import Any
 
 import psycopg2
 import pyarrow as pa
 import pytest
 from psycopg2 import errors, sql
-from sqlalchemy import NullPool, create_engine
 
 from epochline.arrow.cast.types import record_schema
 from epochline.audit.rows import ExpectedRows
+from epochline.audit.session import open_session
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetError
 from epochline.postgres.targets import fates
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, in_public, kv
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
 
@@ -101,10 +100,8 @@ def test_an_audit_misses_no_repeat_that_was_skipped_but_a_key_that_has_no_row(be
     values = {"k": ["a", "a", "b"], "v": [1, 2, 3], "_topic": ["orders"] * 3, "_partition": [0] * 3}
     rows = pa.RecordBatch.from_pydict({**values, "_offset": [0, 1, 2], "_row": [0] * 3}, schema=record_schema(columns))
 
-    engine = create_engine("postgresql+psycopg2://", creator=partial(in_public, one.dsn), poolclass=NullPool)
-
     def missing(skipped: dict[str, tuple[str, ...]]) -> list[int | None]:
-        with engine.connect() as connection, ExpectedRows(connection, {"t": columns}, skipped) as expected:
+        with open_session(one.dsn) as connection, ExpectedRows(connection, {"t": columns}, skipped) as expected:
             expected.add("t", 1, rows)
             return [found.offset for found in expected.differences("t", [1]) if found.kind == "missing"]
 

@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import pytest
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
 from epochline.coordinator import PlanOutcome
 from epochline.errors import LedgerError
@@ -17,7 +17,7 @@ from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.chains import chain_breaks
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
-from tests.databases import query, sqlalchemy_url
+from tests.databases import query
 
 RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
 TABLES = "0001"
@@ -30,7 +30,7 @@ EPOCHS = "SELECT epoch_id, state, records_read, rows_written FROM epochline.epoc
 def old(postgres_dsn: str) -> str:
     """The libpq URL of a database of release 0.1.0 with an aborted, a committed and a sealed epoch."""
     query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE; CREATE SCHEMA epochline")
-    with create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool).begin() as connection:
+    with closing(psycopg2.connect(postgres_dsn)) as connection, connection:
         migrate.run_migrations(connection, TABLES)
     query(postgres_dsn, RELEASED)
     return postgres_dsn
@@ -55,7 +55,7 @@ def new(new_database: Callable[[], str]) -> str:
 @pytest.fixture
 def upgraded(old: str) -> World:
     """The pipeline of the old ledger, in the hands of this code."""
-    upgrade(sqlalchemy_url(old))
+    upgrade(old)
     return postgres_world(old)
 
 
@@ -64,7 +64,7 @@ def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> N
     rows, epochs = query(old, ROWS), query(old, EPOCHS)
     assert query(old, "SELECT version_num FROM epochline.alembic_version") == [("0001",)]
 
-    upgrade(sqlalchemy_url(old))
+    upgrade(old)
 
     assert query(old, "SELECT version_num FROM epochline.alembic_version") == [(head_revision(),)]
     assert (query(old, ROWS), query(old, EPOCHS)) == (rows, epochs)
@@ -89,7 +89,7 @@ def test_an_upgrade_brings_every_view_and_function_and_a_repeat_changes_nothing(
         UNION ALL SELECT proname, '', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'epochline'::regnamespace
         ORDER BY 1, 2, 3"""
 
-    upgrade(sqlalchemy_url(old))
+    upgrade(old)
 
     assert query(old, parts) == query(new, parts)
     identity = "SELECT relreplident::text FROM pg_class WHERE oid = 'epochline_outbox.of_before'::regclass"
@@ -97,7 +97,7 @@ def test_an_upgrade_brings_every_view_and_function_and_a_repeat_changes_nothing(
     assert query(old, "SELECT epochline.take_epoch('reports', 'orders', 'orders')") == [(2,)]
     first = query(old, applied)
     assert [(name, len(sha256)) for name, sha256, _at in first] == [("functions", 64), ("roles", 64), ("views", 64)]
-    upgrade(sqlalchemy_url(old))
+    upgrade(old)
     assert query(old, applied) == first
 
 
@@ -110,7 +110,7 @@ def test_a_ledger_that_was_not_upgraded_is_refused_until_it_is(old: str) -> None
         world.plan("too early")
 
     assert query(old, EPOCHS) == epochs
-    upgrade(sqlalchemy_url(old))
+    upgrade(old)
     world.to_committed("too early")
     assert world.epoch(4).state is EpochState.COMMITTED
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Row
-
+from epochline.audit.session import AuditSession
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateStanding
+from epochline.postgres.queries.statements import Row, Rows
 from epochline.postgres.queries.statements import run as execute
 from epochline.postgres.targets.states import PostgresStates, state_content
 from epochline.protocol.balances import NOTHING_SEEN, PartitionCounts
@@ -50,11 +50,11 @@ class RecordedRange:
 class Recorded:
     """The ledger's records of one pipeline."""
 
-    def __init__(self, connection: Connection, pipeline: str) -> None:
+    def __init__(self, connection: AuditSession, pipeline: str) -> None:
         self._connection = connection
         self._pipeline = pipeline
 
-    def _ask(self, statement: str, epoch: RecordedEpoch, **values: Any) -> CursorResult[Any]:
+    def _ask(self, statement: str, epoch: RecordedEpoch, **values: Any) -> Rows:
         return execute(self._connection, statement, pipeline=self._pipeline, epoch_id=epoch.epoch_id, **values)
 
     def epochs(self, first: int, last: int) -> list[RecordedEpoch]:
@@ -100,16 +100,16 @@ class Recorded:
         """How many quarantined records a requeue epoch claimed."""
         return sum(row.records for row in self._ask("requeue_claims", epoch))
 
-    def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row[Any]]]:
+    def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row]]:
         """The records that a requeue epoch claimed, in pages, each read in its own transaction."""
         after: tuple[str, int, int] = ("", -1, -1)
         while True:
-            with self._connection.begin():
+            with self._connection.snapshot():
                 place = {"topic_id": after[0], "partition": after[1], "offset": after[2]}
-                page = self._ask("audited_claimed_records", epoch, at_most=_FEW, **place).all()
+                page = self._ask("audited_claimed_records", epoch, at_most=_FEW, **place)
             if not page:
                 return
-            yield list(page)
+            yield page
             after = (page[-1].topic_id, page[-1].partition, page[-1].offset)
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.arrow.stage.encoding import CopyEncoder
+from epochline.audit.session import AuditSession
 from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
 from epochline.declare.names import split_table
 from epochline.postgres.queries.statements import execute_sql
@@ -48,7 +48,7 @@ class ExpectedRows:
     """
 
     def __init__(
-        self, connection: Connection, sinks: Mapping[str, Mapping[str, str]], skipped: Mapping[str, Sequence[str]]
+        self, connection: AuditSession, sinks: Mapping[str, Mapping[str, str]], skipped: Mapping[str, Sequence[str]]
     ) -> None:
         self._skipped = skipped
         self._connection = connection
@@ -63,7 +63,7 @@ class ExpectedRows:
         return frozenset(self._tables)
 
     def __enter__(self) -> Self:
-        with self._connection.begin():
+        with self._connection.snapshot():
             self._run("CREATE TEMP TABLE audited_gap (topic text, partition integer, first bigint, until bigint)")
             self._run(
                 sql.SQL("CREATE TEMP TABLE {} ({})").format(
@@ -92,7 +92,7 @@ class ExpectedRows:
     def __exit__(self, *raised: object) -> None:
         if raised[0] is not None:
             return  # the session ends, and its temporary tables with it
-        with self._connection.begin():
+        with self._connection.snapshot():
             tables = ["audited_gap", _RECORD, *self._tables.values()]
             names = sql.SQL(", ").join(sql.Identifier("pg_temp", table) for table in tables)
             self._run(sql.SQL("DROP TABLE IF EXISTS {}").format(names))
@@ -110,7 +110,7 @@ class ExpectedRows:
 
     def leave_out(self, topic: str, partition: int, first: int, until: int) -> None:
         """Exclude offsets ``[first, until)``, which cannot be judged, from every comparison."""
-        with self._connection.begin():
+        with self._connection.snapshot():
             insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s)").format(_GAP)
             self._run(insert, (topic, partition, first, until))
 
@@ -122,12 +122,11 @@ class ExpectedRows:
         statement = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(
             sql.Identifier("pg_temp", table), _names(columns), sql.SQL(encoder.copy_options)
         )
-        with self._connection.begin(), closing(self._cursor()) as cursor:
+        with self._connection.snapshot(), closing(self._cursor()) as cursor:
             cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
 
     def _cursor(self, name: str | None = None) -> Any:
-        driver: Any = self._connection.connection.dbapi_connection
-        return driver.cursor() if name is None else driver.cursor(name)
+        return self._connection.cursor() if name is None else self._connection.cursor(name)
 
     def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
         """Differences between the target's rows of these epochs and the expected rows, in the order of the records."""
@@ -168,7 +167,7 @@ class ExpectedRows:
             e_row=_record(own, "e"),
             t_row=_record(own, "t"),
         )
-        with self._connection.begin(), closing(self._cursor("audited")) as cursor:
+        with self._connection.snapshot(), closing(self._cursor("audited")) as cursor:
             count_money_as_the_database(self._connection, self._judged[sink].values())
             cursor.execute(statement)
             yield from map(RowDifference._make, cursor)
@@ -194,30 +193,28 @@ class ExpectedRows:
 
     def quarantine_differences(self, pipeline: str, epochs: Sequence[int]) -> list[RowDifference]:
         """Differences between the quarantine and the records that these epochs should have set aside."""
-        with self._connection.begin():
+        with self._connection.snapshot():
             rows = execute(self._connection, "quarantine_differences", pipeline=pipeline, epochs=list(epochs))
             return [RowDifference(row=None, columns=(), **row) for row in rows.mappings()]
 
 
-def count_by_epoch(connection: Connection, sink: str, epochs: Sequence[int]) -> dict[int, int]:
+def count_by_epoch(connection: AuditSession, sink: str, epochs: Sequence[int]) -> dict[int, int]:
     """Count the rows of a target by epoch."""
     statement = sql.SQL("SELECT _epoch, count(*) FROM {} WHERE _epoch = ANY ({}) GROUP BY _epoch")
-    with connection.begin():
+    with connection.snapshot():
         return dict(execute_sql(connection, statement.format(_target(sink), sql.Literal(list(epochs))))[1])
 
 
-def strays(connection: Connection, sink: str, pipeline: str) -> Iterator[RowDifference]:
+def strays(connection: AuditSession, sink: str, pipeline: str) -> Iterator[RowDifference]:
     """Rows of a target that name no committed epoch of the pipeline."""
     statement = sql.SQL(
         "SELECT {}, 'extra', '{{}}'::text[] FROM {} t WHERE NOT EXISTS (SELECT FROM epochline.epoch e"
         " WHERE e.pipeline = {} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED'"
         " AND e.undone_by IS NULL) ORDER BY 1, 2, 3, 4, 5"
     ).format(_names(_POSITION, "t"), _target(sink), sql.Literal(pipeline))
-    with connection.begin():
-        driver: Any = connection.connection.dbapi_connection
-        with closing(driver.cursor("strays")) as cursor:
-            cursor.execute(statement)
-            yield from map(RowDifference._make, cursor)
+    with connection.snapshot(), closing(connection.cursor("strays")) as cursor:
+        cursor.execute(statement)
+        yield from map(RowDifference._make, cursor)
 
 
 def _constant(epoch_id: int, rows: pa.RecordBatch) -> pa.Array:

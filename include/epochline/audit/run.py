@@ -1,27 +1,17 @@
 """The audit of one pipeline: epoch by epoch, partition by partition, in offset order."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import psycopg2
-from sqlalchemy import Connection, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
+from epochline.audit.session import AuditSession, open_session
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
-from epochline.declare.text_settings import UTF8
-from epochline.errors import ConfigurationError, EpochNotFoundError
+from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader
-from epochline.postgres.queries.driver_errors import explained
-from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.claims import missing_rows
 from epochline.postgres.targets.columns import with_rules
@@ -63,44 +53,13 @@ def audit(
         ConfigurationError: the connection leads to another session in each transaction.
         SourceUnavailableError, LedgerUnavailableError: the source or PostgreSQL does not answer; a retry helps.
     """
-    with _session(dsn) as connection:
-        return _Audit(connection, source, pipeline, reporter).run(first, last)
-
-
-@contextmanager
-def _session(dsn: str) -> Iterator[Connection]:
-    """One session of the server: the expected rows are in temporary tables, which no other session has."""
-    settings = set_local({"lock_timeout": 30_000})
-    sessions: set[int] = set()
-
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(settings)
-        sessions.add(int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()))
-        if len(sessions) > 1:
-            raise ConfigurationError(
-                "the audit needs one session of the server, but its connection leads to another session in each"
-                " transaction, as a pooler in transaction mode does. Give it a direct connection to PostgreSQL."
-            )
-
-    engine = create_engine(
-        make_url(dsn).set(drivername="postgresql+psycopg2"),
-        poolclass=NullPool,
-        isolation_level="REPEATABLE READ",
-        connect_args={"application_name": "epochline audit", "connect_timeout": 10, **UTF8},
-    )
-    event.listen(engine, "begin", begin)
-    try:
-        with engine.connect() as connection:
-            yield connection
-    except (DBAPIError, psycopg2.Error) as error:
-        raise explained(error.orig if isinstance(error, DBAPIError) else error) from error
-    finally:
-        engine.dispose()
+    with open_session(dsn) as session:
+        return _Audit(session, source, pipeline, reporter).run(first, last)
 
 
 class _Audit:
     def __init__(
-        self, connection: Connection, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
+        self, connection: AuditSession, source: RecordReader | SourceReader, pipeline: str, reporter: Reporter
     ) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
@@ -114,7 +73,7 @@ class _Audit:
         """By epoch, the reason why its rows cannot be compared although those of other epochs can."""
 
     def run(self, first: int | None, last: int | None) -> Summary:
-        with self._connection.begin():
+        with self._connection.snapshot():
             epochs = self._recorded.epochs(first or 0, _NEWEST if last is None else last)
             notes = self._recorded.declared_losses()
         if not epochs:
@@ -124,7 +83,7 @@ class _Audit:
         with self._source.session() as session:
             for group in together(epochs):
                 self._audit(group, session)
-        with self._connection.begin():
+        with self._connection.snapshot():
             newest = self._recorded.declaration(epochs[-1])
         if first is None and last is None:
             self._find_lost(newest)
@@ -134,7 +93,7 @@ class _Audit:
         return self._summary
 
     def _audit(self, group: Sequence[RecordedEpoch], session: ReadSession | SourceReading) -> None:
-        with self._connection.begin():
+        with self._connection.snapshot():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
             set_aside = {epoch.epoch_id: self._recorded.set_aside(epoch) for epoch in group}
@@ -175,8 +134,7 @@ class _Audit:
             self._finish(results[epoch.epoch_id], epoch)
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
-        driver: Any = self._connection.connection.dbapi_connection
-        with closing(driver.cursor()) as cursor:
+        with self._connection.cursor() as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
@@ -272,7 +230,7 @@ class _Audit:
             ]
             if not uncompared or sink.mode != "append" or "_epoch" not in sink.carried_lineage:
                 continue
-            with self._connection.begin():
+            with self._connection.snapshot():
                 gone = find_target(self._connection, sink.table) is None
                 sealed = {epoch.epoch_id: self._recorded.sealed_rows(epoch) for epoch in uncompared}
             counts = {} if gone else count_by_epoch(self._connection, sink.table, list(sealed))
@@ -283,14 +241,14 @@ class _Audit:
 
     def _find_lost(self, declared: Pipeline) -> None:
         """Find targets that are not the tables that epochs wrote, and rows that are missing whatever their values."""
-        with self._connection.begin():
+        with self._connection.snapshot():
             for sink in declared.targets:
                 why = missing_rows(self._connection, declared, sink)
                 if why is not None:
                     self._tell(Difference(epoch_id=None, where=sink.table, kind="missing", said=why))
 
     def _find_strays(self, declared: Pipeline) -> None:
-        with self._connection.begin():
+        with self._connection.snapshot():
             sinks = [
                 sink.table
                 for sink in declared.targets
@@ -311,7 +269,7 @@ class _Audit:
 
     def _compare_states(self, declared: Pipeline) -> None:
         """Read each state table whole and compare it with what the last epoch left, whatever its triggers counted."""
-        with self._connection.begin():
+        with self._connection.snapshot():
             standings = {state.table: self._recorded.state(state.table) for state in declared.states}
         for table, standing in standings.items():
             what = "the table is gone" if standing.now is None else standing.difference
@@ -320,7 +278,7 @@ class _Audit:
 
     def _finish(self, result: EpochResult, epoch: RecordedEpoch) -> None:
         if epoch.kind == "requeue":
-            with self._connection.begin():
+            with self._connection.snapshot():
                 result.notes.append(f"{self._recorded.claims(epoch)} records by claims, no range")
         broken = self._broken.get(epoch.epoch_id)
         if broken is not None:

@@ -213,11 +213,10 @@ def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
     # Without any pipeline the default database still gets its ledger.
     ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
     dsns = {connection: connections.adapters().postgres_dsn(connection) for connection in ids}
-    urls = {connection: dsn.replace("postgresql://", "postgresql+psycopg2://", 1) for connection, dsn in dsns.items()}
-    revisions = {connection: upgrade(url) for connection, url in urls.items()}
+    revisions = {connection: upgrade(dsn) for connection, dsn in dsns.items()}
     return {
-        connection: (revisions[connection], arrange_roles(url, viewer=_viewer(connection)))
-        for connection, url in urls.items()
+        connection: (revisions[connection], arrange_roles(dsn, viewer=_viewer(connection)))
+        for connection, dsn in dsns.items()
     }
 
 

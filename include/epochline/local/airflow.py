@@ -181,7 +181,7 @@ class Airflow(Part):
             "CORE__FERNET_KEY": secret.airflow_fernet_key,
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
-            "DATABASE__SQL_ALCHEMY_CONN": self._postgres.sqlalchemy_url("airflow"),
+            "DATABASE__SQL_ALCHEMY_CONN": self._postgres.dsn("airflow").replace("postgresql", "postgresql+psycopg2", 1),
             "API__PORT": str(self.port),
             "API__BASE_URL": self.url,
             "API__SECRET_KEY": secret.airflow_api_secret_key,

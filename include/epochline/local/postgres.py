@@ -135,10 +135,6 @@ class Postgres(Server):
         login = f"{role}:{self._password(role)}" if with_password else role
         return f"postgresql://{login}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
 
-    def sqlalchemy_url(self, database: str = "epochline") -> str:
-        """The URL of a database's owner for SQLAlchemy, with its password."""
-        return self.dsn(database).replace("postgresql://", "postgresql+psycopg2://", 1)
-
     def version(self) -> str:
         """The version that `postgres --version` prints, such as `18.4`."""
         answer = subprocess.run([binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
@@ -234,9 +230,8 @@ class Postgres(Server):
         """
         from epochline.postgres.ledger.migrate import arrange_roles
 
-        url = self.sqlalchemy_url()
         with _connected(self.dsn(login=SUPERUSER)) as connection, connection.cursor() as cursor:
-            for statement in arrange_roles(url):
+            for statement in arrange_roles(self.dsn()):
                 cursor.execute(statement)
             for login, role in ((JOB, WRITER), (VIEWER, READER)):
                 self._make_login(cursor, login)
@@ -247,7 +242,7 @@ class Postgres(Server):
             )
             # Without it the owner could not end the job's sessions, and a zombie would not be fenced (INV-4).
             cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
-        if missing := arrange_roles(url):
+        if missing := arrange_roles(self.dsn()):
             raise StackError(
                 f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(missing)}"
             )

@@ -180,7 +180,7 @@ class Stack:
                     # Imported here, because `status` and `down` do not need SQLAlchemy.
                     from epochline.postgres.ledger.migrate import upgrade
 
-                    upgrade(self.postgres.sqlalchemy_url())
+                    upgrade(self.postgres.dsn())
                     self.postgres.arrange_roles()
                 seconds = time.monotonic() - begun
                 report(f"{part.name:<9} {part.version()} is ready on port {part.port} ({seconds:.0f} s)")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import Connection
-
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
@@ -20,6 +18,7 @@ from epochline.kafka.outgoing import Outgoing
 from epochline.kafka.preflight import check_records, check_topic, make_control_topic
 from epochline.kafka.sending import TransactionalSender, send_plainly
 from epochline.postgres.ledger.receipts import committed_as, last_shown, rows_of, shown_rate
+from epochline.postgres.queries.statements import Connection
 from epochline.protocol.quantities import counted, duration, number
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, Sink, SinkAttempt, WrittenPart
 

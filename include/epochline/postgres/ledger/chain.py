@@ -119,7 +119,7 @@ class PostgresChain(InTransaction):
         return True
 
     def superseded(self, pipeline: str, generation: int, tp: TopicPartition) -> Sequence[OffsetRange] | None:
-        rows = self._run("superseded", pipeline=pipeline, generation=generation, **asdict(tp)).all()
+        rows = self._run("superseded", pipeline=pipeline, generation=generation, **asdict(tp))
         return None if any(row.unknown for row in rows) else joined(map(offsets, rows))
 
     def cut_since(self, pipeline: str, generation: int, tp: TopicPartition) -> int | None:

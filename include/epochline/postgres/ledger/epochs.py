@@ -273,6 +273,6 @@ class PostgresAttempts(InTransaction):
         return [row.relname for row in self._run("unexplained_staging")]
 
     def drop_staging(self, attempt: Attempt) -> None:
-        for (table,) in self._run("staging_tables", attempt_id=attempt.attempt_id).all():
+        for (table,) in self._run("staging_tables", attempt_id=attempt.attempt_id):
             change(self._connection, "DROP TABLE IF EXISTS epochline_staging.{table}", table=table)
         self._run("staging_dropped", attempt_id=attempt.attempt_id)

@@ -80,4 +80,4 @@ class PostgresHistory(InTransaction):
         self._run("note_plan", pipeline=pipeline)
 
     def aborts(self, pipeline: str) -> Aborts:
-        return Aborts(**self._run("aborts", pipeline=pipeline).mappings().one())
+        return Aborts(**self._run("aborts", pipeline=pipeline).one()._asdict())

@@ -6,19 +6,19 @@ Tables change by versioned migrations (``migrations/versions``). Views, function
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
-from sqlalchemy import Connection, create_engine
-from sqlalchemy.pool import NullPool
 
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError
-from epochline.postgres.queries.session_settings import set_local
-from epochline.postgres.queries.statements import as_text, change, driver
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.session_settings import one_transaction, set_local
+from epochline.postgres.queries.statements import Connection, as_text, change
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -40,7 +40,7 @@ def head_revision() -> str:
     return max(_VERSIONS)
 
 
-def upgrade(url: str) -> str:
+def upgrade(dsn: str) -> str:
     """Run the missing migrations, apply changed definitions, grant to the roles, and return the revision reached.
 
     A repeat changes nothing. A DBA creates the roles that this login may not create (`arrange_roles`); the ledger works
@@ -48,12 +48,12 @@ def upgrade(url: str) -> str:
     also works behind a transaction pooler.
 
     Args:
-        url: SQLAlchemy URL of the target database, ``postgresql+psycopg2://…``.
+        dsn: libpq URL of the target database.
 
     Raises:
         LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
     """
-    with _migrating(url) as connection:
+    with _migrating(dsn) as connection:
         if not execute(connection, "schema_exists", schema="epochline").scalar_one():
             # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
             execute(connection, "create_ledger_schema")
@@ -81,7 +81,7 @@ def run_migrations(connection: Connection, until: str) -> bool:
     return bool(missing)
 
 
-def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
+def arrange_roles(dsn: str, *, viewer: str | None = None) -> list[str]:
     """Create the roles of least privilege and grant to them, as far as this login may. A repeat changes nothing.
 
     ``viewer`` is the login of the pages in Airflow. If it may read the views, it may then take the role that sees
@@ -90,7 +90,7 @@ def arrange_roles(url: str, *, viewer: str | None = None) -> list[str]:
     Returns:
         SQL statements for a DBA to run in this order before the next call; usually none.
     """
-    with _migrating(url) as connection:
+    with _migrating(dsn) as connection:
         left = _arrange_roles(connection)
         return left if viewer is None else [*left, *_let_inspect(connection, viewer)]
 
@@ -115,26 +115,26 @@ def _let_inspect(connection: Connection, login: str) -> list[str]:
     if not execute(connection, "lacks_inspector", login=login).scalar_one():
         return []
     statement = sql.SQL("GRANT {} TO {} WITH INHERIT FALSE").format(sql.Identifier(INSPECTOR), sql.Identifier(login))
+    change(connection, "SAVEPOINT before_grant")
     try:
-        with connection.begin_nested():
-            change(connection, statement)
+        change(connection, statement)
     except InsufficientPrivilege:
+        change(connection, "ROLLBACK TO SAVEPOINT before_grant")
         return [f"{as_text(connection, statement)};"]
     return []
 
 
 @contextmanager
-def _migrating(url: str) -> Iterator[Connection]:
+def _migrating(dsn: str) -> Iterator[Connection]:
     """Open a transaction that excludes every other migration of the same database."""
-    engine = create_engine(url, poolclass=NullPool, connect_args=dict(UTF8))
     try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(set_local({}))
-            refuse_an_older_server(driver(connection).info.server_version)
+        with closing(psycopg2.connect(dsn, **UTF8)) as session, one_transaction(session) as connection:
+            change(connection, set_local({}))
+            refuse_an_older_server(connection.info.server_version)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
-    finally:
-        engine.dispose()
+    except psycopg2.Error as error:
+        raise explained(error) from error
 
 
 def current_revision(connection: Connection) -> str | None:

@@ -8,14 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import Outbox, sending_order
 from epochline.ports import Accepted, AnnouncedReceipt, DueReceipt, Upserted
 from epochline.postgres.ledger.rows import committable, key_of
-from epochline.postgres.queries.statements import InTransaction, change, compose, driver, names, run
+from epochline.postgres.queries.statements import Connection, InTransaction, change, compose, names, run
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.mirror import LastMirror
 from epochline.protocol.sink import Committable, ShownEpoch
@@ -68,8 +67,8 @@ class PostgresReceipts(InTransaction):
         self._run("delete_replaced_mirrors", pipeline=pipeline)
 
     def last_mirror(self, pipeline: str) -> LastMirror | None:
-        row = self._run("last_mirror", pipeline=pipeline).mappings().one_or_none()
-        return None if row is None else LastMirror(**row)
+        row = self._run("last_mirror", pipeline=pipeline).one_or_none()
+        return None if row is None else LastMirror(**row._asdict())
 
     def forget_mirrors(self, pipeline: str, topic: str | None = None) -> None:
         if topic is None:
@@ -98,7 +97,7 @@ class PostgresReceipts(InTransaction):
         return noted
 
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
-        rows = self._run("receipts_of_epoch", pipeline=pipeline, epoch_id=epoch_id).all()
+        rows = self._run("receipts_of_epoch", pipeline=pipeline, epoch_id=epoch_id)
         return {row.sink: committable(pipeline, row) for row in rows} if all(row.shown for row in rows) else {}
 
     def unannounced(self, pipeline: str) -> Sequence[AnnouncedReceipt]:
@@ -151,7 +150,7 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
     # Sending to Kafka takes long between two fetches and after the last one. This transaction locks no row.
     idle = outbox.topic.transaction_timeout + _GIVING_UP
     run(connection, "limit_idle_time", milliseconds=int(idle.total_seconds() * 1000))
-    with driver(connection).cursor(name="epochline_outbox") as cursor:
+    with connection.cursor(name="epochline_outbox") as cursor:
         cursor.itersize = _FETCHED_AT_ONCE
         cursor.execute(statement)
         for key, value, headers, partition, name in cursor:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Row
-
 from epochline.declare.event_time import PartitionTime
 from epochline.errors import LedgerError
 from epochline.ports import DueReceipt, PipelineRow
+from epochline.postgres.queries.statements import Row
 from epochline.protocol.epoch import Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
@@ -34,22 +33,22 @@ def range_values(planned: PlannedRange) -> dict[str, Any]:
     return {**asdict(planned.tp), **offsets, "leader_epoch": planned.leader_epoch}
 
 
-def pipeline_row(row: Row[Any]) -> PipelineRow:
+def pipeline_row(row: Row) -> PipelineRow:
     """A pipeline."""
     return PipelineRow(generation=row.generation, last_epoch_id=row.last_epoch_id, cluster_id=row.cluster_id)
 
 
-def partition(row: Row[Any]) -> TopicPartition:
+def partition(row: Row) -> TopicPartition:
     """The partition that a row is of."""
     return TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id)
 
 
-def offsets(row: Row[Any]) -> OffsetRange:
+def offsets(row: Row) -> OffsetRange:
     """From ``start_offset`` and ``until_offset``."""
     return OffsetRange(start=row.start_offset, until=row.until_offset)
 
 
-def planned_range(row: Row[Any]) -> PlannedRange:
+def planned_range(row: Row) -> PlannedRange:
     """A planned range."""
     return PlannedRange(tp=partition(row), range=offsets(row), leader_epoch=row.leader_epoch, records=row.records_read)
 
@@ -69,13 +68,13 @@ def head_columns(head: SavedHead) -> dict[str, Any]:
     return {**asdict(head.tp), "next_offset": head.next_offset, "leader_epoch": head.leader_epoch, **times}
 
 
-def epoch(row: Row[Any]) -> Epoch:
+def epoch(row: Row) -> Epoch:
     """An epoch.
 
     Raises:
         LedgerError: an older ledger lacks a column. PostgreSQL does not notice that a row lacks it.
     """
-    columns = row._mapping
+    columns = row._asdict()
     copied = {field.name for field in fields(Epoch)} - _COMPOSED
     if not columns.keys() >= copied:
         raise LedgerError("The ledger is older than this code: run `epochline migrate`.")
@@ -89,7 +88,7 @@ def epoch(row: Row[Any]) -> Epoch:
     )
 
 
-def attempt(row: Row[Any]) -> Attempt:
+def attempt(row: Row) -> Attempt:
     """An attempt. The view ``epochline.attempts`` tells the same state."""
     state = AttemptState.RUNNING
     if row.failed_at is not None and (row.fenced_at is not None or row.sealed_at is None):
@@ -102,7 +101,7 @@ def attempt(row: Row[Any]) -> Attempt:
         state = AttemptState.SEALED
     copied = ("attempt_id", "pipeline", "epoch_id", "error", "error_class", "error_command", "generation")
     return Attempt(
-        **{name: row._mapping[name] for name in copied},
+        **{name: getattr(row, name) for name in copied},
         number=row.attempt,
         token=str(row.token),
         state=state,
@@ -112,7 +111,7 @@ def attempt(row: Row[Any]) -> Attempt:
     )
 
 
-def committable(pipeline: str, row: Row[Any]) -> Committable:
+def committable(pipeline: str, row: Row) -> Committable:
     """What the seal of one sink left, from a row with the attempt's number, token and generation."""
     attempt = SinkAttempt(
         pipeline=pipeline, generation=row.generation, epoch_id=row.epoch_id, attempt=row.attempt, token=str(row.token)

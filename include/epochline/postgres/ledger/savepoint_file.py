@@ -18,13 +18,12 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import parse_type
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
 from epochline.postgres.ledger.rows import head_columns, saved_head
-from epochline.postgres.queries.statements import change, compose, defined_columns, driver, query
+from epochline.postgres.queries.statements import Connection, change, compose, defined_columns, query
 from epochline.postgres.targets.columns import columns_of
 from epochline.protocol.savepoint import Savepoint
 
@@ -138,7 +137,7 @@ def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
 
 
 def _copy(connection: Connection, statement: str, table: sql.Identifier, file: IO[bytes]) -> None:
-    with driver(connection).cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.copy_expert(compose(statement, table=table), file)
 
 

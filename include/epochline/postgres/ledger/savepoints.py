@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import IO
 
 from psycopg2 import sql
-from sqlalchemy import Row
 
 from epochline.declare.event_time import PartitionTime
 from epochline.declare.names import savepoint_table, split_table
@@ -27,7 +26,7 @@ from epochline.postgres.ledger.savepoint_file import (
     stored,
     write_file,
 )
-from epochline.postgres.queries.statements import InTransaction, change, names, query, settle_table, where
+from epochline.postgres.queries.statements import InTransaction, Row, change, names, query, settle_table, where
 from epochline.postgres.targets.states import is_followed, state_content, state_now
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head, TopicPartition
@@ -43,7 +42,7 @@ class PostgresSavepoints(InTransaction):
             return None
         heads = tuple(map(saved_head, self._run("heads_with_times", pipeline=pipeline.name).mappings()))
         return Savepoint(
-            pipeline=pipeline.name, name=name, made_by=by, reason=reason, **last._mapping, heads=heads, states={}
+            pipeline=pipeline.name, name=name, made_by=by, reason=reason, **last._asdict(), heads=heads, states={}
         )
 
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
@@ -63,7 +62,7 @@ class PostgresSavepoints(InTransaction):
         return [self._read(row) for row in self._run("savepoints", pipeline=pipeline)]
 
     def delete(self, pipeline: str, name: str) -> None:
-        for row in self._run("savepoint_states", pipeline=pipeline, savepoint=name).all():
+        for row in self._run("savepoint_states", pipeline=pipeline, savepoint=name):
             change(self._connection, "DROP TABLE {copy}", copy=_copy(row.table_name))
         self._run("delete_savepoint", pipeline=pipeline, savepoint=name)
 
@@ -146,7 +145,7 @@ class PostgresSavepoints(InTransaction):
         if savepoint is None or is_there(savepoint, folder):
             return None
         epoch = {"pipeline": pipeline.name, "epoch_id": savepoint.epoch_id}
-        outcome = self._run("epoch_outcome", **epoch).mappings().one()
+        outcome = self._run("epoch_outcome", **epoch).one()._asdict()
         states = {state.table: sql.Identifier(*split_table(state.table)) for state in pipeline.states}
         with new_file(folder, savepoint.epoch_id) as file:
             write_file(self._connection, savepoint, pipeline.stored(), states, file.draft, more=outcome)
@@ -194,11 +193,11 @@ class PostgresSavepoints(InTransaction):
             f"savepoints {savepoint.pipeline}",
         )
 
-    def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
+    def _read(self, row: Row) -> Savepoint:
         of_savepoint = {"pipeline": row.pipeline, "savepoint": row.name}
         states = self._run("savepoint_states", **of_savepoint)
         return Savepoint(
-            **row._mapping,
+            **row._asdict(),
             heads=tuple(map(saved_head, self._run("savepoint_heads", **of_savepoint).mappings())),
             states={state.state: StateDigest(keys=state.keys, digest=int(state.digest)) for state in states},
         )

@@ -1,10 +1,11 @@
 """The ledger on PostgreSQL: its transactions and sessions."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import cast
 
 import psycopg2
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -19,7 +20,8 @@ from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
 from epochline.postgres.queries.driver_errors import explained
-from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
+from epochline.postgres.queries.session_settings import one_transaction, refuse_replica, set_local_and_ask
+from epochline.postgres.queries.statements import Connection, query
 from epochline.postgres.targets.states import PostgresStates
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.sink import Sink
@@ -81,7 +83,7 @@ class PostgresLedger:
             isolation_level="READ COMMITTED",
             connect_args={"application_name": application_name, "connect_timeout": 10, **keepalives, **UTF8},
         )
-        settings = set_local_and_ask(
+        self._settings = set_local_and_ask(
             {
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
@@ -93,12 +95,6 @@ class PostgresLedger:
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
             }
         )
-
-        def make(connection: Connection) -> None:
-            shown = connection.exec_driver_sql(settings).scalar_one()
-            refuse_replica(connection.connection.dbapi_connection, shown)  # type: ignore[arg-type]
-
-        event.listen(self._engine, "begin", make)
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         """Create a sink of a declaration that shows an epoch after its commit."""
@@ -114,8 +110,13 @@ class PostgresLedger:
             LedgerUnavailableError, LockTimeoutError, LedgerError: for the reasons that `transaction` gives.
         """
         try:
-            with self._engine.begin() as connection:
-                yield connection
+            pooled = self._engine.raw_connection()
+            pooled.detach()
+            session = cast("Connection", pooled.dbapi_connection)
+            with closing(session), one_transaction(session):
+                [(shown,)] = query(session, self._settings)
+                refuse_replica(session, shown)
+                yield session
         except DBAPIError as error:
             # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
             raise explained(error.orig) from None

@@ -1,13 +1,13 @@
 """Check, before Spark starts, that the login of the Spark job has the rights that it needs."""
 
-from sqlalchemy import Connection, create_engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
+from contextlib import closing
+
+import psycopg2
 
 from epochline.declare.names import OWNER, WRITER
 from epochline.errors import ConfigurationError
 from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.statements import Connection
 from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.staging import StagingTicket
 
@@ -31,8 +31,8 @@ def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> Non
             of_writer = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
         with _session(ledger_dsn) as ledger:
             of_ledger = execute(ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=of_writer.login).one()
-    except DBAPIError as error:
-        raise explained(error.orig) from None
+    except psycopg2.Error as error:
+        raise explained(error) from None
     if of_writer.token != of_ledger.token:
         raise ConfigurationError(_elsewhere(ticket))
     if not of_writer.may_stage:
@@ -47,10 +47,8 @@ def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> Non
         )
 
 
-def _session(dsn: str) -> Connection:
-    url = make_url(dsn).set(drivername="postgresql+psycopg2")
-    options = {"application_name": "epochline", "connect_timeout": 10}
-    return create_engine(url, poolclass=NullPool, connect_args=options).connect()
+def _session(dsn: str) -> closing[Connection]:
+    return closing(psycopg2.connect(dsn, application_name="epochline", connect_timeout=10))
 
 
 def _refuse_a_stranger(writer: Connection, ticket: StagingTicket) -> None:

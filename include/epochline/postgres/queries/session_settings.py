@@ -5,8 +5,10 @@ each transaction another session, so that a setting of the session may be lost o
 LOCAL`` avoids both. It takes no snapshot, so an isolation level can still be chosen after it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
+import psycopg2
 from psycopg2.extensions import connection
 
 from epochline.declare.text_settings import TEXT_SETTINGS
@@ -37,3 +39,16 @@ def refuse_replica(session: connection, shown: str) -> None:
             f' ALTER ROLE "{user}" RESET session_replication_role; or reset it where it was set, for the database or'
             " the server."
         )
+
+
+@contextmanager
+def one_transaction(session: connection) -> Iterator[connection]:
+    """Commit a session's transaction at the end of the block, or roll it back if the block raises."""
+    try:
+        yield session
+    except BaseException:
+        # A lost session would say so again, and less well.
+        with suppress(psycopg2.Error):
+            session.rollback()
+        raise
+    session.commit()

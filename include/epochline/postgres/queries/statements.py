@@ -1,20 +1,70 @@
 """Run statements in a transaction: named ones, and those that ``psycopg2.sql`` composes with identifiers."""
 
+from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from functools import cache
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from psycopg2 import sql
-from sqlalchemy import Connection, CursorResult
+from psycopg2.extensions import connection
 
 from epochline.declare.names import OWNER, split_table
 from epochline.postgres.queries.named import statement
 
+Connection = connection
+"""A session of psycopg2."""
 
-def run(connection: Connection, name: str, /, **values: Any) -> CursorResult[Any]:
+Row = Any
+"""A named tuple of a statement's columns."""
+
+
+class Rows(list[Row]):
+    """The rows that a statement returned, none if it returns none; ``rowcount`` counts what it wrote or returned."""
+
+    def __init__(self, rowcount: int, rows: Iterable[Row]) -> None:
+        super().__init__(rows)
+        self.rowcount = rowcount
+
+    def one(self) -> Row:
+        """The only row."""
+        (row,) = self
+        return row
+
+    def one_or_none(self) -> Row | None:
+        """The only row, or None without one."""
+        return self.one() if self else None
+
+    def scalars(self) -> list[Any]:
+        """The first column."""
+        return [row[0] for row in self]
+
+    def scalar_one(self) -> Any:
+        """The first column of the only row."""
+        return self.one()[0]
+
+    def scalar_one_or_none(self) -> Any:
+        """The first column of the only row; None without a row."""
+        return self.scalar_one() if self else None
+
+    def mappings(self) -> list[dict[str, Any]]:
+        """Each row by the names of its columns."""
+        return [row._asdict() for row in self]
+
+
+def run(connection: Connection, name: str, /, **values: Any) -> Rows:
     """Run a named statement with bound values. It ignores values that it has not."""
-    return connection.exec_driver_sql(statement(name), values)
+    with connection.cursor() as cursor:
+        cursor.execute(statement(name), values)
+        if cursor.description is None:
+            return Rows(cursor.rowcount, ())
+        return Rows(cursor.rowcount, map(_row_type(*(column.name for column in cursor.description))._make, cursor))
+
+
+@cache
+def _row_type(*columns: str) -> Any:
+    # A column without a name is asked for by its place.
+    return namedtuple("Row", columns, rename=True)
 
 
 class InTransaction:
@@ -23,7 +73,7 @@ class InTransaction:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def _run(self, name: str, /, **values: Any) -> CursorResult[Any]:
+    def _run(self, name: str, /, **values: Any) -> Rows:
         return run(self._connection, name, **values)
 
 
@@ -90,7 +140,7 @@ def change(connection: Connection, statement: str | sql.Composable, /, **parts: 
 
 def as_text(connection: Connection, statement: sql.Composable) -> str:
     """A composed statement as text, for a person to run."""
-    return statement.as_string(driver(connection))
+    return statement.as_string(connection)
 
 
 def execute_sql(
@@ -101,19 +151,11 @@ def execute_sql(
     Returns:
         The number of rows that the statement wrote or returned, and the returned rows.
     """
-    with closing(driver(connection).cursor()) as cursor:
+    with connection.cursor() as cursor:
         # Without values the driver must not look for placeholders, because a quoted name may contain a %.
         cursor.execute(statement, tuple(values) or None)
         # Rows without columns have a description that is empty.
         return cursor.rowcount, [] if cursor.description is None else list(cursor.fetchall())
-
-
-def driver(connection: Connection) -> Any:
-    """The connection of psycopg2, which SQLAlchemy types for statements that are text only."""
-    raw = connection.connection.dbapi_connection
-    if raw is None:
-        raise RuntimeError("the connection is closed")
-    return cast("Any", raw)
 
 
 def where(table: str) -> dict[str, str]:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE, is_reserved
 from epochline.declare.names import split_table
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
 from epochline.ports import Applied, RowDifference, TableDifference
-from epochline.postgres.queries.statements import compose, joined, names, query, run, same
+from epochline.postgres.queries.statements import Connection, compose, joined, names, query, run, same
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.fates import count_unsettled

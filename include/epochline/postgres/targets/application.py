@@ -6,14 +6,13 @@ from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, UNAVAILABLE
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
-from epochline.postgres.queries.statements import change, compose, joined, names, query, same
+from epochline.postgres.queries.statements import Connection, change, compose, joined, names, query, same
 from epochline.postgres.targets.catalog import Target
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import MOST, RefusedRow

@@ -11,10 +11,9 @@ from typing import Any
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import DELETED
-from epochline.postgres.queries.statements import change, joined, names, pairs, same
+from epochline.postgres.queries.statements import Connection, change, joined, names, pairs, same
 from epochline.postgres.targets.application import (
     NUMBER,
     Application,

@@ -11,13 +11,12 @@ from typing import Any, Self
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.names import FOLLOWED, split_table
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.statements import change, run, where
+from epochline.postgres.queries.statements import Connection, change, run, where
 from epochline.postgres.targets.columns import TargetColumn, columns_of
 
 Place = tuple[str, str]
@@ -158,7 +157,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
             f" and {why}. Nothing was changed. To mend it, {remedy}; or declare another target.",
             "validate",
         )
-    rules = dict(run(connection, "rules_of_table", oid=relation.oid, state_triggers=FOLLOWED).mappings().one())
+    rules = dict(run(connection, "rules_of_table", oid=relation.oid, state_triggers=FOLLOWED).one()._asdict())
     hides_rows, login = rules.pop("hides_rows"), rules.pop("login")
     if hides_rows:
         raise TargetError(
@@ -231,7 +230,7 @@ def refused_by_publication(
     for kind in dict.fromkeys([*changes, *["DELETE"] * deletes]):
         error = _refusal(connection, _EXPLAINED[kind], target, column)
         if error is not None:
-            lacking = run(connection, "tables_without_identity", **where(sink.table)).scalars().all()
+            lacking = run(connection, "tables_without_identity", **where(sink.table)).scalars()
             tables = lacking or [".".join(target.place)]
             alter = "; ".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL" for table in tables)
             parts = [error.diag.message_primary, error.diag.message_detail]

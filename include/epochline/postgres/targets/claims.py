@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.external import Files
 from epochline.declare.names import OWNER, deleted_keys_table, split_table
@@ -18,7 +17,7 @@ from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.statements import query, run, where
+from epochline.postgres.queries.statements import Connection, query, run, where
 from epochline.postgres.targets.catalog import find_target
 
 _POSITION = frozenset({"_topic", "_partition", "_offset"})
@@ -80,7 +79,7 @@ def _refuse_shared_rows(connection: Connection, pipeline: Pipeline, sink: Postgr
     """
     schemas, tables = map(list, zip(*(split_table(target.table) for target in pipeline.tables), strict=True))
     declared = {"pipeline": pipeline.name, "schemas": schemas, "tables": tables}
-    sharing = run(connection, "claims_that_share_rows", **where(sink.table), **declared).first()
+    sharing = next(iter(run(connection, "claims_that_share_rows", **where(sink.table), **declared)), None)
     if sharing is not None:
         ours = sharing.pipeline == pipeline.name
         whose = "this pipeline writes as well" if ours else f"belongs to pipeline {sharing.pipeline}"

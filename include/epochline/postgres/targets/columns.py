@@ -6,12 +6,11 @@ from typing import Any
 
 from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
-from sqlalchemy import Connection
 
 from epochline.declare.columns import INTEGERS, parse_type
 from epochline.declare.names import QUARANTINE
 from epochline.postgres.queries.named import statement
-from epochline.postgres.queries.statements import compose, run, where
+from epochline.postgres.queries.statements import Connection, compose, run, where
 from epochline.protocol.staging import StagedTable
 
 _AS_WRITTEN = {"name", '"char"', "oid", "xid", "xid8", "cid"}

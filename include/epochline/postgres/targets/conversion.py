@@ -7,10 +7,9 @@ complete rows, and the division of records into epochs decides nothing.
 from collections.abc import Iterable
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import UNAVAILABLE
-from epochline.postgres.queries.statements import as_text, change, compose, joined, names, same
+from epochline.postgres.queries.statements import Connection, as_text, change, compose, joined, names, same
 from epochline.postgres.targets.application import PASSES, Application, rows_where
 from epochline.postgres.targets.columns import TargetColumn
 from epochline.postgres.targets.fates import newer, replaces

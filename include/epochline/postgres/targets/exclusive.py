@@ -16,11 +16,10 @@ from typing import Any
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import split_table
-from epochline.postgres.queries.statements import change, compose, joined, names, pairs, run, same
+from epochline.postgres.queries.statements import Connection, change, compose, joined, names, pairs, run, same
 from epochline.postgres.targets.application import FATE, Application, attempt
 from epochline.postgres.targets.catalog import Target
 from epochline.postgres.targets.fates import replaces, with_fate

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy import Connection
-
 from epochline.declare.columns import STAGED_PLACE, is_reserved
 from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
@@ -12,6 +10,7 @@ from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Fit
+from epochline.postgres.queries.statements import Connection
 from epochline.postgres.targets.application import remembers_deleted
 from epochline.postgres.targets.catalog import Target, find_target, missing_rights, refused_by_publication
 from epochline.postgres.targets.claims import check_provenance, refuse_lost

@@ -7,13 +7,12 @@ the end, so it asks for no order (ADR 0041).
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from psycopg2 import errors, sql
-from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.statements import as_text, change, compose, joined, names, query
+from epochline.postgres.queries.statements import Connection, as_text, change, compose, joined, names, query
 from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
 
 DELETES = {"c": "deletes those", "n": "sets those to NULL", "d": "sets those to their default"}

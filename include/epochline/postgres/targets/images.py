@@ -6,13 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.names import image_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
-from epochline.postgres.queries.statements import assigned, change, compose, joined, names, run, same, settle_table
+from epochline.postgres.queries.statements import (
+    Connection,
+    assigned,
+    change,
+    compose,
+    joined,
+    names,
+    run,
+    same,
+    settle_table,
+)
 from epochline.postgres.targets.application import Application, remembers_deleted
 from epochline.postgres.targets.catalog import ForeignKey, Place, Target, find_target
 from epochline.postgres.targets.fates import with_fate

@@ -8,9 +8,8 @@ from enum import IntEnum
 
 import psycopg2
 from psycopg2 import sql
-from sqlalchemy import Connection
 
-from epochline.postgres.queries.statements import change, names, query
+from epochline.postgres.queries.statements import Connection, change, names, query
 from epochline.postgres.targets.application import Application, attempt, error_in_words, raised_by_code
 from epochline.postgres.targets.together import apply_together
 from epochline.protocol.refused import Search

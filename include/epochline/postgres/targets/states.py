@@ -11,14 +11,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from psycopg2 import sql
-from sqlalchemy import Connection, Row
 
 from epochline.declare.columns import END
 from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.names import FOLLOWED, WRITER, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.state import StateDigest, StateStanding
-from epochline.postgres.queries.statements import InTransaction, change, compose, query, run, where
+from epochline.postgres.queries.statements import Connection, InTransaction, Row, change, compose, query, run, where
 from epochline.postgres.targets.catalog import find_target
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.offsets import TopicPartition
@@ -97,7 +96,7 @@ def state_content(connection: Connection, table: str) -> StateDigest | None:
     return StateDigest(keys=counted.keys, digest=int(counted.digest))
 
 
-def _trace(connection: Connection, table: str) -> Row[tuple[object, ...]] | None:
+def _trace(connection: Connection, table: str) -> Row | None:
     return run(connection, "state_trace", **where(table), triggers=FOLLOWED, counting=len(_ROWS)).one_or_none()
 
 

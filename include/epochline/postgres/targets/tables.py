@@ -5,7 +5,6 @@ from datetime import timedelta
 from functools import partial
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import END, QUARANTINE_COLUMNS
 from epochline.declare.names import OWNER, deleted_keys_table, split_table
@@ -16,6 +15,7 @@ from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
 from epochline.ports import Applied, Fit, Prepared, TableDifference
 from epochline.postgres.queries.statements import (
+    Connection,
     InTransaction,
     change,
     compose,

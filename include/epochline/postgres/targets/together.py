@@ -8,12 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from psycopg2 import sql
-from sqlalchemy import Connection
 
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
-from epochline.postgres.queries.statements import compose, joined, names
+from epochline.postgres.queries.statements import Connection, compose, joined, names
 from epochline.postgres.targets.accounting import Check, sums_by_key, watch
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.catalog import Place

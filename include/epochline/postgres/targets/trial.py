@@ -7,10 +7,9 @@ import logging
 from collections.abc import Sequence
 
 import psycopg2
-from sqlalchemy import Connection
 
 from epochline.errors import RowsRefusedError, TargetError
-from epochline.postgres.queries.statements import change
+from epochline.postgres.queries.statements import Connection, change
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import Application, attempt, error_in_words, refusal_by
 from epochline.postgres.targets.blame import Suspects

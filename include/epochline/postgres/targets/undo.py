@@ -10,13 +10,12 @@ from typing import Any
 
 import psycopg2
 from psycopg2 import errors, sql
-from sqlalchemy import Connection
 
 from epochline.declare.names import deleted_keys_table, split_table
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.postgres.queries.statements import assigned, change, compose, joined, names, query, same
+from epochline.postgres.queries.statements import Connection, assigned, change, compose, joined, names, query, same
 from epochline.postgres.targets.accounting import Check
 from epochline.postgres.targets.application import order_of, remembers_deleted
 from epochline.postgres.targets.catalog import Target, find_target
