@@ -5,7 +5,7 @@ import logging
 from epochline.config.resolve import recorded_value
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.pacing import pause_after_failures, pause_where_down
-from epochline.errors import EpochStateError
+from epochline.errors import EpochStateError, StagingLostError
 from epochline.ports import Ledger, Transaction
 from epochline.protocol.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
 
@@ -37,7 +37,7 @@ def abort(
         deletes = by_operator or recorded_value(settings, "on_cancel") == "delete"
         if epoch.state is EpochState.PRE_COMMITTED and not deletes:
             return AbortOutcome.LEFT_FOR_RECOVERY
-        attempt = abort_in(tx, epoch, reason, by_operator=by_operator)
+        attempt = abort_in(tx, epoch, reason, may_pause=not by_operator)
     if epoch.state is EpochState.ABORTED:
         sweep(ledger, pipeline)
         return AbortOutcome.ALREADY_ABORTED
@@ -47,10 +47,21 @@ def abort(
     return AbortOutcome.ABORTED
 
 
-def abort_in(tx: Transaction, epoch: Epoch, reason: str, *, by_operator: bool = False) -> Attempt | None:
+def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, error: StagingLostError) -> None:
+    """Abort an epoch whose staging is gone: the only automatic way from PRE_COMMITTED to ABORTED."""
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        if epoch.state is not EpochState.PRE_COMMITTED:
+            return
+        attempt = abort_in(tx, epoch, str(error), may_pause=False)
+    discard(ledger, attempt)
+
+
+def abort_in(tx: Transaction, epoch: Epoch, reason: str, *, may_pause: bool) -> Attempt | None:
     """Fence the live attempt of an epoch, locked in ``tx`` with its pipeline, and mark the epoch ABORTED if it is not.
 
-    The epoch keeps why its attempt failed, followed by the reason of the abort.
+    The epoch keeps why its attempt failed, followed by the reason of the abort. With ``may_pause`` the pipeline is
+    paused if its next run would only fail again.
 
     Returns:
         The attempt whose staging the caller discards after the transaction, if there is one.
@@ -59,8 +70,8 @@ def abort_in(tx: Transaction, epoch: Epoch, reason: str, *, by_operator: bool = 
     if epoch.state is not EpochState.ABORTED:
         failed = None if attempt is None else attempt.error
         if attempt is not None:
-            if not by_operator:
+            if may_pause:
                 pause_where_down(tx, epoch, attempt)
             tx.attempts.fence(attempt, reason)
-        tx.epochs.mark_aborted(epoch, "; ".join(filter(None, (failed, reason))))
+        tx.epochs.mark_aborted(epoch, "; ".join(dict.fromkeys(filter(None, (failed, reason)))))
     return attempt

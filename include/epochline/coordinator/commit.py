@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from epochline.coordinator.abort import abort_lost
 from epochline.coordinator.checks import check_states
-from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.discard import sweep
 from epochline.coordinator.epoch_file import leave_file
 from epochline.coordinator.evidence import Evidence, check_known, collect_for_commit, pausing_where_behind
 from epochline.coordinator.mirror import mirror
@@ -92,7 +93,7 @@ def _commit_or_abort_lost(
         if asked or not isinstance(error, LedgerUnavailableError):
             keep_error(ledger, pipeline, epoch_id, error)
         if isinstance(error, StagingLostError):
-            abort_lost(ledger, pipeline, epoch_id, str(error))
+            abort_lost(ledger, pipeline, epoch_id, error)
         raise
     log.info("epoch.%s pipeline=%s epoch=%d rows=%s", result.outcome, pipeline, epoch_id, result.epoch.rows_written)
     return declared, result, settings
@@ -241,19 +242,6 @@ def _refuse_changed_targets(
         if dict(now[sink]) != dict(columns):
             then, since = (", ".join(map(" ".join, kinds.items())) for kinds in (columns, now[sink]))
             raise refusal(f"the columns of {sink} changed since the epoch was planned: then {then}, now {since}.")
-
-
-def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> None:
-    """Abort an epoch whose staging is gone: the only automatic way from PRE_COMMITTED to ABORTED."""
-    with ledger.transaction() as tx:
-        epoch = tx.epochs.lock(pipeline, epoch_id)
-        if epoch.state is not EpochState.PRE_COMMITTED:
-            return
-        attempt = tx.attempts.live(epoch)
-        if attempt is not None:
-            tx.attempts.fence(attempt, reason)
-        tx.epochs.mark_aborted(epoch, reason)
-    discard(ledger, attempt)
 
 
 def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:

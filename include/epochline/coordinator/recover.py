@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from epochline.coordinator.abort import abort_in
-from epochline.coordinator.commit import abort_lost, commit_in
+from epochline.coordinator.abort import abort_in, abort_lost
+from epochline.coordinator.commit import commit_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.evidence import (
     Evidence,
@@ -128,9 +128,9 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
             elif not epoch.lease_expired:
                 return None
             else:
-                attempt = abort_in(tx, epoch, f"lease expired; recovered by {run}")
+                attempt = abort_in(tx, epoch, f"lease expired; recovered by {run}", may_pause=True)
     except StagingLostError as error:
-        abort_lost(ledger, seen.pipeline, seen.epoch_id, str(error))
+        abort_lost(ledger, seen.pipeline, seen.epoch_id, error)
         return f"{seen}: {error}"
     if result is not None:
         log.info("epoch.recovered pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)

@@ -164,7 +164,7 @@ class AcceptLedger(DirectAction[Parameters, Shown]):
         unfinished = case.unfinished
         if unfinished is not None:
             epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
-            abort_in(tx, epoch, f"accept-ledger by {request}", by_operator=True)
+            abort_in(tx, epoch, f"accept-ledger by {request}", may_pause=False)
         for accepted in unknown:
             tx.receipts.accept(subject.name, accepted.shown_by, accepted.shown)
         tx.epochs.skip_ids(subject.name, max(accepted.shown.epoch_id for accepted in unknown))

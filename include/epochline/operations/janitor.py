@@ -56,7 +56,9 @@ def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> T
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state is not EpochState.PLANNED or not epoch.lease_expired:
                 continue
-            attempt = abort_in(tx, epoch, f"its lease ended more than {stale_after} ago; ended by {run}")
+            attempt = abort_in(
+                tx, epoch, f"its lease ended more than {stale_after} ago; ended by {run}", may_pause=True
+            )
         discard(ledger, attempt)
         log.info("epoch.ended pipeline=%s epoch=%d by=janitor", epoch.pipeline, epoch.epoch_id)
         ended.append(str(epoch))
