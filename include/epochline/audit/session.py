@@ -1,0 +1,53 @@
+"""The audit's session: the expected rows are in temporary tables, which no other session has."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg2
+from psycopg2.extensions import connection
+
+from epochline.declare.text_settings import UTF8
+from epochline.errors import ConfigurationError
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.session_settings import one_transaction, set_local
+
+_BEGIN = f"{set_local({'lock_timeout': 30_000})}; SELECT pg_backend_pid()"
+
+
+class AuditSession(connection):
+    """One session of the server. Each snapshot is a transaction."""
+
+    _process: int | None = None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Begin a transaction; commit it at the end of the block.
+
+        Raises:
+            ConfigurationError: the connection leads to another session now.
+        """
+        with one_transaction(self):
+            with self.cursor() as cursor:
+                cursor.execute(_BEGIN)
+                [(process,)] = cursor.fetchall()
+            if self._process not in (None, process):
+                raise ConfigurationError(
+                    "the audit needs one session of the server, but its connection leads to another session in each"
+                    " transaction, as a pooler in transaction mode does. Give it a direct connection to PostgreSQL."
+                )
+            self._process = process
+            yield
+
+
+@contextmanager
+def open_session(dsn: str) -> Iterator[AuditSession]:
+    """Open the session that an audit needs; raises `LedgerUnavailableError` or `LedgerError` as PostgreSQL does."""
+    try:
+        session = psycopg2.connect(
+            dsn, connection_factory=AuditSession, application_name="epochline audit", connect_timeout=10, **UTF8
+        )
+        session.set_session(isolation_level="REPEATABLE READ")
+        with closing(session):
+            yield session
+    except psycopg2.Error as error:
+        raise explained(error) from error
