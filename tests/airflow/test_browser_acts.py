@@ -110,7 +110,7 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
     assert scheduler.run(pipeline)["run"] == "success"
     forgive.touch()
     with hand_of(user, scheduler, chromium, pipeline, *OFTEN) as hand:
-        hand.act("savepoint", "are kept as before", name="before")
+        hand.act("savepoint", "stands after epoch 1", name="before")
         hand.act("requeue", "1 records of")
         eventually("the requeue is committed", lambda: scheduler.epoch(pipeline, 2)[0] == "COMMITTED")
         requeues = scheduler.call("GET", "/api/v2/dags/epochline_requeue/dagRuns?order_by=-id&limit=1")["dag_runs"]
@@ -124,7 +124,7 @@ def test_an_operator_clicks_through_a_requeue_a_pause_an_abort_and_a_restore(
         assert scheduler.epoch(pipeline, 3)[0] == "ABORTED"
         scheduler.pause(pipeline, False)
         assert scheduler.wait(pipeline, run) == "failed"
-        hand.act("restore", "goes back to where epoch 1 left it", name="before")
+        hand.act("restore", "goes back to where epoch 1 of", name="before")
         assert scheduler.query(f"SELECT count(*) FROM {pipeline}") == [(2,)]
 
 
@@ -141,7 +141,7 @@ def test_an_operator_clicks_through_a_loss_a_retry_and_older_records(scheduler: 
         hand.seen.page.locator("#act-extend-back").wait_for()
         assert hand.seen.page.locator("#act-publish, #act-declare-loss, #act-resume").count() == 0
 
-        hand.act("extend-back", "offsets 0 to 0 are read", to="earliest")
+        hand.act("extend-back", "offsets [0, 1) are committed", to="earliest")
         # An epoch takes one record, so two runs take what lay before.
         eventually("it is committed", lambda: scheduler.query(f"SELECT count(*) FROM {pipeline}") == [(3,)])
         assert scheduler.committed(pipeline) == 3

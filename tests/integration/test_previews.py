@@ -129,8 +129,8 @@ def test_a_requeue_without_a_choice_shows_how_many_records_it_takes(world: World
 def test_a_preview_says_what_becomes_of_rows_and_offsets(world: World, reader: str, postgres_dsn: str) -> None:
     kept(world, postgres_dsn)
     restore = foresee(reader, "restore", {"name": "s"})
-    assert "goes back to where epoch 1 left it" in restore.lines[0]
-    assert restore.lines[1].startswith("1 epoch after it (11 rows) is undone")
+    assert "goes back to where epoch 1 of orders left it" in restore.lines[0]
+    assert restore.lines[1] == "undone: 1 epoch, 11 rows; what they wrote leaves the targets"
     assert restore.state["undone"] == 1
     world.kafka.produce("orders", 0, 3)
     world.to_sealed("run-3")
@@ -149,7 +149,7 @@ def test_extend_back_names_the_offsets_between_the_log_and_the_origin(
 
     seen = foresee(reader, "extend-back", {"to": "earliest", "step": 5})
 
-    assert seen.lines[0] == "orders-0: offsets 1 to 2 are read, the newest first."
+    assert seen.lines[0] == "orders-0: offsets [1, 3) are committed, the newest first"
     assert seen.state["origins"] == {"orders-0": 3}
     with pytest.raises(ActionRefusedError, match="invalid parameters"):
         foresee(reader, "extend-back", {"to": "yesterday"})

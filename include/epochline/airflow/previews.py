@@ -11,8 +11,10 @@ from typing import Any
 
 from epochline.airflow.reading import Snapshot
 from epochline.operations.declare_loss import declaring_loss
+from epochline.operations.extend_back import committing_back
 from epochline.operations.requeue import requeuing
-from epochline.operations.runs import aborting, pausing, resuming, showing
+from epochline.operations.runs import aborting, pausing, resuming, retrying, showing, working_on
+from epochline.operations.savepoint import going_back, standing_at
 from epochline.ports import Decision
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import OffsetRange
@@ -59,15 +61,10 @@ def retry(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given)
     """Start a run of the pipeline's own DAG."""
     epoch = row["unfinished_epoch"]
     if row["unfinished_state"] == "PLANNED" and not row["lease_expired"]:
-        return Foreseen(refusal=f"Run {row['run_id']} stages epoch {epoch}; let it finish, or abort the epoch.")
+        return Foreseen(refusal=working_on(f"epoch {epoch} of {pipeline}", "PLANNED", f"run {row['run_id']}"))
     state = {"unfinished": epoch, "unfinished_state": row["unfinished_state"], "attempt": row["attempt"]}
-    lines = [f"A new run of the DAG {pipeline} starts. It reads on from the heads that the ledger has."]
-    if epoch is not None:
-        ends = "ends it and reads its range again" if row["unfinished_state"] == "PLANNED" else "commits it first"
-        lines.append(f"Epoch {epoch} is {row['unfinished_state'].lower().replace('_', '-')}: the run {ends}.")
-    elif row["aborted_epoch"] is not None:
-        lines.append(f"Epoch {row['aborted_epoch']} was aborted and moved no offset: its range is read again.")
-    return Foreseen(lines=lines, state={**state, "aborted": row["aborted_epoch"]})
+    unfinished = None if epoch is None else (f"epoch {epoch} of {pipeline}", row["unfinished_state"])
+    return Foreseen(lines=retrying(pipeline, unfinished), state={**state, "aborted": row["aborted_epoch"]})
 
 
 def requeue(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -108,15 +105,9 @@ def savepoint(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Gi
     if row["committed_epoch"] is None:
         return Foreseen(refusal="No epoch is committed yet: there is nothing to keep.")
     partitions = ledger.ask("page_partitions", pipeline=pipeline, epochs=0).rows
-    heads = [partition for partition in partitions if partition["next_offset"] is not None]
-    return Foreseen(
-        lines=(
-            f"{pipeline} stands after epoch {row['committed_epoch']}. Its heads, its watermark and a copy of its state"
-            f" are kept as {given['name']}, until somebody deletes the savepoint.",
-            *(f"{head['topic']}-{head['partition']}: head {head['next_offset']}." for head in heads),
-        ),
-        state={"committed": row["committed_epoch"]},
-    )
+    heads = {_name(head): head["next_offset"] for head in partitions if head["next_offset"] is not None}
+    committed = row["committed_epoch"]
+    return Foreseen(lines=standing_at(pipeline, committed, heads), state={"committed": committed})
 
 
 def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Given) -> Foreseen:
@@ -127,14 +118,11 @@ def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     if not rows:
         return Foreseen(refusal=f"{pipeline} has no savepoint {given['name']}.")
     saved = rows[0]
+    undone = saved["undone"] and f"{counted(saved['undone'], 'epoch')}, {saved['undone_rows'] or 0} rows"
     return Foreseen(
         lines=(
-            f"{pipeline} goes back to where epoch {saved['epoch_id']} left it: heads, state and targets, in one"
-            " transaction.",
-            f"{counted(saved['undone'], 'epoch')} after it ({saved['undone_rows'] or 0} rows)"
-            f" {'is' if saved['undone'] == 1 else 'are'} undone: the rows leave the targets, and a run reads the ranges"
-            " again.",
-            f"The savepoint was made by {saved['made_by']}: {saved['reason']}",
+            *going_back(pipeline, pipeline, saved["epoch_id"], undone),
+            f"the savepoint was made by {saved['made_by']}: {saved['reason']}",
         ),
         state={
             "generation": row["generation"], "savepoint_of_epoch": saved["epoch_id"], "undone": saved["undone"],
@@ -153,16 +141,16 @@ def extend_back(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: 
             continue
         begin = log_start if to == "earliest" else max(int(to), log_start) if to.isdigit() else None
         if begin is None:
-            lines.append(f"{name}: what lies between {to} and the origin {origin} is read, the newest first.")
+            lines.append(committing_back(name, f"records from {to} to offset {origin}"))
         elif begin < origin:
-            lines.append(f"{name}: offsets {begin} to {origin - 1} are read, the newest first.")
+            lines.append(committing_back(name, f"offsets {OffsetRange(start=begin, until=origin)}"))
         else:
             continue
         origins[name] = origin
     if not origins:
         return Foreseen(refusal=f"Nothing that Kafka holds lies between {to} and the origins.")
     step = f"of at most {given['step']} offsets" if "step" in given else "of the declared size"
-    lines += [f"Epochs {step} commit it, a run of the DAG {pipeline} for each. Heads do not move.", _as_of(partitions)]
+    lines += [f"epochs {step}, a run of the DAG {pipeline} for each; heads do not move", _as_of(partitions)]
     return Foreseen(lines=lines, state={"generation": row["generation"], "origins": origins})
 
 

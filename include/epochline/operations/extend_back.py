@@ -107,7 +107,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             epochs=epochs,
             lines=(
                 *(
-                    f"{head.tp}: offsets {', '.join(map(str, ranges))} are committed, the newest first"
+                    committing_back(head.tp, f"offsets {', '.join(map(str, ranges))}")
                     + ("; the others are already" if sum(map(len, ranges)) < head.origin - ranges[0].start else "")
                     for head, ranges in left.items()
                 ),
@@ -152,6 +152,11 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             if now is None or now.leader_epoch != planned.leader_epoch or now.log_start > planned.range.start:
                 return f"the source no longer holds {planned}, or its leader changed"
         return None
+
+
+def committing_back(partition: object, offsets: str) -> str:
+    """What happens to offsets before an origin, for page and terminal."""
+    return f"{partition}: {offsets} are committed, the newest first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,13 +186,11 @@ class Retry(DirectAction[Parameters, None]):
         if standing.paused is not None:
             return refused(f"{pipeline} is paused, {standing.paused}; resume it first.")
         if unfinished is None:
-            lines = [f"a new run of {pipeline} goes on at its heads"]
-        elif unfinished.state is EpochState.PLANNED and not unfinished.lease_expired:
-            return refused(f"{unfinished} is {unfinished.state}; {unfinished.run} works on it, so let it finish.")
-        else:
-            lines = [f"{unfinished} is {unfinished.state}; a new run settles it and then goes on"]
-        epoch_id = None if unfinished is None else unfinished.epoch_id
-        return ActionPreview(lines=lines, before={}, after={"run": "started"}, epoch_id=epoch_id)
+            return ActionPreview(lines=retrying(pipeline, None), before={}, after={"run": "started"})
+        if unfinished.state is EpochState.PLANNED and not unfinished.lease_expired:
+            return refused(working_on(unfinished, unfinished.state, unfinished.run))
+        lines = retrying(pipeline, (unfinished, unfinished.state))
+        return ActionPreview(lines=lines, before={}, after={"run": "started"}, epoch_id=unfinished.epoch_id)
 
     def change(self, case: Case[Parameters, None], request: Request) -> Afterwards:
         return lambda: [f"a run of {case.pipeline} is started"]
@@ -236,6 +234,18 @@ def pausing(pipeline: str, unfinished: tuple[object, object, object] | None) -> 
     if unfinished is not None:
         lines.append("{} is {} and may still be committed by {}".format(*unfinished))
     return lines
+
+
+def retrying(pipeline: str, unfinished: tuple[object, object] | None) -> Sequence[str]:
+    """What a retry does, for page and terminal, given the unfinished epoch and its state."""
+    if unfinished is None:
+        return (f"a new run of {pipeline} goes on at its heads; it reads the range of an aborted epoch again",)
+    return ("{} is {}; a new run settles it and then goes on".format(*unfinished),)
+
+
+def working_on(epoch: object, state: object, run: object) -> str:
+    """Why no retry is needed, for page and terminal."""
+    return f"{epoch} is {state}; {run} works on it, so let it finish."
 
 
 def resuming(pipeline: str, paused: Decision) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Keep a pipeline's position and state as a named savepoint, delete one, and go back to one."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -58,8 +58,7 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
             return refused(f"no epoch of {pipeline} was committed yet; there is nothing to keep.")
         check_states(tx, declared)
         states = tx.states.standings(declared)
-        lines = [f"{pipeline} stands after epoch {standing.epoch_id}"]
-        lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
+        lines = standing_at(pipeline, standing.epoch_id, {head.tp: head.next_offset for head in standing.heads})
         lines += [f"{table}: copied, {state.now}" for table, state in states.items()]
         lines += [f"restore would be refused: {reason}" for reason in _keeps_restore_back(declared)]
         return ActionPreview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
@@ -138,10 +137,10 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         if reason is not None:
             return refused(reason)
         generation = row.generation + 1 if other is None else row.generation
-        lines = [f"{pipeline} goes back to where epoch {savepoint.epoch_id} of {savepoint.pipeline} left it"]
-        if undone:
-            which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
-            lines.append(f"undone: {which}; what they wrote leaves the targets")
+        which = undone and f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
+        if len(undone) == 1:
+            which = f"epoch {undone[0]}"
+        lines = going_back(pipeline, savepoint.pipeline, savepoint.epoch_id, which)
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in savepoint.heads]
         lines += [f"{state}: put back, {digest}" for state, digest in savepoint.states.items()]
         heads = {str(head.tp): head.next_offset for head in case.heads}
@@ -178,6 +177,17 @@ class Restore(DirectAction[RestoreParameters, Logs]):
 
         line = f"{subject.name} goes on from {savepoint}, in generation {row.generation}"
         return mirrored(case, line, known=parameters.of is not None)
+
+
+def standing_at(pipeline: str, epoch_id: int, heads: Mapping[Any, int]) -> list[str]:
+    """What a savepoint keeps, for page and terminal, given the head of each partition."""
+    return [f"{pipeline} stands after epoch {epoch_id}", *(f"{tp}: head {offset}" for tp, offset in heads.items())]
+
+
+def going_back(pipeline: str, of: str, epoch_id: int, undone: object) -> list[str]:
+    """What a restore does, for page and terminal: ``undone`` says which epochs, if there are any."""
+    lines = [f"{pipeline} goes back to where epoch {epoch_id} of {of} left it"]
+    return [*lines, f"undone: {undone}; what they wrote leaves the targets"] if undone else lines
 
 
 def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
