@@ -1,9 +1,10 @@
 """Compares an access log with the tables of the pipeline `access_log`, without sharing code with the pipeline.
 
-The log is parsed again in plain Python. Only a line without client, time, request, status and size in their places is
-malformed, and so is one whose first field is not one client: a list of proxies, a virtual host before the client, a
-client with a port. Each sound line must be in ``access_log`` as often as it is in the log, each malformed line must be
-in the quarantine with its bytes, and ``requests_per_client`` must hold the sums. The target is read in one snapshot.
+The log is parsed again in plain Python. Only a line without client, ident, user, time, request, status and size of at
+most 18 digits in their places is malformed, and so is one whose first field is not one client: a list of proxies, a
+virtual host before the client, a client with a port. Each sound line must be in ``access_log`` as often as it is in the
+log, each malformed line must be in the quarantine with its bytes, and ``requests_per_client`` must hold the sums. The
+target is read in one snapshot.
 
     python -m epochline_examples.access_log.check --log access.log --service epochline
 
@@ -42,8 +43,9 @@ Row = tuple[str | None, int | None, int | None, int | None, str | None, str | No
 """`Core`, method, path, protocol, referrer, user agent."""
 
 _LINE = re.compile(
-    r'^(?P<client>[^\s\["]\S*) (?P<ident>\S+) (?P<user>.*? )?\[(?P<time>[^\]]*)\]'
-    r' "(?:(?P<request>(?:[^"\\]|\\.)*)|(?P<rough>.*?))" (?P<status>[0-9]{3}) (?P<size>[0-9]+|-)(?P<tail>(?:\s.*)?)$',
+    r'^(?P<client>[^\s\["]\S*) (?P<ident>\S+) (?P<user>[^ ].*? )\[(?P<time>[^\]]*)\]'
+    r' "(?:(?P<request>(?:[^"\\]|\\.)*)|(?P<rough>.*?))" (?P<status>[0-9]{3}) (?P<size>[0-9]{1,18}|-)'
+    r"(?P<tail>(?:\s.*)?)$",
     re.DOTALL,
 )
 _TIME = re.compile(r"^(\d\d)/([A-Za-z]{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)([0-5]\d)$", re.ASCII)
@@ -53,7 +55,6 @@ _NEARLY_REGULAR = re.compile(r"^\S+ .* [A-Za-z]+/\S*\s*$", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_BIGINT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +88,19 @@ class Expected:
 def parse(line: bytes) -> Expected | None:
     """Parse a line to its expected row; None if it is malformed."""
     match = _LINE.match(line.decode(errors="surrogateescape"))
-    if match is None or not _one_client(match["client"], match["ident"], match["user"] or ""):
+    if match is None or not _one_client(match["client"], match["ident"], match["user"]):
         return None
     seconds = _seconds(match["time"])
     size = None if match["size"] == "-" else int(match["size"])
-    if seconds is None or (size or 0) > _MAX_BIGINT:
+    if seconds is None:
         return None
     texts = (*_request(match["request"]), *_tail(match["tail"].rstrip()))
-    return Expected(client=match["client"], seconds=seconds, status=int(match["status"]), size=size, texts=texts)
+    # A text column holds neither NUL nor what is no UTF-8: the pipeline escapes both.
+    client = match["client"].encode(errors="surrogateescape").replace(b"\0", b"\\x00")
+    return Expected(
+        client=client.decode(errors="backslashreplace"), seconds=seconds, status=int(match["status"]), size=size,
+        texts=texts,
+    )  # fmt: skip
 
 
 def _one_client(client: str, ident: str, user: str) -> bool:
@@ -142,8 +148,8 @@ def _tail(tail: str) -> tuple[Value, Value]:
 
 
 def _text(text: str) -> Value:
-    if any("\udc80" <= character <= "\udcff" for character in text):
-        return ANYTHING  # not UTF-8: a text column cannot hold it unchanged
+    if any(character == "\0" or "\udc80" <= character <= "\udcff" for character in text):
+        return ANYTHING  # a text column cannot hold it unchanged
     return frozenset({text, _ESCAPE.sub(_unescaped, text)}) if "\\" in text else text
 
 
