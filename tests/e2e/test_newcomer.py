@@ -70,9 +70,9 @@ def test_the_first_hour_ends_with_each_record_once(terminal: Terminal, project: 
     assert "valid: visits" in terminal("epochline validate visits")
 
     # A column that the parse does not give is found without a record.
-    mend(function, '("city", "visitors")', '("city", "guests")')
+    mend(function, '"visitors"', '"guests"')
     assert "visitors" in terminal("epochline validate visits", code=1)
-    mend(function, '("city", "guests")', '("city", "visitors")')
+    mend(function, '"guests"', '"visitors"')
 
     # A topic that is not there yet: refused by the plan at a terminal as by that of a run.
     terminal("epochline migrate")
