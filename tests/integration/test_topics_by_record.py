@@ -123,9 +123,17 @@ def test_each_topic_takes_partitions_and_sizes_of_its_own(orders: NewOrders) -> 
     with pytest.raises(SinkError, match=f"a record is for partition 7, but {us} has 2"):
         world.it.epoch()
 
+
+def test_a_record_too_large_for_its_own_topic_is_refused_by_the_seal(orders: NewOrders) -> None:
+    """P9: the other topic of the list takes it."""
+    world = orders()
+    eu, us = world.topics
     with admin_of(world.bootstrap) as admin:
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, us, {"max.message.bytes": "20"})])
-    world.order((2, eu), (1, us))
+    world.order((1, eu))
+    world.it.epoch()
+
+    world.order((2, us))
     with pytest.raises(SinkError, match=f"max.message.bytes of {us} is 20"):
         world.it.epoch()
 
