@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOT_ACCOUNT = pytest.param("root", marks=pytest.mark.slow)  # CI itself is one more such clone of root's
-ACCOUNTS = [ROOT_ACCOUNT, "nobody"] if os.geteuid() == 0 else [pwd.getpwuid(os.geteuid()).pw_name]
+ACCOUNTS = ["root", "nobody"] if os.geteuid() == 0 else [pwd.getpwuid(os.geteuid()).pw_name]
 As = Callable[[str, str], str]
+
+pytestmark = pytest.mark.slow  # An installation takes minutes, and CI itself is one in a fresh clone.
 
 
 @pytest.fixture(scope="module")
