@@ -4,4 +4,4 @@ from importlib.metadata import entry_points
 
 # Airflow loads an installed package's plugin by its entry point, and reports a second plugin of that name as an error.
 if not entry_points(group="airflow.plugins", name="epochline"):
-    from epochline.airflow.plugin import EpochlinePlugin  # noqa: F401 - Airflow looks for it among this file's names
+    from epochline.airflow.pages.entry_point import EpochlinePlugin  # noqa: F401 - Airflow looks for it among this file's names

@@ -272,7 +272,7 @@ def _write(new: NewPipeline) -> None:
             f"{', '.join(existing)} exists already; nothing was written. Take another name, or change the file"
             " yourself."
         )
-    if place := discovery.look(dags).places.get(new.name):
+    if dags.is_dir() and (place := discovery.look(dags).places.get(new.name)):
         raise ActionRefusedError(
             f"{place} declares a pipeline {new.name!r} already; nothing was written. Take another name."
         )

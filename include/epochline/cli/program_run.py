@@ -13,9 +13,9 @@ import psycopg2
 
 from epochline.cli import printing
 from epochline.cli.connections import variable
+from epochline.cli.shipped import shipped_folder
 from epochline.config.connections import POSTGRES
 from epochline.config.discovery import EXAMPLES, find, look
-from epochline.config.places import shipped_folder
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import StackError
 from epochline.local.credentials import JOB

@@ -7,27 +7,11 @@ never is.
 import os
 from pathlib import Path
 
-from epochline.errors import ConfigurationError
-
 
 def checkout() -> Path | None:
     """The checkout that this package is imported from, the folder that holds ``include/``; None if it is installed."""
     include = Path(__file__).resolve().parents[2]
     return include.parent if include.name == "include" else None
-
-
-def shipped_folder() -> Path:
-    """The checkout, whose ``dags/`` and ``spark_jobs/`` hold the demo and the examples.
-
-    Raises `ConfigurationError` outside a checkout.
-    """
-    folder = checkout()
-    if folder is None:
-        raise ConfigurationError(
-            "the demo and the examples are in Epochline's repository, not in the installed package. Nothing was"
-            " started. Run `git clone https://github.com/epochline/epochline`, then `make setup` and this command there."
-        )
-    return folder
 
 
 def project_folder() -> Path:

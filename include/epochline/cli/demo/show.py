@@ -20,8 +20,8 @@ from epochline.cli.demo.driver import Caught, kill_while_staging
 from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.overview import records_behind
+from epochline.cli.shipped import shipped_folder
 from epochline.cli.trigger import stack_api
-from epochline.config.places import shipped_folder
 from epochline.errors import ConfigurationError, StackError
 from epochline.kafka.feed import feed
 from epochline.local.airflow_api import AirflowApi
