@@ -83,8 +83,8 @@ def look(folder: Path | None = None) -> Declared:
     folder = folder or dags_folder()
     if not folder.is_dir():
         raise ConfigurationError(
-            f"there is no folder {folder}. Run the command in the folder that holds your dags/, or set EPOCHLINE_PROJECT"
-            " to that folder, or EPOCHLINE_DAGS to the one with your DAG files."
+            f"there is no folder {folder}. Run the command in the folder that holds your dags/, or set"
+            " EPOCHLINE_PROJECT to that folder, or EPOCHLINE_DAGS to the one with your DAG files."
         )
     return declared_in(dag_files(folder))
 
