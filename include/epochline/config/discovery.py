@@ -57,7 +57,7 @@ class _Reading:
 def code_version() -> str:
     """A text that changes with the files from which functions of pipelines may import."""
     digest = hashlib.sha256()
-    for folder in (dags_folder(), functions_folder()):
+    for folder in (dags_folder(), project_folder() / "spark_jobs"):
         for path in sorted(folder.rglob("*.py")):
             status = path.stat()
             digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
