@@ -23,9 +23,8 @@ from bench.epochs import Bench, counted_rounds, timed
 from bench.plain_consumer import PlainConsumer
 from bench.recipe import Recipe
 from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, value
-from bench.report import measured_table, run, spread
+from bench.report import ROOT, measured_table, run, spread
 from bench.servers import servers
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
 
 RECORDS, ROUNDS = 2_000_000, 5
@@ -96,7 +95,7 @@ class Cold:
 
     def _process(self, *command: str) -> None:
         with (self.folder / "processes.log").open("ab") as log:
-            subprocess.run(command, env=self._environment, cwd=project_root(), stdout=log, stderr=log, check=True)
+            subprocess.run(command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, check=True)
 
 
 def measured(records: int, rounds: int) -> Mapping[str, Sequence[float]]:

@@ -15,10 +15,10 @@ import psycopg2
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
+from bench.report import ROOT
 from epochline import Pipeline
 from epochline.coordinator import commit, plan, publish, stage
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.home import project_root
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -26,6 +26,7 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
+from epochline.spark import main
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, JobCredentials
 from epochline.spark.job import run as run_job
 from epochline.spark.session import session
@@ -141,22 +142,21 @@ class ServerJob:
     """
 
     def __init__(self, stack: Stack, bench: Bench, name: str, modules: Path | None = None) -> None:
-        root, project = stack.home.root, project_root()
+        root = stack.home.root
         self._log = root / f"{name}.log"
         credentials = root / f"{name}.json"
         credentials.touch(mode=0o600)
         spark = {"server": stack.spark.url}
         credentials.write_text(json.dumps({"postgres": {"dsn": bench.dsn}, "kafka": bench.kafka, "spark": spark}))
-        folders = [project / "include", project / "spark_jobs", *filter(None, [modules])]
+        folders = [ROOT / "include", ROOT / "spark_jobs", *filter(None, [modules])]
         self._environment = {
             **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), CREDENTIALS_VARIABLE: str(credentials),
             "EPOCHLINE_HOME": str(root),
         }  # fmt: skip
-        self._program = str(project / "spark_jobs" / "pre_commit.py")
 
     def __call__(self, ticket: StagingTicket) -> None:
         """Run the job to its end."""
-        command = [sys.executable, self._program, "--pipeline", ticket.pipeline]
+        command = [sys.executable, main.__file__, "--pipeline", ticket.pipeline]
         command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
         with self._log.open("ab") as log:
             subprocess.run(command, env=self._environment, stdout=log, stderr=log, check=True)

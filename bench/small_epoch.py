@@ -23,10 +23,9 @@ import psycopg2
 from bench.epochs import Bench, counted_rounds
 from bench.processes import family, seconds_of
 from bench.recipe import Recipe
-from bench.report import measured_by, run, spread, table
+from bench.report import ROOT, measured_by, run, spread, table
 from epochline.config.discovery import find
 from epochline.local.airflow_api import FINISHED, AirflowApi
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
 
 ROUNDS = 5
@@ -142,7 +141,7 @@ class Airflow:
         environment = self.stack.airflow.environment()
         command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]", "bench/empty_job.py"]
         begun = time.monotonic()
-        subprocess.run(command, env=environment, cwd=project_root(), capture_output=True, check=True)
+        subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True)
         return time.monotonic() - begun
 
     def run(self, dag: str) -> float:

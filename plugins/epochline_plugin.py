@@ -1,15 +1,7 @@
-"""Epochline's pages in Airflow's user interface: all pipelines, one pipeline at its DAG, one epoch at its run."""
+"""Epochline's plugin, for an Airflow that runs the package from a checkout without an installation."""
 
-from airflow.plugins_manager import AirflowPlugin
+from importlib.metadata import entry_points
 
-from epochline.airflow.pages.links import LINKS
-from epochline.airflow.pages.plugin import APPS, VIEWS
-
-
-class EpochlinePlugin(AirflowPlugin):
-    """Mounts the pages, gives them a place in the navigation and at each DAG and run, and links tasks to them."""
-
-    name = "epochline"
-    fastapi_apps = APPS
-    external_views = VIEWS
-    operator_extra_links = LINKS
+# Airflow loads an installed package's plugin by its entry point, and reports a second plugin of that name as an error.
+if not entry_points(group="airflow.plugins", name="epochline"):
+    from epochline.airflow.pages.entry_point import EpochlinePlugin  # noqa: F401 - Airflow looks for it among this file's names

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from epochline.config.discovery import EXAMPLES, find, project_folder
+from epochline.config.discovery import EXAMPLES, find
+from epochline.config.places import project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg2
 
 import epochline_examples
-from epochline.config.discovery import EXAMPLES, project_folder
+from epochline.config.discovery import EXAMPLES
+from epochline.config.places import project_folder
 from tests.airflow.conftest import SHIPPED, Scheduler
 from tests.declared import find_all
 from tests.integration.kafka_topics import admin_of, make_topic

@@ -199,7 +199,8 @@ def test_the_spark_connection_decides_where_spark_runs(dags: list[Dag]) -> None:
         assert pre_commit["conn_id"] == PIPELINES[dag["id"]].spark_connection
         assert not [name for name in pre_commit["conf"] or {} if "master" in name]
     operators = (ROOT / "include" / "epochline" / "airflow").glob("*.py")
-    for path in [*operators, *(ROOT / "spark_jobs").rglob("*.py"), *FILES]:
+    job = ROOT / "include" / "epochline" / "spark" / "main.py"
+    for path in [*operators, job, *(ROOT / "spark_jobs").rglob("*.py"), *FILES]:
         assert not re.search(r"--master|\.master\(|spark\.master|\bmaster=", path.read_text()), path
 
 

@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 
 from epochline.airflow.dag import build_dag
 from epochline.airflow.operators import PlanEpochOperator
+from epochline.airflow.pages.entry_point import EpochlinePlugin
 from epochline.local import credentials
 from tests.airflow.conftest import Scheduler, eventually
 from tests.commands import Call, caller
@@ -142,8 +143,9 @@ def test_without_a_stack_the_error_says_how_to_start_one(tmp_path: Path) -> None
 ROOT = Path(__file__).parents[2]
 
 
-def plugins() -> Iterator[type[AirflowPlugin]]:
-    """What Airflow would load from `plugins/`, from the classes themselves."""
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[AirflowPlugin]]:
+    """What Airflow would load from `plugins/` where the package is not installed, from the classes themselves."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     for path in sorted((ROOT / "plugins").rglob("*.py")):
         for kind in runpy.run_path(str(path)).values():
             if isinstance(kind, type) and issubclass(kind, AirflowPlugin) and kind is not AirflowPlugin:
@@ -167,9 +169,11 @@ def _guarded(dependant: Any) -> bool:
     return False
 
 
-def test_no_plugin_of_the_project_opens_a_route() -> None:
+def test_no_plugin_of_the_project_opens_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-3: Airflow does not authenticate the apps of plugins; each route has to ask by itself."""
-    for kind in plugins():
+    found = list(plugins(monkeypatch))
+    assert found == [EpochlinePlugin]
+    for kind in found:
         for app in kind.fastapi_apps:
             assert list(open_routes(app["app"].app)) == [], kind
         assert not kind.flask_blueprints, kind

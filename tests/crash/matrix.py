@@ -100,5 +100,4 @@ def speaks_of(fault: str, test: str) -> tuple[str, ...]:
     """The paths that a line of docs/reliability.md speaks of, as beginnings; the file of its test is one of them."""
     file = test.partition("::")[0]
     folders = {*SPEAKS_OF[fault], *(("airflow",) if file.startswith("tests/airflow/") else ())}
-    jobs = ("spark_jobs/pre_commit.py",) if "spark" in folders else ()
-    return (*(f"include/epochline/{folder}/" for folder in sorted(folders)), *jobs, file)
+    return (*(f"include/epochline/{folder}/" for folder in sorted(folders)), file)

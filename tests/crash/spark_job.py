@@ -16,6 +16,7 @@ from epochline.local.class_archive import class_options
 from epochline.local.spark import Spark
 from epochline.local.spark_home import spark_home
 from epochline.protocol.staging import StagingTicket
+from epochline.spark import main
 from tests.crash.line import Line
 from tests.crash.servers import process_of
 from tests.processes.client import ROOT
@@ -80,7 +81,7 @@ def job(
     }
     if master == LOCAL:
         environment["SPARK_HOME"] = str(spark_home())
-    command = [sys.executable, str(ROOT / "spark_jobs" / "pre_commit.py"), "--pipeline", line.name]
+    command = [sys.executable, main.__file__, "--pipeline", line.name]
     command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
     with (folder / "job.log").open("wb") as log:
         running = psutil.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
 from epochline_examples.access_log.maker import lines
 from tests.browser import Visit, needs_browser, visit
@@ -24,7 +23,7 @@ from tests.ports import choose_ports
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROOT = project_root()
+ROOT = Path(__file__).parents[2]
 LINES = 4_000
 
 

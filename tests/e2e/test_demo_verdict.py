@@ -9,12 +9,12 @@ from psycopg2.extensions import parse_dsn
 from epochline.cli.demo.show import verdict
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.credentials import JOB
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
 from epochline_examples.access_log.maker import lines
 from tests.commands import in_processes
 from tests.databases import as_connection, query
 
+ROOT = Path(__file__).parents[2]
 LINES = 4_000
 
 
@@ -30,7 +30,7 @@ def target(stack: Stack, postgres_dsn: str, kafka_bootstrap: str, topic_name: st
     """A database into which `epochline run` has brought the log, Spark with a login that can only stage; its DSN."""
     # Another test's ledger wrote this mirror; with a new database it would mean that the ledger went back in time.
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.access_log")
-    source = (project_root() / "dags" / "access_log.py").read_text()
+    source = (ROOT / "dags" / "access_log.py").read_text()
     (tmp_path / "access_log.py").write_text(source.replace('topics="access_log"', f'topics="{topic_name}"'))
     writer = as_connection(stack.postgres.dsn(parse_dsn(postgres_dsn)["dbname"], login=JOB))
     epochline = in_processes(

@@ -19,7 +19,6 @@ import psycopg2
 import pytest
 
 from epochline.kafka.feed import feed
-from epochline.local.home import project_root
 from epochline.local.jars import cache_folder
 from epochline.local.postgres import binaries, client_environment
 from epochline.local.stack import Stack, State
@@ -27,6 +26,7 @@ from tests.databases import query
 from tests.integration.kafka_topics import read_topic
 from tests.waiting import arguments_of, wait_until
 
+ROOT = Path(__file__).parents[2]
 BOTH = ("postgres", "kafka")
 SETTINGS = {
     "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "data_checksums": "on",
@@ -253,7 +253,7 @@ def test_a_second_stack_runs_next_to_the_first_and_its_wipe_touches_only_itself(
 
 
 def test_two_ups_at_once_start_one_server(folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(project_root() / "include")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "include")}
     command = [sys.executable, "-c", UP, str(folder / "race"), "postgres"]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in both]
@@ -291,7 +291,7 @@ def test_the_stack_works_for_an_ordinary_user(folder: Path) -> None:
         "--ambient-caps=+dac_read_search", sys.executable, "-c", UP, str(home / "stack"), *BOTH,
     ]  # fmt: skip
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(project_root() / "include"),
+        "PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT / "include"),
         "PYTHONDONTWRITEBYTECODE": "1", "EPOCHLINE_CACHE": str(cache_folder()),
     }  # fmt: skip
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)

@@ -29,7 +29,7 @@ KINDS = {
     "driver": "org.apache.spark.sql.connect.service.SparkConnectServer",
     "executor": "CoarseGrainedExecutorBackend",
     "Python worker": "pyspark.daemon",
-    "client": "pre_commit.py",
+    "client": "spark/main.py",
 }
 
 

@@ -113,7 +113,7 @@ def test_the_status_of_the_stack_names_whole_ports_at_a_narrow_terminal(
     dsn = "postgresql://epochline@127.0.0.1:55432/epochline"
     answer = StackStatus(
         home=home.root, secrets_file=home.root, postgres=PostgresStatus(**part, **files, dsn=dsn),
-        kafka=KafkaStatus(**part), spark=SparkStatus(**part), airflow=AirflowStatus(**part, password_file=home.root),
+        kafka=KafkaStatus(**part), spark=SparkStatus(**part), airflow=AirflowStatus(**part, password_file=home.root, dags_folder=home.root),
     )  # fmt: skip
 
     with terminal(30, monkeypatch) as lines:

@@ -203,7 +203,10 @@ def test_tasks_reach_the_server_of_spark_on_one_loopback_address_with_a_token_th
 
 def test_the_server_of_spark_has_the_settings_of_the_embedded_one() -> None:
     assert shipped_settings("spark").items() <= server_settings().items()
-    assert spark.POOLS == INCLUDE / "docker" / "spark-pools.xml"
+    assert (
+        server_settings()["spark.scheduler.allocation.file"]
+        == f"file:///opt/epochline/{spark.POOLS.relative_to(PROJECT)}"
+    )
 
 
 def test_the_script_makes_every_variable_that_is_required(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.home import DEFAULTS, Home, Ports, default_home, holder, is_free, project_root, write_private
+from epochline.local.home import DEFAULTS, Home, Ports, holder, is_free, write_private
 from epochline.local.process import Daemon, identity
 from epochline.local.stack import Stack
 from tests.waiting import wait_until
@@ -25,17 +25,6 @@ from tests.waiting import wait_until
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_the_home_is_taken_from_the_environment_and_lies_in_the_checkout_by_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "here"))
-    assert default_home() == tmp_path / "here"
-
-    monkeypatch.delenv("EPOCHLINE_HOME")
-    assert default_home() == project_root() / ".epochline"
-    assert (project_root() / "include" / "epochline").is_dir()
 
 
 def test_a_private_file_is_readable_by_its_owner_only_whatever_the_umask(tmp_path: Path) -> None:

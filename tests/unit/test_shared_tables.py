@@ -8,7 +8,7 @@ import pytest
 
 from epochline import Pipeline
 from epochline.cli import declarations
-from epochline.config import discovery
+from epochline.config import discovery, places
 from epochline.config.shared_tables import refuse_newer_file, shared_tables
 from epochline.errors import DeclarationError, EpochlineError
 from epochline.local.stack import Stack
@@ -38,7 +38,7 @@ def test_the_pipelines_of_this_project_share_no_table() -> None:
 
 
 def test_the_examples_share_no_table_with_each_other_or_with_this_project() -> None:
-    examples = discovery.look(discovery.dags_folder() / discovery.EXAMPLES)
+    examples = discovery.look(places.dags_folder() / discovery.EXAMPLES)
     own = discovery.look()
 
     everything = discovery.Declared(

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochline.config.discovery import collect, dags_folder
+from epochline.config.discovery import collect
+from epochline.config.places import dags_folder
 from epochline.declare.pipeline import Pipeline
 
 if TYPE_CHECKING:

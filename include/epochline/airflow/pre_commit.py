@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -19,11 +20,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.settings import settings_of_run
-from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
 from epochline.ports import Ledger
 from epochline.protocol.staging import StagingTicket
+
+_JOB = Path(__file__).parents[1] / "spark" / "main.py"
+"""The job's program, as a file: spark-submit takes no module."""
 
 _SECONDS_TO_END = 5
 _SHELLS = 128
@@ -91,7 +94,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
         """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
-        program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        program = self.application or str(_JOB)
         self.application = program
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
         options = {"--pipeline": ticket.pipeline, "--epoch": ticket.epoch_id, "--attempt": ticket.attempt}

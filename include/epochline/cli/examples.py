@@ -8,7 +8,9 @@ import typer
 
 from epochline.cli import printing
 from epochline.cli.declarations import create_targets, migrate_ledgers, show_targets
+from epochline.cli.shipped import shipped_folder
 from epochline.config import discovery
+from epochline.config.places import project_folder
 from epochline.config.shared_tables import without_shared_tables
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError, LedgerUnavailableError, StackError
@@ -33,6 +35,7 @@ def list_examples() -> None:
 
     `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
     """
+    shipped_folder()
     files, enabled = discovery.example_files(), discovery.enabled_examples()
     file_of = {name: stem for stem, path in files.items() for name in discovery.declared_in([path]).pipelines}
     rows: list[tuple[str | None, str | None, str]] = [
@@ -104,7 +107,7 @@ def _chosen(names: list[str] | None) -> list[str]:
 
 def _pipelines(names: list[str]) -> tuple[Mapping[str, Pipeline], list[DeclarationError]]:
     """The pipelines of examples, without those whose tables another pipeline of the project names, and why."""
-    alone, shared = without_shared_tables(discovery.look(discovery.project_folder() / "dags"))
+    alone, shared = without_shared_tables(discovery.look(project_folder() / "dags"))
     declared = discovery.declared_in([discovery.example_files()[name] for name in names]).pipelines
     mine = [error for error in shared if any(repr(name) in str(error) for name in declared)]
     return {name: pipeline for name, pipeline in declared.items() if name in alone}, mine

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from epochline.cli import printing
 from epochline.config import discovery
+from epochline.config.places import dags_folder, functions_folder
 from epochline.declare.columns import parse_type
 from epochline.declare.parsers import Json, Regex, Text
 from epochline.declare.pipeline import Pipeline
@@ -257,11 +258,11 @@ def _ask(question: str, default: str, choices: tuple[str, ...] = ()) -> Any:
 
 
 def _write(new: NewPipeline) -> None:
-    dags = discovery.dags_folder()
+    dags = dags_folder()
     tests = dags.parent / "tests"
     places = {
         "dag": dags / f"{new.stem}.py",
-        "function": discovery.project_folder() / "spark_jobs" / "pipelines" / f"{new.stem}.py",
+        "function": functions_folder() / "pipelines" / f"{new.stem}.py",
         "test": tests / f"test_{new.stem}.py",
         "sample": tests / sample_name(new),
     }
@@ -271,7 +272,7 @@ def _write(new: NewPipeline) -> None:
             f"{', '.join(existing)} exists already; nothing was written. Take another name, or change the file"
             " yourself."
         )
-    if place := discovery.look(dags).places.get(new.name):
+    if dags.is_dir() and (place := discovery.look(dags).places.get(new.name)):
         raise ActionRefusedError(
             f"{place} declares a pipeline {new.name!r} already; nothing was written. Take another name."
         )

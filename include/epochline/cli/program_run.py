@@ -13,12 +13,12 @@ import psycopg2
 
 from epochline.cli import printing
 from epochline.cli.connections import variable
+from epochline.cli.shipped import shipped_folder
 from epochline.config.connections import POSTGRES
 from epochline.config.discovery import EXAMPLES, find, look
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import StackError
 from epochline.local.credentials import JOB
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
 from epochline_examples import programs
 from epochline_examples.programs import Call, Look, Program, Read, Send, Sql, Step
@@ -38,7 +38,7 @@ class ProgramRun:
         self._folder = self._stack.home.root / "examples" / program.name
         self._database = f"example_{program.name}"
         # As a DAGs folder it has all examples, enabled or not.
-        self._dags = project_root() / "dags" / EXAMPLES
+        self._dags = shipped_folder() / "dags" / EXAMPLES
         self._redis: str | None = None
 
     def right(self) -> bool:

@@ -31,8 +31,9 @@ def up(
     """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat restarts crashed parts.
 
     Also creates the ledger and the target tables of every declared pipeline. Names broken declarations. All data is in
-    $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: the parts are ready, even if a declaration is
-    broken; 1: a part is not ready, see the message; 2: wrong use.
+    $EPOCHLINE_HOME, by default .epochline in the checkout or, if the package is installed, in the project's folder.
+    Exit code 0: the parts are ready, even if a declaration is broken; 1: a part is not ready, see the message; 2: wrong
+    use.
     """
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
@@ -151,6 +152,7 @@ def show_status(answer: StackStatus) -> None:
         if part.detail:
             printing.say(f"{name}: {part.detail}")
             printing.say(f"  logs: {', '.join(map(str, part.logs))}")
+    printing.say(f"declarations: {answer.airflow.dags_folder}")
     printing.say(f"home: {answer.home}")
     printing.say(f"passwords: {answer.secrets_file} (all), {answer.airflow.password_file} (Airflow)")
     files = f"PGSERVICEFILE={answer.postgres.service_file} PGPASSFILE={answer.postgres.password_file}"

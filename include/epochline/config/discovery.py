@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from epochline.config.places import dags_folder, functions_folder, project_folder
 from epochline.declare.external import CustomSink
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
@@ -53,17 +54,6 @@ class _Reading:
     pipelines: list[tuple[Pipeline, str]] = field(default_factory=list)
 
 
-def project_folder() -> Path:
-    """The folder that holds ``dags/`` and ``spark_jobs/``: ``EPOCHLINE_PROJECT``, or this checkout."""
-    return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[3])
-
-
-def dags_folder(otherwise: Path | None = None) -> Path:
-    """``EPOCHLINE_DAGS``, or else the given folder, or else ``dags/`` of the project."""
-    named = os.environ.get("EPOCHLINE_DAGS")
-    return Path(named) if named else otherwise or project_folder() / "dags"
-
-
 def code_version() -> str:
     """A text that changes with the files from which functions of pipelines may import."""
     digest = hashlib.sha256()
@@ -93,7 +83,8 @@ def look(folder: Path | None = None) -> Declared:
     folder = folder or dags_folder()
     if not folder.is_dir():
         raise ConfigurationError(
-            f"there is no folder {folder}; set EPOCHLINE_DAGS to the one that holds your DAG files."
+            f"there is no folder {folder}. Run the command in the folder that holds your dags/, or set"
+            " EPOCHLINE_PROJECT to that folder, or EPOCHLINE_DAGS to the one with your DAG files."
         )
     return declared_in(dag_files(folder))
 
@@ -182,7 +173,7 @@ def _rules(path: Path) -> GitIgnoreSpec:
 
 def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationError | None]:
     """The pipelines that the file declares before it fails, with their places, and why it fails."""
-    functions = str(project_folder() / "spark_jobs")
+    functions = str(functions_folder())
     if functions not in sys.path:
         # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
         sys.path.append(functions)

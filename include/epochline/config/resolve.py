@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from epochline.config.discovery import project_folder
+from epochline.config.places import home_folder, project_folder
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.settings import Endless, NoRestart, OnCancel, PerRun, RestartStrategy, Settings, profile
 from epochline.errors import ConfigurationError, DeclarationError
@@ -195,6 +195,4 @@ def file_settings() -> Settings:
 
 def epoch_folder(declared: str, pipeline: str) -> Path:
     """The absolute folder of a pipeline's epoch files; a relative setting is below the stack's home."""
-    named = os.environ.get("EPOCHLINE_HOME")
-    home = Path(named).expanduser() if named else Path(__file__).resolve().parents[3] / ".epochline"
-    return (home / Path(declared).expanduser() / pipeline).absolute()
+    return (home_folder() / Path(declared).expanduser() / pipeline).absolute()

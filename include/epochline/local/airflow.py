@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 
+from epochline.config import places
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.class_archive import class_options
-from epochline.local.home import LOOPBACK, Home, Ports, project_root, write_private
+from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.kafka import Kafka
 from epochline.local.postgres import Postgres, client_environment
 from epochline.local.process import Part, shipped_settings
@@ -53,7 +54,8 @@ class Airflow(Part):
         super().__init__(home, ports, *(f"airflow-{name}" for name in _PROCESSES))
         self._postgres, self._kafka, self._spark = postgres, kafka, spark
         self._config = config
-        self._dags_folder = dags_folder or project_root() / "dags"
+        self.dags_folder = dags_folder or places.dags_folder()
+        """The folder with the DAG files."""
         self._extra_pythonpath = extra_pythonpath
         self.password_file = home.path("airflow", "passwords.json")
         """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
@@ -176,8 +178,8 @@ class Airflow(Part):
         logs = self._home.logs / "airflow"
         settings = {
             **shipped_settings(self.name),
-            "CORE__DAGS_FOLDER": str(self._dags_folder),
-            "CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
+            "CORE__DAGS_FOLDER": str(self.dags_folder),
+            "CORE__PLUGINS_FOLDER": str((places.checkout() or places.project_folder()) / "plugins"),
             "CORE__FERNET_KEY": secret.airflow_fernet_key,
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),

@@ -11,21 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from epochline.config.places import home_folder
 from epochline.errors import StackError
 
 MARKER = "epochline-home"
 _LOCK_PATIENCE = 600.0
-
-
-def project_root() -> Path:
-    """The checkout from which this package was imported: the folder that holds `include/`."""
-    return Path(__file__).resolve().parents[3]
-
-
-def default_home() -> Path:
-    """`$EPOCHLINE_HOME`, or `.epochline/` in the checkout; always absolute."""
-    chosen = os.environ.get("EPOCHLINE_HOME")
-    return Path(chosen).expanduser().absolute() if chosen else project_root() / ".epochline"
 
 
 def write_private(path: Path, text: str) -> None:
@@ -54,7 +44,7 @@ class Home:
     """The folders of one stack. Nothing is created before `create`."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = (root or default_home()).absolute()
+        self.root = (root or home_folder()).absolute()
         self.logs = self.root / "logs"
         self.run = self.root / "run"
         self.secrets = self.root / "secrets.json"

@@ -19,9 +19,10 @@ from typing import Any
 
 import psutil
 
+from epochline.config import places
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
-from epochline.local.home import LOOPBACK, Home, Ports, project_root, write_private
+from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.jars import find_java
 from epochline.local.process import Daemon, Part, Server, java_environment, shipped_settings
 from epochline.local.spark_home import spark_home
@@ -173,7 +174,7 @@ def write_conf(path: Path, settings: Mapping[str, str]) -> Path:
     return path
 
 
-POOLS = project_root() / "include" / "docker" / "spark-pools.xml"
+POOLS = Path(__file__).with_name("spark-pools.xml")
 """The scheduler's pools, the same as in a container."""
 
 
@@ -276,11 +277,12 @@ class Spark(Server):
 
 def task_environment(home: Home, spark: Path, extra_pythonpath: Sequence[Path]) -> dict[str, str]:
     """The variables by which a driver or worker of Spark finds Spark, the project and its home."""
-    project = project_root()
-    path = [project / "include", project / "spark_jobs", *extra_pythonpath]
+    checkout = places.checkout()
+    # Installed, the package is in every process's path anyway, behind the standard library.
+    path = [*([checkout / "include"] if checkout else []), places.functions_folder(), *extra_pythonpath]
     return {
         "EPOCHLINE_HOME": str(home.root),
-        "EPOCHLINE_PROJECT": str(project),
+        "EPOCHLINE_PROJECT": str(places.project_folder()),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(map(str, path)),
         "SPARK_HOME": str(spark),

@@ -75,6 +75,7 @@ class AirflowStatus(PartStatus):
     url: str | None = None
     user: str = "admin"
     password_file: Path
+    dags_folder: Path
 
 
 class StackStatus(BaseModel):
@@ -105,10 +106,10 @@ class Stack:
     """PostgreSQL, Kafka, Spark and Airflow under one home. Stacks in different homes are independent.
 
     Args:
-        home: the folder; `default_home()` if not given.
+        home: the folder; `config.places.home_folder` if not given.
         airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`. This and the
             following arguments are not stored: they apply to servers that this object starts.
-        dags_folder: replaces the checkout's `dags/`.
+        dags_folder: replaces `config.places.dags_folder`.
         extra_pythonpath: more folders from which tasks can import.
         postgres_settings: more settings of postgresql.conf.
         kafka_settings: more settings of server.properties.
@@ -243,6 +244,7 @@ class Stack:
                 **self._part(self.airflow),
                 url=self.airflow.url if has_ports else None,
                 password_file=self.airflow.password_file,
+                dags_folder=self.airflow.dags_folder,
             ),
         )
 

@@ -1,7 +1,8 @@
 """The example's own declaration, run by hand alone: a test says when an epoch begins."""
 
 from epochline import epoch_dag
-from epochline.config.discovery import find, project_folder
+from epochline.config.discovery import find
+from epochline.config.places import project_folder
 
 pipeline = find("access_log", project_folder() / "dags").model_copy(update={"schedule": None})
 

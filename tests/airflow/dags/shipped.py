@@ -1,6 +1,7 @@
 """The shipped examples as they are, each under its own profile; `epoch_dag` makes their DAGs."""
 
-from epochline.config.discovery import EXAMPLES, project_folder
+from epochline.config.discovery import EXAMPLES
+from epochline.config.places import project_folder
 from shipped_file import loaded
 
 for path in sorted((project_folder() / "dags" / EXAMPLES).glob("*.py")):

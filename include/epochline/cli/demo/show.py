@@ -20,11 +20,11 @@ from epochline.cli.demo.driver import Caught, kill_while_staging
 from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.overview import records_behind
+from epochline.cli.shipped import shipped_folder
 from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, StackError
 from epochline.kafka.feed import feed
 from epochline.local.airflow_api import AirflowApi
-from epochline.local.home import project_root
 from epochline.local.postgres import client_environment
 from epochline.local.stack import Stack
 
@@ -59,6 +59,7 @@ class Show:
     """One demo, with the user's log, or a generated one of so many lines."""
 
     def __init__(self, log: Path | None, lines: int) -> None:
+        shipped_folder()  # refuses before the stack is started
         if log is not None and not log.is_file():
             raise ConfigurationError(f"{log} is not a file that can be read.")
         self._log = log
@@ -279,5 +280,5 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
     command = [sys.executable, "-m", "epochline_examples.access_log.check", *log_options, "--service", service]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
     sys.stdout.flush()
-    path = {"PYTHONPATH": str(project_root() / "include")}
+    path = {"PYTHONPATH": str(shipped_folder() / "include")}
     return subprocess.run(command, env={**inherited, **environment, **path}, check=False).returncode

@@ -1,0 +1,267 @@
+"""The wheel, installed where no checkout is: one `pip install` brings the library, the Spark job, plugin and DAGs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from epochline.local.stack import Stack
+from epochline.operations import DAG_ACTIONS
+from tests.commands import kafka_connection
+from tests.databases import as_connection, query
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = 2_000_000
+NOTHING: Mapping[str, str] = {}
+NOT_FOR_RUNNING = {"epochline_examples/README.md"}
+COLUMNS = "id bigint, amount numeric(12,2)"
+
+PLACES = """
+import json
+from epochline.config import discovery, places, resolve
+from epochline.spark import main
+main._import_from_the_project()
+import sys
+print(json.dumps([str(path) for path in (
+    places.project_folder(), places.dags_folder(), places.functions_folder(), places.home_folder(),
+    resolve.settings_file(), resolve.epoch_folder("files", "orders"), sys.path[0],
+)]))
+"""
+
+PLUGINS = """
+import json, sys
+from epochline.airflow.provider import get_provider_info
+info = get_provider_info()
+heavy = sorted({"airflow", "pydantic", "sqlalchemy"} & {*sys.modules})
+from airflow import plugins_manager
+from airflow.providers_manager import ProvidersManager
+plugins, errors = plugins_manager._get_plugins()
+print(json.dumps({
+    "heavy": heavy,
+    "info": info,
+    "known": ProvidersManager().providers["epochline"].version,
+    "plugins": [plugin.name for plugin in plugins],
+    "errors": errors,
+    "apps": [app["url_prefix"] for app in plugins_manager.get_fastapi_plugins()[0]],
+    "links": [link.name for link in plugins_manager.get_operator_extra_links()],
+}))
+"""
+
+DAGS = """
+import json, warnings; warnings.simplefilter("ignore")
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag()
+print(json.dumps({"dags": sorted(bag.dags), "refused": bag.import_errors}))
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with every package of this one, but Epochline from a wheel."""
+
+    wheel: Path
+    python: Path
+
+    @property
+    def packages(self) -> Path:
+        """Its folder of installed packages."""
+        return self.python.parents[1] / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+    def run(self, *command: object, folder: Path, code: int = 0, variables: Mapping[str, str] = NOTHING) -> str:
+        """What a program of the environment says, run in the folder by a terminal that knows nothing of Epochline."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AIRFLOW", "EPOCHLINE", "PYTHON", "PYSPARK", "SPARK_HOME"))
+        }
+        program, *arguments = map(str, command)
+        done = subprocess.run(
+            [self.python.with_name(program), *arguments], cwd=folder, env={**kept, "COLUMNS": "300", **variables},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def answer(self, code: str, folder: Path, **variables: str) -> object:
+        """The JSON that a piece of Python prints last."""
+        return json.loads(self.run("python", "-c", code, folder=folder, variables=variables).splitlines()[-1])
+
+
+def of_git(*folders: str) -> list[str]:
+    """The files that git keeps, or would keep, in the folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    folder = Path(tempfile.mkdtemp(prefix="epochline-wheel-"))
+    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
+    try:
+        for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
+            target = folder / "source" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, target)
+        build = ["build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", "wheel", "source"]
+        subprocess.run([*uv, *build], cwd=folder, check=True)
+        (wheel,) = (folder / "wheel").glob("*.whl")
+
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        made = Installed(wheel, folder / "venv" / "bin" / "python")
+        for package in Path(sysconfig.get_path("purelib")).iterdir():
+            if not package.name.startswith(("epochline", "__editable__")):
+                (made.packages / package.name).symlink_to(package)
+        subprocess.run([*uv, "pip", "install", "--no-deps", "--python", made.python, wheel], cwd=folder, check=True)
+        yield made
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+    tracked = {path.removeprefix("include/") for path in of_git("include/epochline", "include/epochline_examples")}
+    assert names == tracked - NOT_FOR_RUNNING
+    assert installed.wheel.stat().st_size <= MOST_BYTES
+
+
+def test_a_build_leaves_no_metadata_next_to_the_package(installed: Installed) -> None:
+    """An editable install has include/ on its path: Airflow would find the plugin's entry point a second time there."""
+    assert list((installed.wheel.parents[1] / "source").glob("*.egg-info")) != []
+    assert list((installed.wheel.parents[1] / "source" / "include").glob("*.egg-info")) == []
+
+
+def test_the_current_folder_is_the_project_and_no_installed_package_is_touched(
+    installed: Installed, project: Path
+) -> None:
+    before = sorted(installed.packages.iterdir())
+
+    assert "Usage" in installed.run("epochline", "--help", folder=project)
+    installed.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+    assert "valid: orders" in installed.run("epochline", "validate", "orders", folder=project)
+    said = installed.run("epochline", "status", folder=project, code=3)
+
+    assert f"declarations: {project / 'dags'}\n" in said
+    assert f"home: {project / '.epochline'}\n" in said
+    assert {path.name for path in project.iterdir()} == {"dags", "tests"}
+    places = [project / name for name in ("", "dags", "spark_jobs", ".epochline", "include/epochline.toml")]
+    assert installed.answer(PLACES, project) == [
+        *map(str, places), str(project / ".epochline" / "files" / "orders"), str(project / "spark_jobs"),
+    ]  # fmt: skip
+    assert sorted(installed.packages.iterdir()) == before
+
+
+def test_variables_name_project_and_home_from_any_folder(installed: Installed, project: Path, tmp_path: Path) -> None:
+    elsewhere, home = tmp_path / "elsewhere", tmp_path / "home"
+    elsewhere.mkdir()
+    installed.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+
+    said = installed.run("epochline", "validate", folder=elsewhere, variables={"EPOCHLINE_PROJECT": str(project)})
+    status = json.loads(
+        installed.run(
+            "epochline", "status", "--json", folder=elsewhere, variables={"EPOCHLINE_PROJECT": "../project"}, code=3
+        )
+    )
+    named = json.loads(
+        installed.run("epochline", "status", "--json", folder=project, variables={"EPOCHLINE_HOME": str(home)}, code=3)
+    )
+
+    assert "valid: orders" in said
+    assert Path(status["airflow"]["dags_folder"]).resolve() == project / "dags"
+    assert Path(status["home"]).resolve() == project / ".epochline"
+    assert named["home"] == str(home)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("demo",), ("examples", "list"), ("examples", "run", "word_count")])
+def test_what_only_a_checkout_has_is_refused_before_anything_starts(
+    installed: Installed, project: Path, command: tuple[str, ...]
+) -> None:
+    said = installed.run("epochline", *command, folder=project, code=1)
+
+    assert "not in the installed package" in said
+    assert "git clone" in said
+    assert list(project.iterdir()) == []
+
+
+@pytest.mark.parametrize("plugins", ["none", "the checkout's"])
+def test_airflow_lists_the_provider_and_mounts_the_plugin_once(
+    installed: Installed, project: Path, plugins: str
+) -> None:
+    folder = ROOT / "plugins" if plugins == "the checkout's" else project
+
+    found = installed.answer(
+        PLUGINS, project, AIRFLOW_HOME=str(project), AIRFLOW__CORE__PLUGINS_FOLDER=str(folder),
+        AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    )  # fmt: skip
+
+    assert found == {
+        "heavy": [],
+        "info": {
+            "package-name": "epochline", "name": "Epochline", "versions": ["0.1.0"],
+            "description": "Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that SQL can read.",
+        },
+        "known": "0.1.0",
+        "plugins": ["epochline"],
+        "errors": {},
+        "apps": ["/epochline"],
+        "links": ["Epoch", "Pipeline", "Spark's log"],
+    }  # fmt: skip
+
+
+def test_one_line_in_a_dags_folder_gives_every_dag_for_operators(installed: Installed, project: Path) -> None:
+    """Airflow reads the folder in its safe mode, which is its default."""
+    dags = project / "dags"
+    dags.mkdir()
+    shutil.copy(ROOT / "dags" / "operations.py", dags)
+
+    found = installed.answer(
+        DAGS, project, AIRFLOW_HOME=str(project), AIRFLOW__CORE__DAGS_FOLDER=str(dags),
+        AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    )  # fmt: skip
+
+    actions = [f"epochline_{name.replace('-', '_')}" for name in DAG_ACTIONS]
+    assert found == {"dags": sorted([*actions, "epochline_janitor", "epochline_log_ends"]), "refused": {}}
+
+
+def test_an_epoch_runs_from_a_folder_with_one_pipeline(
+    installed: Installed, project: Path, stack: Stack, postgres_dsn: str, kafka_bootstrap: str, topic_name: str
+) -> None:
+    """The ledger's migrations, the statements and the project's own parse function are found."""
+    servers = {
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka_bootstrap),
+    }
+
+    def epochline(*arguments: str) -> str:
+        return installed.run("epochline", *arguments, folder=project, variables=servers)
+
+    epochline(
+        "init", "visits", "--parser", "function", "--columns", "city text, visitors bigint", "--topic", topic_name
+    )
+    (project / "visits.txt").write_text("rome;3\nparis;4\n")
+    epochline("migrate")
+    epochline("feed", "visits.txt", "--topic", topic_name)
+    said = epochline("run", "visits", "--master", "local[1]")
+
+    assert "2 records read, 2 passed" in said
+    assert sorted(query(postgres_dsn, "SELECT city, visitors FROM visits")) == [("paris", 4), ("rome", 3)]
+    assert sorted(path.name for path in project.iterdir()) == ["dags", "spark_jobs", "tests", "visits.txt"]
