@@ -88,6 +88,14 @@ class ConfigurationError(EpochlineError):
     """A setting, connection or file that a command needs is missing or unusable."""
 
 
+class RightsMissingError(ConfigurationError):
+    """A login of PostgreSQL may not make what is missing; ``statements`` are what a DBA has to run, in this order."""
+
+    def __init__(self, message: str, statements: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.statements = list(statements)
+
+
 class SourceError(EpochlineError):
     """No epoch may be planned on what Kafka answered."""
 

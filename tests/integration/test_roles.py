@@ -28,8 +28,9 @@ from epochline.postgres.ledger.writer import check_writer
 from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.failures import RecordedError
 from epochline.protocol.staging import StagingTicket
+from tests.commands import caller, connect_to
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
-from tests.integration.logins import AsSuperuser, Login, execute, superuser, user
+from tests.integration.logins import AsSuperuser, Login, execute, superuser, superuser_of, user
 from tests.ports import choose_ports
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
@@ -146,7 +147,7 @@ def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: S
         "UPDATE epochline.part SET rows = 0", "COPY epochline.part TO PROGRAM 'true'",
         "UPDATE epochline.manifest SET rows = 0", "DELETE FROM epochline.manifest", "DELETE FROM epochline.fenced_write",
         "INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (1, 'x', 'y')",
-        "DELETE FROM epochline.quarantined_record", "SELECT epochline.arrange_roles()", "SET ROLE epochline_owner",
+        "DELETE FROM epochline.quarantined_record", "SELECT epochline.grant_to_roles()", "SET ROLE epochline_owner",
         "CREATE TABLE epochline.mine (a int)", "CREATE TABLE epochline_staging.mine (a int)", "CREATE SCHEMA mine",
         "SELECT * FROM {staging}", "DELETE FROM {staging}", "TRUNCATE {staging}", "DROP TABLE {staging}",
     ],
@@ -246,27 +247,24 @@ def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stac
 
 
 def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_run(
-    stack: Stack, login: Login, new_database: Callable[[], str]
+    stack: Stack, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = login(attributes="NOCREATEROLE")
     database = f"bare_{secrets.token_hex(4)}"
-    dsn = migrated(stack, plain, database, database)
+    dsn = migrated(stack, plain, database, database, monkeypatch)
 
     left = arrange_roles(dsn)
 
     assert left == [
-        f"CREATE ROLE {database}_owner NOLOGIN;",
-        f"CREATE ROLE {database}_writer NOLOGIN;",
-        f"CREATE ROLE {database}_reader NOLOGIN;",
-        f"CREATE ROLE {database}_inspector NOLOGIN;",
-        f"GRANT {database}_writer TO {database}_owner;",
-        f"GRANT {database}_reader TO {database}_inspector;",
-        f"GRANT {database}_owner TO {user(plain)};",
+        *(f'CREATE ROLE "{database}_{role}" NOLOGIN;' for role in ("owner", "writer", "reader", "inspector")),
+        f'GRANT "{database}_writer" TO "{database}_owner";',
+        f'GRANT "{database}_reader" TO "{database}_inspector";',
+        f'GRANT "{database}_owner" TO "{user(plain)}";',
         *(
-            f"GRANT CONNECT ON DATABASE {database} TO {database}_{role};"
+            f'GRANT CONNECT ON DATABASE "{database}" TO "{database}_{role}";'
             for role in ("owner", "writer", "reader", "inspector")
         ),
-        f"GRANT TEMPORARY ON DATABASE {database} TO {database}_owner;",
+        f'GRANT TEMPORARY ON DATABASE "{database}" TO "{database}_owner";',
     ]
     execute(superuser(stack, dsn), *left)
     assert arrange_roles(dsn) == []
@@ -276,12 +274,14 @@ def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_ru
     drop_roles(stack, database)
 
 
-def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them(stack: Stack, login: Login) -> None:
+def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them(
+    stack: Stack, login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Roles belong to the server: two databases that migrate at the same moment make them once."""
     maker = login(attributes="CREATEROLE")
     prefix = f"two_{secrets.token_hex(4)}"
     databases = [f"{prefix}_{number}" for number in (1, 2)]
-    urls = [migrated(stack, maker, database, prefix) for database in databases]
+    urls = [migrated(stack, maker, database, prefix, monkeypatch) for database in databases]
     barrier = threading.Barrier(2)
 
     def arrange(url: str) -> Sequence[str]:
@@ -297,15 +297,17 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     drop_roles(stack, prefix)
 
 
-def migrated(stack: Stack, login: str, database: str, prefix: str) -> str:
-    """A database of the login's, whose function names roles of this test's own: other tests use the server's roles."""
+def migrated(stack: Stack, login: str, database: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of the login's, with roles of this test's own from now on: other tests use the server's roles."""
     execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(login)}")
     dsn = at(login, database)
     upgrade(dsn)
-    ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.arrange_roles()'::regprocedure)")
+    ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.grant_to_roles()'::regprocedure)")
     for role in ROLES:
         body = body.replace(role, role.replace("epochline", prefix))
     execute(superuser(stack, dsn), body)
+    own = {kind: f"{prefix}_{kind}" for kind in ("owner", "writer", "reader", "inspector")}
+    monkeypatch.setattr("epochline.postgres.ledger.roles.ROLES", own)
     return dsn
 
 
@@ -349,6 +351,11 @@ def test_a_login_without_any_role_learns_which_it_lacks(world: World, login: Log
         world.plan()
 
 
+def test_a_migration_by_a_login_that_does_not_own_the_ledger_names_what_to_do(world: World, owner: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"belongs to another login.*Run `epochline migrate` with"):
+        upgrade(owner)
+
+
 def test_an_attempt_begins_where_no_role_was_ever_made(
     postgres_dsn: str, world: World, as_superuser: AsSuperuser
 ) -> None:
@@ -378,6 +385,111 @@ def bare_server() -> Iterator[Postgres]:
         finally:
             one.postgres.stop()
             one.home.wipe()
+
+
+PIPELINE = """
+from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag
+
+columns = {"value": "text"}
+sinks = [PostgresTable(table="orders", columns=columns), PostgresTable(table="other.orders", columns=columns)]
+dag = epoch_dag(
+    Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Text(), sinks=sinks[:SINKS], bad_records="quarantine")
+)
+"""
+MADE = "SELECT rolname FROM pg_roles UNION ALL SELECT nspname FROM pg_namespace UNION ALL SELECT relname FROM pg_class ORDER BY 1"
+
+
+@pytest.fixture
+def migrate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Any]:
+    """Runs the command for a pipeline with so many sinks; gives its exit code, and the statements that it prints."""
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    call = caller(monkeypatch, capsys)
+
+    def run_it(dsn: str, sinks: int = 1) -> tuple[int, list[str]]:
+        (tmp_path / "orders.py").write_text(PIPELINE.replace("SINKS", str(sinks)))
+        connect_to(monkeypatch, postgres=dsn)
+        code, out, _err = call("migrate")
+        return code, [line.strip() for line in out.splitlines() if line.startswith("  ")]
+
+    return run_it
+
+
+def test_a_login_that_owns_nothing_learns_every_statement_for_a_dba_and_then_migrates_and_commits(
+    bare_server: Postgres, migrate: Callable[..., Any]
+) -> None:
+    """SEC-6: the names of the login and the database need quotes."""
+    admin = bare_server.superuser_dsn
+    execute(admin, """CREATE ROLE "Team's" LOGIN PASSWORD 'x'""", 'CREATE DATABASE "our shop"')
+    dsn = f"postgresql://Team%27s:x@127.0.0.1:{bare_server.port}/our%20shop"
+    as_dba = superuser_of(admin, dsn)
+    execute(
+        as_dba, 'REVOKE ALL ON DATABASE "our shop" FROM PUBLIC', """GRANT CONNECT ON DATABASE "our shop" TO "Team's" """
+    )
+    before = execute(as_dba, MADE)
+
+    code, statements = migrate(dsn, sinks=2)
+
+    assert (code, execute(as_dba, MADE)) == (ConfigurationError.exit_code, before)
+    assert statements == [
+        *(f'CREATE ROLE "{role}" NOLOGIN;' for role in ROLES),
+        'GRANT "epochline_writer" TO "epochline_owner";',
+        'GRANT "epochline_reader" TO "epochline_inspector";',
+        """GRANT "epochline_owner" TO "Team's";""",
+        *(f'GRANT CONNECT ON DATABASE "our shop" TO "{role}";' for role in ROLES),
+        'GRANT TEMPORARY ON DATABASE "our shop" TO "epochline_owner";',
+        """CREATE SCHEMA "epochline" AUTHORIZATION "Team's";""",
+        """CREATE SCHEMA "epochline_staging" AUTHORIZATION "Team's";""",
+        """CREATE SCHEMA "other" AUTHORIZATION "Team's";""",
+        'GRANT USAGE ON SCHEMA "other" TO "epochline_owner";',
+        """GRANT USAGE, CREATE ON SCHEMA "public" TO "Team's";""",
+    ]
+    execute(as_dba, *statements)
+    assert [migrate(dsn, sinks=2), migrate(dsn, sinks=2)] == [(0, [])] * 2
+    world = postgres_world(dsn)
+    world.to_committed()
+    assert len(world.visible()) == 15
+
+
+@pytest.mark.parametrize(
+    ("beforehand", "statements"),
+    [
+        (('CREATE SCHEMA {name} AUTHORIZATION "{login}"',), []),
+        (('GRANT epochline_owner TO "{login}"', "CREATE SCHEMA {name} AUTHORIZATION epochline_owner"), []),
+        (("CREATE SCHEMA {name} AUTHORIZATION epochline_owner",), ['GRANT "epochline_owner" TO "{login}";']),
+        (
+            ('GRANT epochline_owner TO "{login}"', "CREATE SCHEMA {name}", 'GRANT ALL ON SCHEMA {name} TO "{login}"'),
+            ['ALTER SCHEMA "epochline" OWNER TO "{login}";', 'ALTER SCHEMA "epochline_staging" OWNER TO "{login}";'],
+        ),
+    ],
+    ids=["of-the-login", "of-the-owner-role", "membership-is-missing", "of-a-dba"],
+)
+def test_schemas_that_a_dba_made_beforehand_are_accepted_if_the_login_may_grant_on_them(
+    stack: Stack, login: Login, migrate: Callable[..., Any], beforehand: Sequence[str], statements: Sequence[str]
+) -> None:
+    """A login that may not create schemas, and may create tables in `public`, makes the ledger in given ones."""
+    team, database = login(), f"given_{secrets.token_hex(4)}"
+    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database}")
+    dsn = at(team, database)
+    as_dba = superuser(stack, dsn)
+    execute(
+        as_dba, f"GRANT CREATE ON SCHEMA public TO {user(team)}",
+        *(
+            statement.format(name=name, login=user(team))
+            for name in ("epochline", "epochline_staging")
+            for statement in beforehand
+        ),
+    )  # fmt: skip
+
+    code, left = migrate(dsn)
+
+    expected = [statement.format(login=user(team)) for statement in statements]
+    assert (code, [line for line in left if line in expected]) == (1 if expected else 0, expected)
+    execute(as_dba, *left)
+    assert migrate(dsn) == (0, [])
+    world = postgres_world(dsn)
+    world.to_committed()
+    assert len(world.visible()) == 15
+    execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
 
 
 def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postgres) -> None:

@@ -167,7 +167,8 @@ def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:
         ({"bootstrap.servers": ""}, "names no brokers"),
         ({"interceptor.classes": SECRET}, "interceptor.classes is not supported"),
         ({"isolation.level": "read_uncommitted"}, "isolation.level is not supported"),
-        ({"group.id": SECRET}, "group.id is not supported"),
+        ({"group.id": "a", "client.id": SECRET}, ": client.id is not supported"),
+        ({"max.poll.records": SECRET}, "max.poll.records is not supported"),
         ({"sasl.jaas.config": SECRET}, "sasl.jaas.config is not supported"),
         ({"ssl.cafile": "/x"}, "ssl.cafile is not supported; supported: .*ssl.ca.location"),
         ({"security.protocol": SECRET}, "security.protocol is one of"),
@@ -187,6 +188,21 @@ def test_what_is_not_listed_or_does_not_fit_is_refused_by_name_and_no_value_is_s
     with pytest.raises(ConfigurationError, match=f"^here.*{said}") as caught:
         broker_settings("here", {**SASL, "sasl.username": "me", "sasl.password": SECRET, **changes})
     assert SECRET not in str(caught.value)
+
+
+def test_properties_of_consumer_groups_in_a_connection_of_others_are_ignored_and_named_once_per_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A connection such as `kafka_default` can be shared with other DAGs."""
+    given = {"bootstrap.servers": "k:1", "group.id": SECRET, "auto.offset.reset": SECRET, "session.timeout.ms": "9"}
+
+    for where in ("kafka_default", "kafka_default", "kafka_other"):
+        assert broker_settings(where, given) == {"bootstrap.servers": "k:1"}
+
+    assert [record.message.split(": ignored")[0] for record in caplog.records] == [
+        f"{where}: group.id, auto.offset.reset, session.timeout.ms" for where in ("kafka_default", "kafka_other")
+    ]
+    assert SECRET not in caplog.text
 
 
 def test_a_login_without_sasl_is_no_silent_plaintext() -> None:

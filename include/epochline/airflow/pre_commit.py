@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +13,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
@@ -21,7 +24,7 @@ from epochline.airflow.connections import adapters, epochline_errors, run_of, sp
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.settings import settings_of_run
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
+from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
 from epochline.ports import Ledger
 from epochline.protocol.staging import StagingTicket
 
@@ -102,6 +105,9 @@ class PreCommitOperator(SparkSubmitOperator):
         self.application_args = arguments
         server = spark_server(self.pipeline.spark_connection)
         with self._credentials(ticket, server):
+            spark = {} if self._hook is None else self._hook._connection
+            in_cluster = spark.get("deploy_mode") == "cluster"
+            refuse_missing(ticket, program, spark.get("spark_binary"), here=not in_cluster)
             try:
                 if server is None:
                     super().execute(context)
@@ -161,6 +167,30 @@ class PreCommitOperator(SparkSubmitOperator):
         }  # fmt: skip
         with credentials_file(contents) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
+
+
+def refuse_missing(ticket: StagingTicket, program: str, spark_submit: str | None, *, here: bool = True) -> None:
+    """Refuse an attempt for which a file is missing: no retry finds it.
+
+    Args:
+        ticket: of the attempt, whose reason the ledger keeps.
+        program: path or URI of the job's main program. Only a path, or a URI ``file:``, is a file of this machine.
+        spark_submit: the command that starts the driver; None if the task starts the program itself.
+        here: whether the program is read on this machine.
+
+    Raises:
+        ConfigurationError: with the path of the program, or the name of the command.
+    """
+    scheme = urlsplit(program).scheme
+    path = urlsplit(program).path if scheme == "file" else program
+    missing = [program] if here and scheme in ("", "file") and not Path(path).is_file() else []
+    if spark_submit is not None and shutil.which(spark_submit) is None:
+        missing.append(f"the command {spark_submit} (PATH is {os.environ.get('PATH')})")
+    if missing:
+        raise ConfigurationError(
+            f"{ticket}: {' and '.join(missing)} cannot be found on {socket.gethostname()}. Spark was not started."
+            " Put it on every worker that runs pre_commit; the next epoch reads the same range."
+        )
 
 
 class ServerJob:

@@ -15,7 +15,15 @@ from epochline.config.connections import POSTGRES
 from epochline.config.discovery import Declared, unimportable
 from epochline.config.shared_tables import find_alone, shared_tables, without_shared_tables
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, DeclarationError, EpochlineError, LedgerError, TargetError, one_line
+from epochline.errors import (
+    ConfigurationError,
+    DeclarationError,
+    EpochlineError,
+    LedgerError,
+    RightsMissingError,
+    TargetError,
+    one_line,
+)
 
 INVALID = 1
 _PLACE = re.compile(r"(?P<file>\S.*?\.py)(?::(?P<line>\d+))?: (?P<said>.*)", re.DOTALL)
@@ -123,8 +131,8 @@ def _misfits(pipeline: Pipeline, checked: _Checked) -> Sequence[str]:
 
 REFUSED = 1
 
-Ledgers = dict[str, tuple[str, list[str]]]
-"""By connection id: the revision of a ledger, and the statements that its login may not run."""
+Ledgers = dict[str, tuple[str | None, list[str]]]
+"""By connection id: the revision of a ledger, None if it was not migrated, and the statements for a DBA."""
 
 
 def migrate(names: Names = None, as_json: AsJson = False) -> None:
@@ -134,10 +142,11 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
     its columns, checks the table's owner and unique keys; `plan` compares the rest. Also creates the roles of least
     privilege and their grants, and lets the login of the connection epochline_reader see quarantined bytes on the
     pages in Airflow. If this login may not do that, prints the statements for a DBA; only those pages and pipelines
-    with a writer_connection need them. With NAME, only the ledgers and tables of these pipelines.
+    with a writer_connection need them. If it may not create schemas or tables, prints the statements for a DBA and
+    changes nothing. With NAME, only the ledgers and tables of these pipelines.
 
-    Exit code 0: ledger and targets exist; 1: refused, or a table is not one that Epochline made from the declaration;
-    2: a declaration is broken, or there is no such pipeline. In both cases the message says why, and the other
+    Exit code 0: ledger and targets exist; 1: refused, a DBA has to act first, or a table is not one that Epochline
+    made; 2: a declaration is broken, or there is no such pipeline. In both cases the message says why, and the other
     pipelines are migrated. Also 2: two pipelines name one table; without NAME nothing is done then.
     """
     declared = discovery.look()
@@ -154,6 +163,11 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
     for pipelines in databases.values():
         try:
             ledgers |= migrate_ledgers(pipelines.values())
+        except RightsMissingError as error:
+            refused |= dict.fromkeys(pipelines, error)
+            connection = next((one.postgres_connection for one in pipelines.values()), POSTGRES)
+            ledgers[connection] = (None, error.statements)
+            continue
         except EpochlineError as error:
             if len(databases) == 1:
                 raise
@@ -173,11 +187,10 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
         printing.say(printing.as_json(outcome))
     else:
         for connection, (revision, left_to_a_dba) in ledgers.items():
-            printing.say(f"ledger of {connection}: at revision {revision}")
+            printing.say(f"ledger of {connection}: {'not migrated' if revision is None else f'at revision {revision}'}")
             if left_to_a_dba:
-                printing.say(
-                    "this login may not create the roles of least privilege; a DBA has to run, in this database:"
-                )
+                lacking = "schemas" if revision is None else "the roles of least privilege"
+                printing.say(f"this login may not create {lacking}; a DBA has to run, in this database:")
                 printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
                 printing.say("then run `epochline migrate` again")
         show_targets(created, refused, printing.say)
@@ -191,7 +204,7 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
     printing.broken(declared.broken)
     if unknown or (declared.broken and not names and not refused):
         raise typer.Exit(DeclarationError.exit_code)
-    if refused:
+    if refused or None in (revision for revision, _ in ledgers.values()):
         raise typer.Exit(REFUSED)
 
 
@@ -207,13 +220,17 @@ def _chosen(names: Iterable[str]) -> tuple[dict[str, Pipeline], list[Declaration
 
 
 def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
-    """Create or upgrade the ledger of each database that a pipeline names."""
+    """Create or upgrade the ledger of each database that a pipeline names. Raises as `upgrade` of the ledger."""
     from epochline.postgres.ledger.migrate import arrange_roles, upgrade
 
     # Without any pipeline the default database still gets its ledger.
-    ids = sorted({pipeline.postgres_connection for pipeline in pipelines}) or [POSTGRES]
+    tables: dict[str, list[str]] = {}
+    for pipeline in pipelines:
+        made = [sink.table for sink in pipeline.tables if sink.columns is not None]
+        tables.setdefault(pipeline.postgres_connection, []).extend(made)
+    ids = sorted(tables) or [POSTGRES]
     dsns = {connection: connections.adapters().postgres_dsn(connection) for connection in ids}
-    revisions = {connection: upgrade(dsn) for connection, dsn in dsns.items()}
+    revisions = {connection: upgrade(dsn, tables.get(connection, ())) for connection, dsn in dsns.items()}
     return {
         connection: (revisions[connection], arrange_roles(dsn, viewer=_viewer(connection)))
         for connection, dsn in dsns.items()

@@ -55,12 +55,21 @@ class _Reading:
 
 
 def code_version() -> str:
-    """A text that changes with the files from which functions of pipelines may import."""
+    """A text that changes with the contents of files from which functions of pipelines may import.
+
+    Copies of the files on other workers have the same version, wherever they are and whenever they were written.
+    """
     digest = hashlib.sha256()
     for folder in (dags_folder(), project_folder() / "spark_jobs"):
-        for path in sorted(folder.rglob("*.py")):
-            status = path.stat()
-            digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+        for place, folders, files in os.walk(folder):
+            # No import reaches a folder such as .git. What Python compiled differs with the path.
+            folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+            package = os.path.relpath(place, folder)
+            for name in sorted(name for name in files if name.endswith(".py")):
+                with open(os.path.join(place, name), "rb", buffering=0) as file:
+                    contents = file.read()
+                digest.update(b"%b\0%d\0%b" % (os.fsencode(f"{package}/{name}"), len(contents), contents))
+        digest.update(b"\0")
     return digest.hexdigest()
 
 

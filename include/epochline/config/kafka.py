@@ -1,10 +1,14 @@
 """Properties of a Kafka connection, by librdkafka's names. Others are refused: one can change what is read."""
 
+import logging
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from epochline.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 SERVERS = "bootstrap.servers"
 _PROTOCOL, _MECHANISM = "security.protocol", "sasl.mechanism"
@@ -19,6 +23,13 @@ _IN_PYTHON = {
     _CERTIFICATE: "ssl_certfile", _KEY: "ssl_keyfile", _KEY_PASSWORD: "ssl_password",
 }  # fmt: skip
 _ALLOWED = (*_IN_PYTHON, _HOST_CHECK)
+_OF_GROUPS = (
+    "group.id", "group.instance.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms",
+    "enable.auto.offset.store", "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms",
+    "partition.assignment.strategy",
+)  # fmt: skip
+"""Connections that other DAGs use have these for the members of a consumer group. Epochline joins none, and takes no
+start from one, so that none of them can change what is read."""
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _INLINE = {_CA: "ssl.ca.pem", _CERTIFICATE: "ssl.certificate.pem", _KEY: "ssl.key.pem"}
@@ -35,9 +46,12 @@ def broker_settings(
 ) -> dict[str, str]:
     """Check the Kafka properties of a connection; raises `ConfigurationError`, whose message shows no value.
 
+    Properties of consumer groups are left out, and named in the log once per process and connection.
     ``host``, ``port``, ``login`` and ``password`` are taken where the properties name none.
     """
     settings = {key: value for key, value in given.items() if value}
+    if unused := [name for name in _OF_GROUPS if settings.pop(name, None)]:
+        _name_unused(where, ", ".join(unused))
     strangers = sorted(set(settings) - set(_ALLOWED))
     if strangers:
         raise ConfigurationError(f"{where}: {', '.join(strangers)} is not supported; supported: {', '.join(_ALLOWED)}.")
@@ -59,6 +73,14 @@ def broker_settings(
         _complete_sasl(where, settings, login, password)
     _check_fits(where, settings, protocol, login)
     return settings
+
+
+@cache
+def _name_unused(where: str, unused: str) -> None:
+    """Say it once in a process."""
+    log.warning(
+        "%s: %s: ignored, because Epochline joins no consumer group; declaration and ledger decide.", where, unused
+    )
 
 
 def _complete_sasl(where: str, settings: dict[str, str], login: str, password: str) -> None:

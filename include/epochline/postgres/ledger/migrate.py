@@ -5,7 +5,7 @@ Tables change by versioned migrations (``migrations/versions``). Views, function
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -13,12 +13,12 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
-from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
-from epochline.errors import LedgerError
+from epochline.errors import ConfigurationError, LedgerError
+from epochline.postgres.ledger import roles
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
-from epochline.postgres.queries.statements import Connection, as_text, change
+from epochline.postgres.queries.statements import Connection, change
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
@@ -40,7 +40,7 @@ def head_revision() -> str:
     return max(_VERSIONS)
 
 
-def upgrade(dsn: str) -> str:
+def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
     """Run the missing migrations, apply changed definitions, grant to the roles, and return the revision reached.
 
     A repeat changes nothing. A DBA creates the roles that this login may not create (`arrange_roles`); the ledger works
@@ -49,14 +49,13 @@ def upgrade(dsn: str) -> str:
 
     Args:
         dsn: libpq URL of the target database.
+        tables: tables that this login is to make afterwards, so that a DBA learns everything at once.
 
     Raises:
+        RightsMissingError: this login may not make the schemas or the tables; nothing was changed.
         LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
     """
     with _migrating(dsn) as connection:
-        if not execute(connection, "schema_exists", schema="epochline").scalar_one():
-            # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
-            execute(connection, "create_ledger_schema")
         current = current_revision(connection)
         if current is not None and current not in _VERSIONS:
             raise LedgerError(
@@ -64,8 +63,10 @@ def upgrade(dsn: str) -> str:
                 f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a"
                 " newer one."
             )
+        left = roles.arrange(connection)
+        roles.refuse_without_schemas(connection, tables, left, ledger=current is not None)
         _apply_definitions(connection, every=run_migrations(connection, head_revision()))
-        _arrange_roles(connection)
+        execute(connection, "grant_to_roles")
     return head_revision()
 
 
@@ -74,6 +75,10 @@ def run_migrations(connection: Connection, until: str) -> bool:
     before = current_revision(connection)
     missing = [revision for revision in _VERSIONS if (before or "") < revision <= until]
     if missing and before is None:
+        for schema in roles.LEDGER_SCHEMAS:
+            # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
+            if not execute(connection, "schema_exists", schema=schema).scalar_one():
+                change(connection, "CREATE SCHEMA {schema}", schema=schema)
         execute(connection, "make_revision_table")
     for revision in missing:
         change(connection, sql.SQL(_VERSIONS[revision].read_text()))
@@ -91,8 +96,9 @@ def arrange_roles(dsn: str, *, viewer: str | None = None) -> list[str]:
         SQL statements for a DBA to run in this order before the next call; usually none.
     """
     with _migrating(dsn) as connection:
-        left = _arrange_roles(connection)
-        return left if viewer is None else [*left, *_let_inspect(connection, viewer)]
+        left = roles.arrange(connection)
+        execute(connection, "grant_to_roles")
+        return left if viewer is None else [*left, *roles.let_inspect(connection, viewer)]
 
 
 def _apply_definitions(connection: Connection, *, every: bool) -> None:
@@ -106,24 +112,6 @@ def _apply_definitions(connection: Connection, *, every: bool) -> None:
         execute(connection, "keep_definition", file=name, sha256=sha256)
 
 
-def _arrange_roles(connection: Connection) -> list[str]:
-    return [statement for (statement,) in execute(connection, "arrange_roles")]
-
-
-def _let_inspect(connection: Connection, login: str) -> list[str]:
-    """Let a login take the inspector's role; the statement for a DBA if this login may not grant it."""
-    if not execute(connection, "lacks_inspector", login=login).scalar_one():
-        return []
-    statement = sql.SQL("GRANT {} TO {} WITH INHERIT FALSE").format(sql.Identifier(INSPECTOR), sql.Identifier(login))
-    change(connection, "SAVEPOINT before_grant")
-    try:
-        change(connection, statement)
-    except InsufficientPrivilege:
-        change(connection, "ROLLBACK TO SAVEPOINT before_grant")
-        return [f"{as_text(connection, statement)};"]
-    return []
-
-
 @contextmanager
 def _migrating(dsn: str) -> Iterator[Connection]:
     """Open a transaction that excludes every other migration of the same database."""
@@ -133,6 +121,12 @@ def _migrating(dsn: str) -> Iterator[Connection]:
             refuse_an_older_server(connection.info.server_version)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
+    except InsufficientPrivilege as error:
+        raise ConfigurationError(
+            f"PostgreSQL: {error.diag.message_primary}. Nothing was changed. The ledger belongs to another login, which"
+            " the view pg_tables shows as tableowner of epochline.alembic_version. Run `epochline migrate` with a"
+            " connection of that login."
+        ) from error
     except psycopg2.Error as error:
         raise explained(error) from error
 

@@ -4,13 +4,10 @@
 -- Wait for other migrations of this database, until this transaction ends.
 SELECT pg_advisory_xact_lock(%(key)s)
 
--- name: create_ledger_schema
--- Create the schema of the ledger.
-CREATE SCHEMA epochline
-
 -- name: has_ledger
--- Whether this database has a ledger.
-SELECT to_regclass('epochline.alembic_version') IS NOT NULL
+-- Whether this database has a ledger, whoever may read it.
+SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = 'epochline' AND c.relname = 'alembic_version')
 
 -- name: ledger_revision
 -- The revision of the ledger.
@@ -34,9 +31,39 @@ SELECT sha256 FROM epochline.definition WHERE name = %(file)s
 INSERT INTO epochline.definition (name, sha256) VALUES (%(file)s, %(sha256)s)
 ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, applied_at = clock_timestamp()
 
--- name: arrange_roles
--- Create roles and grant to them; the statements that are left to a DBA.
-SELECT statement FROM epochline.arrange_roles() AS statement
+-- name: missing_roles
+-- Those of these roles that the server lacks.
+SELECT role FROM unnest(%(roles)s) AS role WHERE to_regrole(role) IS NULL
+
+-- name: missing_memberships
+-- The memberships that are missing. An owner has that of the writer role to end the sessions of a login that is the
+-- writer role itself.
+SELECT role, member
+FROM (VALUES (%(writer)s, %(owner)s), (%(reader)s, %(inspector)s), (%(owner)s, current_user::text)) AS wanted (role, member)
+WHERE pg_has_role(to_regrole(quote_ident(member)), to_regrole(role), 'USAGE') IS NOT TRUE
+
+-- name: missing_database_rights
+-- The rights in this database that roles lack, and whether this login may grant them: without ownership of the database,
+-- GRANT only warns and changes nothing. TEMPORARY: an audit stores the records that it read in temporary tables.
+SELECT role, allowed, datname AS database, pg_has_role(datdba, 'USAGE') AS may_grant
+FROM (SELECT role, 'CONNECT' FROM unnest(%(roles)s) AS role UNION ALL SELECT %(owner)s, 'TEMPORARY') AS wanted (role, allowed),
+     pg_database
+WHERE datname = current_database() AND has_database_privilege(to_regrole(role), datname, allowed) IS NOT TRUE
+
+-- name: schemas_without_rights
+-- The schemas of those of these tables that are missing, where this login may not make the table. On the schemas of the
+-- ledger it also has to grant.
+SELECT wanted.schema, min(pg_get_userbyid(n.nspowner)) AS owner, current_user AS login
+FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS wanted (schema, "table") LEFT JOIN pg_namespace n ON n.nspname = wanted.schema
+WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = n.oid AND c.relname = wanted."table")
+  AND CASE WHEN n.oid IS NULL THEN NOT has_database_privilege(current_database(), 'CREATE')
+           WHEN wanted.schema = ANY (%(of_ledger)s) THEN NOT pg_has_role(n.nspowner, 'USAGE')
+           ELSE NOT (has_schema_privilege(n.oid, 'CREATE') AND has_schema_privilege(n.oid, 'USAGE')) END
+GROUP BY wanted.schema ORDER BY wanted.schema
+
+-- name: grant_to_roles
+-- Grant what the roles may do on the ledger, if this login may.
+SELECT epochline.grant_to_roles()
 
 -- name: lacks_inspector
 -- Whether a login may read the ledger's views, and may not take the role that sees quarantined bytes.

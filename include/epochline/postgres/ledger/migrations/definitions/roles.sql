@@ -10,58 +10,16 @@
 --   epochline_inspector  reads the views, and those columns too. The pages in Airflow take this role for the answers
 --                     to users who may edit the pipeline's runs.
 --
--- Create the roles and grant to them; a repeat changes nothing. Returns the statements for which the caller lacks the
--- rights: a DBA runs them, then the function is called again.
-CREATE OR REPLACE FUNCTION epochline.arrange_roles() RETURNS SETOF text
+-- The module epochline.postgres.ledger.roles creates the roles. This function grants to them; a repeat changes nothing.
+DROP FUNCTION IF EXISTS epochline.arrange_roles();
+CREATE OR REPLACE FUNCTION epochline.grant_to_roles() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
-    roles     CONSTANT text[] := ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader',
-                                      'epochline_inspector'];
-    step      integer;
-    statement text;
-    relation  record;
+    relation record;
 BEGIN
-    FOR step IN 1..3 LOOP
-        FOR statement IN
-            SELECT format('CREATE ROLE %I NOLOGIN', role) FROM unnest(roles) role
-            WHERE step = 1 AND to_regrole(role) IS NULL
-            UNION ALL
-            -- An owner also needs the membership to end the sessions of a login that is the writer role itself.
-            SELECT 'GRANT epochline_writer TO epochline_owner'
-            WHERE step = 2
-              AND pg_has_role(to_regrole('epochline_owner'), to_regrole('epochline_writer'), 'USAGE') IS NOT TRUE
-            UNION ALL
-            SELECT 'GRANT epochline_reader TO epochline_inspector'
-            WHERE step = 2
-              AND pg_has_role(to_regrole('epochline_inspector'), to_regrole('epochline_reader'), 'USAGE') IS NOT TRUE
-            UNION ALL
-            SELECT format('GRANT epochline_owner TO %I', current_user)
-            WHERE step = 2 AND pg_has_role(to_regrole('epochline_owner'), 'USAGE') IS NOT TRUE
-            UNION ALL
-            -- TEMPORARY: an audit stores the records that it read in temporary tables.
-            SELECT format('GRANT %s ON DATABASE %I TO %I', wanted, current_database(), role)
-            FROM (SELECT role, 'CONNECT' FROM unnest(roles) role
-                  UNION ALL SELECT 'epochline_owner', 'TEMPORARY') AS rights (role, wanted)
-            WHERE step = 3 AND has_database_privilege(to_regrole(role), current_database(), wanted) IS NOT TRUE
-        LOOP
-            IF step = 3 AND NOT (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database
-                                 WHERE datname = current_database()) THEN
-                -- Without ownership of the database, GRANT only warns and changes nothing.
-                RETURN NEXT statement || ';';
-                CONTINUE;
-            END IF;
-            BEGIN
-                EXECUTE statement;
-            EXCEPTION
-                -- The migration of another database created it at the same moment.
-                WHEN duplicate_object OR unique_violation THEN NULL;
-                WHEN insufficient_privilege OR undefined_object THEN RETURN NEXT statement || ';';
-            END;
-        END LOOP;
-    END LOOP;
-
     -- Only the owner of the schema may grant on it. For every other caller the function ends here.
-    IF (SELECT bool_or(to_regrole(role) IS NULL) FROM unnest(roles) role)
+    IF (SELECT bool_or(to_regrole(role) IS NULL)
+        FROM unnest(ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader', 'epochline_inspector']) role)
        OR NOT (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'epochline') THEN
         RETURN;
     END IF;
@@ -103,4 +61,4 @@ BEGIN
     GRANT INSERT, SELECT ON epochline.fenced_write TO epochline_writer;
     GRANT INSERT ON epochline.refused_row TO epochline_writer;
 END $$;
-REVOKE ALL ON FUNCTION epochline.arrange_roles() FROM PUBLIC;
+REVOKE ALL ON FUNCTION epochline.grant_to_roles() FROM PUBLIC;

@@ -1,8 +1,8 @@
 -- The tables of the ledger. Every rule that a constraint can express is a constraint; the code checks it first for the
 -- sake of a better message. Views, functions and roles are in files of their own, which every change of them replaces.
 
-CREATE SCHEMA IF NOT EXISTS epochline;
-CREATE SCHEMA IF NOT EXISTS epochline_staging;
+-- The schemas epochline and epochline_staging exist: a DBA may have made them, and CREATE SCHEMA IF NOT EXISTS needs the
+-- right to create schemas even then.
 
 -- The version of each file of views, functions and roles that this database has (epochline.postgres.ledger.migrate).
 CREATE TABLE epochline.definition (

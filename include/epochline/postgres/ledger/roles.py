@@ -1,0 +1,104 @@
+"""Roles of least privilege and the schemas: make what this login may, and compose the statements for the rest."""
+
+from collections.abc import Iterable, Iterator
+
+from psycopg2 import sql
+from psycopg2.errors import DuplicateObject, InsufficientPrivilege, UndefinedObject, UniqueViolation
+
+from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER, split_table
+from epochline.errors import RightsMissingError
+from epochline.postgres.queries.statements import Connection, as_text, change, compose
+from epochline.postgres.queries.statements import run as execute
+
+LEDGER_SCHEMAS = ("epochline", "epochline_staging")
+ROLES = {"owner": OWNER, "writer": WRITER, "reader": READER, "inspector": INSPECTOR}
+
+
+def arrange(connection: Connection) -> list[str]:
+    """Create the roles and their memberships, as far as this login may. A repeat changes nothing.
+
+    Returns:
+        SQL statements for a DBA to run in this order; usually none.
+    """
+    roles = list(ROLES.values())
+    left: list[sql.Composable] = []
+    for (role,) in execute(connection, "missing_roles", roles=roles):
+        left += _tried(connection, compose("CREATE ROLE {role} NOLOGIN", role=role))
+    for role, member in execute(connection, "missing_memberships", **ROLES):
+        left += _tried(connection, compose("GRANT {role} TO {member}", role=role, member=member))
+    for role, allowed, database, may_grant in execute(
+        connection, "missing_database_rights", roles=roles, owner=ROLES["owner"]
+    ):
+        grant = compose("GRANT {allowed} ON DATABASE {database} TO {role}",
+                        allowed=sql.SQL(allowed), database=database, role=role)  # fmt: skip
+        left += _tried(connection, grant) if may_grant else [grant]
+    return _texts(connection, left)
+
+
+def let_inspect(connection: Connection, login: str) -> list[str]:
+    """Let a login take the inspector's role; the statement for a DBA if this login may not grant it."""
+    if not execute(connection, "lacks_inspector", login=login).scalar_one():
+        return []
+    grant = compose("GRANT {role} TO {login} WITH INHERIT FALSE", role=INSPECTOR, login=login)
+    return _texts(connection, _tried(connection, grant))
+
+
+def refuse_without_schemas(connection: Connection, tables: Iterable[str], left: Iterable[str], *, ledger: bool) -> None:
+    """Refuse a login that may not make the ledger or a missing table.
+
+    Args:
+        connection: of the transaction that would make them.
+        tables: names of tables that are to be made if they are missing.
+        left: statements for a DBA that are known already.
+        ledger: whether there is a ledger.
+
+    Raises:
+        RightsMissingError: with every statement for a DBA.
+    """
+    wanted = [split_table(table) for table in tables]
+    if not ledger:
+        wanted += [(schema, "") for schema in LEDGER_SCHEMAS]
+    rows = execute(
+        connection, "schemas_without_rights", schemas=[schema for schema, _ in wanted],
+        tables=[table for _, table in wanted], of_ledger=list(LEDGER_SCHEMAS),
+    )  # fmt: skip
+    if not rows:
+        return
+    statements = [statement for row in rows for statement in _for_schema(row.schema, row.owner, row.login)]
+    raise RightsMissingError(
+        f"login {rows[0].login} may not make tables in {', '.join(row.schema for row in rows)} of database"
+        f" {connection.info.dbname}. Nothing was changed.",
+        dict.fromkeys([*left, *_texts(connection, statements)]),
+    )
+
+
+def _for_schema(schema: str, owner: str | None, login: str) -> Iterator[sql.Composable]:
+    """What a DBA runs so that the login can make tables in a schema. Without an owner there is no such schema."""
+    if owner is None:
+        yield compose("CREATE SCHEMA {schema} AUTHORIZATION {login}", schema=schema, login=login)
+        if schema not in LEDGER_SCHEMAS:
+            yield compose("GRANT USAGE ON SCHEMA {schema} TO {owner}", schema=schema, owner=OWNER)
+    elif schema not in LEDGER_SCHEMAS:
+        yield compose("GRANT USAGE, CREATE ON SCHEMA {schema} TO {login}", schema=schema, login=login)
+    elif owner == OWNER:
+        yield compose("GRANT {owner} TO {login}", owner=OWNER, login=login)
+    else:
+        yield compose("ALTER SCHEMA {schema} OWNER TO {login}", schema=schema, login=login)
+
+
+def _tried(connection: Connection, statement: sql.Composable) -> list[sql.Composable]:
+    """Run a statement of this module; it is returned if this login may not."""
+    change(connection, "SAVEPOINT before_role")
+    try:
+        change(connection, statement)
+    except (DuplicateObject, UniqueViolation):
+        # The migration of another database created it at the same moment.
+        change(connection, "ROLLBACK TO SAVEPOINT before_role")
+    except (InsufficientPrivilege, UndefinedObject):
+        change(connection, "ROLLBACK TO SAVEPOINT before_role")
+        return [statement]
+    return []
+
+
+def _texts(connection: Connection, statements: Iterable[sql.Composable]) -> list[str]:
+    return [f"{as_text(connection, statement)};" for statement in statements]

@@ -1,0 +1,66 @@
+"""A file that the task pre_commit needs and its worker lacks: the operator in this process, on a real ledger."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from epochline.airflow.pre_commit import PreCommitOperator, refuse_missing
+from epochline.errors import ConfigurationError
+from epochline.protocol.epoch import AbortOutcome, EpochState
+from epochline.protocol.staging import StagingTicket
+from tests.commands import connect_to
+from tests.contract.worlds import World, run
+from tests.databases import query
+
+DRIVER = {"conn_type": "spark", "host": "local[1]"}
+SERVER = {"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": 1}
+
+
+@pytest.mark.parametrize(
+    ("spark", "program", "path", "missing"),
+    [
+        (DRIVER, "/nowhere/job.py", None, "/nowhere/job.py"),
+        (DRIVER, "file:///nowhere/job.py", None, "file:///nowhere/job.py"),
+        (SERVER, "/nowhere/job.py", None, "/nowhere/job.py"),
+        (DRIVER, __file__, "/nowhere", "the command spark-submit"),
+    ],
+    ids=["driver", "URI", "server", "spark-submit"],
+)
+def test_a_missing_file_fails_the_task_once_with_its_path_and_the_ledger_keeps_the_reason(
+    world: World, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch,
+    spark: dict[str, object], program: str, path: str | None, missing: str,
+) -> None:  # fmt: skip
+    """No retry, no word about memory, nothing left in staging."""
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka="127.0.0.1:1")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    world.plan()
+    task = PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit", application=program)
+
+    # Airflow does not retry a task that raises this error.
+    with pytest.raises(AirflowFailException, match=missing):
+        task.execute({"dag_run": SimpleNamespace(dag_id="orders", run_id="run-1")})
+
+    ((error_class, error),) = query(postgres_dsn, "SELECT error_class, error FROM epochline.attempt")
+    assert (error_class, missing in error, "memory" in error) == ("ConfigurationError", True, False)
+    assert world.abort(1, run()) is AbortOutcome.ABORTED
+    assert world.left_over() == 0
+    assert world.epoch(1).state is EpochState.ABORTED
+
+
+TICKET = StagingTicket(pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name="a", tables=())
+
+
+@pytest.mark.parametrize("program", ["hdfs://there/job.py", "local:///opt/job.py", "s3a://there/job.py"])
+def test_a_program_that_another_machine_reads_is_not_looked_for_here(program: str) -> None:
+    refuse_missing(TICKET, program, None)
+    refuse_missing(TICKET, "/opt/job.py", None, here=False)
+
+
+def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"job.py and the command no-submit \(PATH is .*cannot be found on"):
+        refuse_missing(TICKET, str(tmp_path / "job.py"), "no-submit")
