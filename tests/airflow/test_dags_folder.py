@@ -9,6 +9,7 @@ import pytest
 from epochline.config import discovery
 from epochline.config.discovery import switch_examples
 from tests.airflow.interpreter import answer_without_airflow
+from tests.commands import caller
 from tests.declared import find_all
 from tests.declaring import DAG, declare
 
@@ -28,11 +29,35 @@ with parsing(dag_id="a_new", task_id="commit_epoch"):
 """
 
 
+def test_validate_warns_of_exactly_the_files_that_airflow_skips_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(folder))
+    monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    epochline = caller(monkeypatch, capsys)
+    epochline("init", "made", "--columns", "id bigint")
+    declare(folder, "seen", "rows")
+    (folder / "unseen.py").write_text(DAG.format(name="unseen", table="others").replace("Airflow", "It"))
+
+    code, out, err = epochline("validate")
+    of_another = epochline("validate", "seen", "--json")
+    dags, refused = read(folder, tmp_path)
+
+    assert (code, out.splitlines()[0]) == (0, "valid: made, seen, unseen")
+    [warning] = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert f'{folder / "unseen.py"} does not contain the word "airflow"' in warning
+    assert "[core] dag_discovery_safe_mode" in warning
+    assert (of_another[0], "warning: " in of_another[2]) == (0, False)
+    assert (dags, refused) == (["made", "seen"], {})
+
+
 def read(folder: Path, home: Path) -> tuple[list[str], dict[str, str]]:
     """The ids of the DAGs in the folder, and by file name why Airflow could not read a file."""
-    found = answer_without_airflow(
-        READ, home=home, AIRFLOW__CORE__DAGS_FOLDER=str(folder), AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE="False"
-    )
+    found = answer_without_airflow(READ, home=home, AIRFLOW__CORE__DAGS_FOLDER=str(folder))
     return found["dags"], {Path(path).name: why for path, why in found["refused"].items()}
 
 
