@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 READ = """
 import json, os, warnings; warnings.simplefilter("ignore")
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from airflow.dag_processing.dagbag import BundleDagBag
+folder = os.environ["BUNDLE"]
+bag = BundleDagBag(folder, bundle_path=folder, bundle_name="dags")
 print("ANSWER" + json.dumps({"dags": sorted(bag.dags), "refused": bag.import_errors}))
 """
 TASK = """
@@ -55,9 +56,14 @@ def test_validate_warns_of_exactly_the_files_that_airflow_skips_by_default(
     assert (dags, refused) == (["made", "seen"], {})
 
 
-def read(folder: Path, home: Path) -> tuple[list[str], dict[str, str]]:
-    """The ids of the DAGs in the folder, and by file name why Airflow could not read a file."""
-    found = answer_without_airflow(READ, home=home, AIRFLOW__CORE__DAGS_FOLDER=str(folder))
+def read(folder: Path, home: Path, *, configured: Path | None = None) -> tuple[list[str], dict[str, str]]:
+    """The ids of the DAGs in the folder, and by file name why Airflow could not read a file.
+
+    The folder is a bundle of its own where another one is configured as Airflow's DAGs folder.
+    """
+    found = answer_without_airflow(
+        READ, home=home, BUNDLE=str(folder), AIRFLOW__CORE__DAGS_FOLDER=str(configured or folder)
+    )
     return found["dags"], {Path(path).name: why for path, why in found["refused"].items()}
 
 
@@ -92,13 +98,16 @@ def folder_of_two(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_new_file_that_names_the_table_of_another_is_an_import_error_and_the_old_one_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("configured", [None, Path("/nowhere")], ids=["the dags folder", "another bundle"])
+def test_a_new_file_that_names_the_table_of_another_is_an_import_error_and_the_old_one_goes_on(
+    tmp_path: Path, configured: Path | None
+) -> None:
     folder = folder_of_two(tmp_path)
     (folder / "twice.py").write_text(
         DAG.format(name="first", table="own") + DAG.format(name="second", table="own").replace("dag =", "other =")
     )
 
-    dags, refused = read(folder, tmp_path)
+    dags, refused = read(folder, tmp_path, configured=configured)
 
     assert dags == ["z_old"]
     assert set(refused) == {"a_new.py", "twice.py"}

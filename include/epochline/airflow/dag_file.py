@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from epochline.config.discovery import collect, dags_folder
@@ -23,8 +25,8 @@ def epoch_dag(pipeline: Pipeline) -> DAG | None:
         The DAG; None while the command line reads declarations, which needs no Airflow.
 
     Raises:
-        DeclarationError: an older file of the DAGs folder, or this file, declares another pipeline with the same table.
-            Only while Airflow reads the DAGs folder: a task runs although a newer file is wrong.
+        DeclarationError: an older file of the DAGs folder or bundle, or this file, declares another pipeline with the
+            same table. Only while Airflow reads the folder: a task runs although a newer file is wrong.
     """
     if collect(pipeline):
         return None
@@ -34,8 +36,13 @@ def epoch_dag(pipeline: Pipeline) -> DAG | None:
     return build_dag(pipeline)
 
 
-def airflow_dags_folder() -> Path:
-    """The folder that EPOCHLINE_DAGS names; if it is not set, Airflow's own DAGs folder."""
+def folder_of_task(context: Mapping[str, Any]) -> Path:
+    """Where a task finds declarations: EPOCHLINE_DAGS, or else the DAG bundle of the task's own file."""
+    bundle = getattr(context["ti"], "bundle_instance", None)
+    return _airflow_dags_folder() if bundle is None else dags_folder(Path(bundle.path))
+
+
+def _airflow_dags_folder() -> Path:
     from airflow.sdk.configuration import conf
 
     return dags_folder(Path(conf.get("core", "dags_folder")))
@@ -48,17 +55,27 @@ def _refuse_shared_tables(pipeline: Pipeline) -> None:
 
     if get_parsing_context().task_id is not None:
         return
-    path, variables = _dag_file()
-    folder = airflow_dags_folder()
-    earlier = variables.setdefault(_MADE, [])
+    frame = _top_level()
+    path, folder = Path(frame.f_code.co_filename), _bundle_being_read(frame) or _airflow_dags_folder()
+    earlier = frame.f_globals.setdefault(_MADE, [])
     if path.is_relative_to(folder):
         refuse_newer_file(pipeline, path, folder, earlier)
     earlier.append(pipeline)
 
 
-def _dag_file() -> tuple[Path, dict[str, Any]]:
-    """The file whose top level is running, and its global variables."""
+def _top_level() -> FrameType:
+    """The frame of the file whose top level is running."""
     frame = sys._getframe(1)
     while frame.f_code.co_name != "<module>" and frame.f_back is not None:
         frame = frame.f_back
-    return Path(frame.f_code.co_filename), frame.f_globals
+    return frame
+
+
+def _bundle_being_read(frame: FrameType | None) -> Path | None:
+    """The folder of the DAG bundle for which Airflow runs a file. Airflow tells it to no file, so its frames say it."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("airflow.dag_processing") and "bundle_path" in frame.f_locals:
+            path = frame.f_locals["bundle_path"]
+            return None if path is None else Path(path)
+        frame = frame.f_back
+    return None
