@@ -1,4 +1,4 @@
-"""What a DAG file calls. Airflow is imported only if a DAG is built."""
+"""What a DAG file calls. Airflow is imported only if a DAG or its tasks are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochline.config.discovery import collect, dags_folder
 from epochline.declare.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
+    from airflow.sdk import DAG, TaskGroup
 
 _MADE = "_epochline_pipelines"
 """The global variable of a DAG file that holds the pipelines which the file has declared so far."""
@@ -34,6 +34,33 @@ def epoch_dag(pipeline: Pipeline) -> DAG | None:
 
     _refuse_shared_tables(pipeline)
     return build_dag(pipeline)
+
+
+def epoch_tasks(pipeline: Pipeline) -> TaskGroup:
+    """The tasks of `epoch_dag` as a group of your own DAG, for tasks of yours before and after an epoch.
+
+    A task after the group runs once the epoch is committed, and published if a sink follows the commit. It does not run
+    if the epoch failed, or if there was nothing to read. Pools, callbacks, queues and other ``default_args`` of the DAG
+    apply; retries, trigger rules and time-outs of these tasks are the pipeline's.
+
+    Raises:
+        DeclarationError: there is no DAG around, or it cannot keep what `epoch_dag` promises: another ``dag_id`` than
+            the pipeline's name, a ``max_active_runs`` other than 1, a ``dagrun_timeout``, another schedule than the
+            declared one, a param that is a setting of epochs; or the tables are another pipeline's, as for `epoch_dag`.
+    """
+    from epochline.airflow.dag import build_group
+
+    group = build_group(pipeline)
+    if not collect(pipeline):
+        _refuse_shared_tables(pipeline)
+    return group
+
+
+def epoch_schedule(pipeline: Pipeline) -> Any:
+    """The pipeline's schedule for a DAG with `epoch_tasks`: its runs have intervals, so that backfills read them."""
+    from epochline.airflow.dag import schedule_of
+
+    return schedule_of(pipeline)
 
 
 def folder_of_task(context: Mapping[str, Any]) -> Path:

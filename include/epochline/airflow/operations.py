@@ -148,7 +148,7 @@ class ActionOperator(BaseOperator):
 
 
 class JanitorOperator(BaseOperator):
-    """Tidy each database that a declared pipeline names, or else the default one. A broken declaration hides no other."""
+    """Tidy each database that a declared pipeline names, or else the default one. A broken file hides no other."""
 
     def execute(self, context: Context) -> None:
         """Tidy, and log what was found and which declarations are broken; fail if there is no pipeline at all."""
@@ -226,7 +226,7 @@ def _pipelines_and_ledgers(context: Context) -> tuple[Mapping[str, Pipeline], Se
     if not _pipelines_of(POSTGRES, {}):
         raise ConfigurationError(
             f"no file in {folder} declares a pipeline, and the ledger of {POSTGRES} has no epoch of one, so this task"
-            " has nothing to do. Put the file of this DAG into the DAG bundle of your pipelines, or set EPOCHLINE_DAGS to"
+            " has nothing to do. Put the file of this DAG into the bundle of your pipelines, or set EPOCHLINE_DAGS to"
             " their folder."
         )
     return {}, [POSTGRES]
