@@ -6,7 +6,7 @@ DAG = """from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch
 
 dag = epoch_dag(
     Pipeline(name="{name}", source=KafkaSource(topics="t"), parse=Text(), sinks=[PostgresTable(table="{table}")])
-)
+)  # Airflow's safe mode skips files without its name
 """
 
 

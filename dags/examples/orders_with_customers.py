@@ -33,4 +33,4 @@ pipeline = Pipeline(
     writer_connection="epochline_writer",
 )
 
-dag = epoch_dag(pipeline)
+dag = epoch_dag(pipeline)  # Airflow's safe mode skips files without its name

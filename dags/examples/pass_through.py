@@ -30,5 +30,5 @@ at_least_once = Pipeline(
     writer_connection="epochline_writer",
 )  # fmt: skip
 
-dag = epoch_dag(pipeline)
+dag = epoch_dag(pipeline)  # Airflow's safe mode skips files without its name
 dag_at_least_once = epoch_dag(at_least_once)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epochline.airflow.dag_file import epoch_dag
+    from epochline.airflow.dag_file import epoch_dag, epoch_schedule, epoch_tasks
     from epochline.declare.aggregation import Windowed
     from epochline.declare.avro import Avro
     from epochline.declare.event_time import EventTime, Session, Sliding, Tumbling
@@ -57,10 +57,12 @@ __all__ = [
     "Windowed",
     "WindowedQuery",
     "epoch_dag",
+    "epoch_schedule",
+    "epoch_tasks",
 ]
 
 _MODULES = {
-    "airflow.dag_file": ("epoch_dag",),
+    "airflow.dag_file": ("epoch_dag", "epoch_schedule", "epoch_tasks"),
     "declare.aggregation": ("Windowed",),
     "declare.event_time": ("EventTime", "Session", "Sliding", "Tumbling"),
     "declare.external": ("Files", "CustomSink"),

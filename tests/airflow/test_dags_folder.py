@@ -9,6 +9,7 @@ import pytest
 from epochline.config import discovery
 from epochline.config.discovery import switch_examples
 from tests.airflow.interpreter import answer_without_airflow
+from tests.commands import caller
 from tests.declared import find_all
 from tests.declaring import DAG, declare
 
@@ -16,8 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 READ = """
 import json, os, warnings; warnings.simplefilter("ignore")
-from airflow.dag_processing.dagbag import DagBag
-bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+from airflow.dag_processing.dagbag import BundleDagBag
+folder = os.environ["BUNDLE"]
+bag = BundleDagBag(folder, bundle_path=folder, bundle_name="dags")
 print("ANSWER" + json.dumps({"dags": sorted(bag.dags), "refused": bag.import_errors}))
 """
 TASK = """
@@ -28,10 +30,39 @@ with parsing(dag_id="a_new", task_id="commit_epoch"):
 """
 
 
-def read(folder: Path, home: Path) -> tuple[list[str], dict[str, str]]:
-    """The ids of the DAGs in the folder, and by file name why Airflow could not read a file."""
+def test_validate_warns_of_exactly_the_files_that_airflow_skips_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(folder))
+    monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    epochline = caller(monkeypatch, capsys)
+    epochline("init", "made", "--columns", "id bigint")
+    declare(folder, "seen", "rows")
+    (folder / "unseen.py").write_text(DAG.format(name="unseen", table="others").replace("Airflow", "It"))
+
+    code, out, err = epochline("validate")
+    of_another = epochline("validate", "seen", "--json")
+    dags, refused = read(folder, tmp_path)
+
+    assert (code, out.splitlines()[0]) == (0, "valid: made, seen, unseen")
+    [warning] = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert f'{folder / "unseen.py"} does not contain the word "airflow"' in warning
+    assert "[core] dag_discovery_safe_mode" in warning
+    assert (of_another[0], "warning: " in of_another[2]) == (0, False)
+    assert (dags, refused) == (["made", "seen"], {})
+
+
+def read(folder: Path, home: Path, *, configured: Path | None = None) -> tuple[list[str], dict[str, str]]:
+    """The ids of the DAGs in the folder, and by file name why Airflow could not read a file.
+
+    The folder is a bundle of its own where another one is configured as Airflow's DAGs folder.
+    """
     found = answer_without_airflow(
-        READ, home=home, AIRFLOW__CORE__DAGS_FOLDER=str(folder), AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE="False"
+        READ, home=home, BUNDLE=str(folder), AIRFLOW__CORE__DAGS_FOLDER=str(configured or folder)
     )
     return found["dags"], {Path(path).name: why for path, why in found["refused"].items()}
 
@@ -67,13 +98,16 @@ def folder_of_two(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_new_file_that_names_the_table_of_another_is_an_import_error_and_the_old_one_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("configured", [None, Path("/nowhere")], ids=["the dags folder", "another bundle"])
+def test_a_new_file_that_names_the_table_of_another_is_an_import_error_and_the_old_one_goes_on(
+    tmp_path: Path, configured: Path | None
+) -> None:
     folder = folder_of_two(tmp_path)
     (folder / "twice.py").write_text(
         DAG.format(name="first", table="own") + DAG.format(name="second", table="own").replace("dag =", "other =")
     )
 
-    dags, refused = read(folder, tmp_path)
+    dags, refused = read(folder, tmp_path, configured=configured)
 
     assert dags == ["z_old"]
     assert set(refused) == {"a_new.py", "twice.py"}

@@ -17,6 +17,7 @@ from tests.airflow.interpreter import answer_without_airflow
 from tests.commands import kafka_connection
 from tests.contract.worlds import postgres_world, quarantined
 from tests.databases import as_connection, query
+from tests.integration.kafka_topics import admin_of, make_topic
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,12 +64,15 @@ import sys, json, warnings; warnings.simplefilter("ignore")
 from types import SimpleNamespace
 from epochline.airflow import operations
 
-name, user, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+name, user, params, bundle = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
 run = SimpleNamespace(dag_id="epochline_" + name, run_id="manual__1", conf={}, triggering_user_name=user or None)
 scheduled = {"janitor": operations.JanitorOperator, "log_ends": operations.LogEndsOperator}
 task = scheduled[name](task_id="x") if name in scheduled else operations.ActionOperator(task_id="act", action=name)
 said = []
 ti = SimpleNamespace(xcom_push=lambda key, value: said.append(value))
+if bundle:
+    from airflow.dag_processing.bundles.local import LocalDagBundle
+    ti.bundle_instance = LocalDagBundle(name="theirs", path=bundle)
 try:
     answer = task.execute({"params": params, "dag_run": run, "ti": ti})
 except Exception as error:
@@ -91,10 +95,14 @@ def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Act:
     home = tmp_path / "airflow"
     home.mkdir()
 
-    def do(name: str, user: str = "", **params: Any) -> Any:
+    def settings(bundle: Path | None) -> dict[str, str]:
+        missing = str(tmp_path / "no folder")
+        return {"EPOCHLINE_DAGS": str(tmp_path)} if bundle is None else {"AIRFLOW__CORE__DAGS_FOLDER": missing}
+
+    def do(name: str, user: str = "", bundle: Path | None = None, **params: Any) -> Any:
         given = {"pipeline": "orders", "reason": "a test says {{ so }}", "confirm": True, **params}
         return answer_without_airflow(
-            ACT, name, user, json.dumps(given), home=home, EPOCHLINE_DAGS=str(tmp_path),
+            ACT, name, user, json.dumps(given), bundle or "", home=home, **settings(bundle),
             AIRFLOW_CONN_EPOCHLINE_POSTGRES=as_connection(postgres_dsn),
             AIRFLOW_CONN_EPOCHLINE_KAFKA=kafka_connection(kafka_bootstrap),
         )["answer"]  # fmt: skip
@@ -140,6 +148,51 @@ def test_the_log_ends_dag_stores_the_ends_and_the_retention_that_kafka_says(
         "SELECT pipeline, partition, log_start, last_stable, cleanup_policy, retention_ms, retention_bytes"
         " FROM epochline.log_ends ORDER BY partition",
     ) == [("rare", 0, 0, 0, "compact,delete", 3_600_000, -1), ("rare", 1, 0, 1, "compact,delete", 3_600_000, -1)]
+
+
+def test_tasks_of_a_dag_bundle_take_the_declarations_of_that_bundle(
+    act: Act, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """Airflow's DAGs folder need not exist, and no task reads it if its file is in another bundle."""
+    world = postgres_world(postgres_dsn)
+    world.plan(lease=timedelta(hours=-2))
+
+    assert act("janitor", bundle=tmp_path) is None
+    assert act("log_ends", bundle=tmp_path) is None
+    assert act("pause", "grace", bundle=tmp_path) == []
+
+    assert world.epoch(1).state is EpochState.ABORTED
+    with PostgresLedger(postgres_dsn).transaction() as tx:
+        assert [row.actor for row in tx.operators.actions("orders")] == ["grace"]
+
+
+def test_tasks_that_find_no_file_take_the_pipelines_of_the_ledger_and_fail_where_it_has_none(
+    act: Act, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """A task that did nothing would be green as one that did its work."""
+    bundle = tmp_path / "only operations"
+    bundle.mkdir()
+    nothing = [act(name, bundle=bundle) for name in ("janitor", "log_ends")]
+    with admin_of(kafka_bootstrap) as admin:
+        if "orders" not in admin.list_topics():
+            make_topic(kafka_bootstrap, "orders", 1)
+    world = postgres_world(postgres_dsn)
+    world.plan(lease=timedelta(hours=-2))
+
+    done = [act(name, bundle=bundle) for name in ("janitor", "log_ends")]
+
+    for kind, message in nothing:
+        assert kind == "AirflowFailException"
+        assert (
+            f"no file in {bundle} declares a pipeline, and the ledger of epochline_postgres has no epoch of one"
+            in message
+        )
+    assert done == [None, None]
+    assert world.epoch(1).state is EpochState.ABORTED
+    assert query(postgres_dsn, "SELECT DISTINCT pipeline FROM epochline.log_ends") == [("orders",)]
+    kind, message = act("pause", bundle=bundle)
+    assert kind == "AirflowFailException"
+    assert f"no file in {bundle} declares a pipeline 'orders'" in message
 
 
 def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(act: Act, postgres_dsn: str) -> None:

@@ -65,6 +65,14 @@ def test_an_upsert_keeps_the_newest_row_of_a_key_and_a_tombstone_deletes_its_row
     assert query(dsn, counts) == [(4, 4)]
 
 
+@pytest.mark.usefixtures("project")
+def test_a_pipeline_in_a_dag_of_ones_own_is_one_of_the_command_line_too(stack: Stack) -> None:
+    assert query(stack.postgres.dsn(), "SELECT id, amount::text FROM payments ORDER BY id") == [
+        (1, "12.50"),
+        (2, "30.00"),
+    ]
+
+
 def test_a_parse_of_ones_own_is_tested_without_servers(project: Path) -> None:
     """A reader's pytest knows nothing of the options of this one."""
     path = f"{ROOT / 'include'}:{project / 'spark_jobs'}"

@@ -63,6 +63,19 @@ def test_what_a_page_names_exists(page: Path) -> None:
     assert broken == []
 
 
+def test_every_dag_file_that_a_reader_copies_is_one_that_airflow_reads_by_default() -> None:
+    """Airflow's safe mode skips a file without the word airflow, and says nothing."""
+    files = {str(path): path.read_text() for path in (ROOT / "dags").rglob("*.py")}
+    for page in PAGES:
+        blocks = enumerate(re.findall(r"^```python.*?^```", page.read_text(), re.MULTILINE | re.DOTALL))
+        files |= {f"{page}, example {number}": block for number, block in blocks}
+
+    makes_dags = {name for name, text in files.items() if re.search(r"(epoch_dag|epoch_tasks|operation_dags)\(", text)}
+
+    assert len(makes_dags) > 20
+    assert {name for name in makes_dags if "airflow" not in files[name].lower()} == set()
+
+
 def test_the_requirements_that_tests_cite_are_defined() -> None:
     """A test's docstring begins with the ids of what it shows."""
     known = {*defined((ROOT / "docs" / "requirements.md").read_text()), *FAULTS, "UTF-8"}
@@ -157,7 +170,7 @@ def test_every_field_has_a_meaning(name: str) -> None:
 
 
 def test_every_public_declaration_is_on_the_page() -> None:
-    assert {*epochline.__all__} - {"epoch_dag"} == {*reference.EXAMPLES}
+    assert {*epochline.__all__} - {"epoch_dag", "epoch_schedule", "epoch_tasks"} == {*reference.EXAMPLES}
 
 
 def test_the_error_of_a_declaration_ends_with_its_reference() -> None:

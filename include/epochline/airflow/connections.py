@@ -79,8 +79,8 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
     if start is None or until is None or start >= until:
         raise ConfigurationError(
             f"backfill run {dag_run.run_id} of {dag_run.dag_id} has no data interval ({start} to {until}), so"
-            " there is nothing to read up to. Nothing was planned. Build the DAG with `epoch_dag`: its timetable gives"
-            " runs an interval."
+            " there is nothing to read up to. Nothing was planned. Build the DAG with `epoch_dag`, or give your own DAG"
+            " schedule=epoch_schedule(pipeline): its timetable gives runs an interval."
         )
     return Interval(start=start, until=until)
 

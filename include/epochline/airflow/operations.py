@@ -6,8 +6,9 @@ A run that a page started has the state of the ledger that the page showed in *e
 is another one now.
 """
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,12 +28,13 @@ from epochline.airflow.connections import (
     run_of,
     subject_of,
 )
-from epochline.airflow.dag_file import airflow_dags_folder
+from epochline.airflow.dag_file import folder_of_task
 from epochline.airflow.reading import snapshot
 from epochline.airflow.settings import commit_patience
+from epochline.config.connections import POSTGRES
 from epochline.config.discovery import find, look
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import EpochlineError, StalePreviewError, one_line
+from epochline.errors import ConfigurationError, EpochlineError, StalePreviewError, one_line
 from epochline.operations import (
     DAG_ACTIONS,
     Action,
@@ -44,6 +46,8 @@ from epochline.operations import (
     tidy,
 )
 from epochline.operations.runs import Retry
+
+log = logging.getLogger(__name__)
 
 _OF_EVERY_DAG: dict[str, Any] = {
     "start_date": datetime(2026, 1, 1, tzinfo=UTC), "catchup": False, "max_active_runs": 1,
@@ -94,7 +98,7 @@ class ActionOperator(BaseOperator):
     def pre_execute(self, context: Any) -> None:
         """Give a restore the time of a commit: it changes the same tables, under the same time-outs."""
         with suppress(EpochlineError):  # the task itself says that there is no such declaration
-            declared = find(context["params"]["pipeline"], airflow_dags_folder())
+            declared = find(context["params"]["pipeline"], folder_of_task(context))
             self.execution_timeout = _PATIENCE + commit_patience(declared)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
@@ -116,7 +120,7 @@ class ActionOperator(BaseOperator):
             request = Request(actor=actor_of(context), reason=reason)
             self.log.info("%s of %s, asked for by %s", action.name, pipeline, request)
             parameters = action.parse(params)
-            declared = find(pipeline, airflow_dags_folder())
+            declared = find(pipeline, folder_of_task(context))
             subject = subject_of(declared)
             previewed = action.preview(subject, parameters)
             self._say(transcript, previewed.lines)
@@ -144,15 +148,13 @@ class ActionOperator(BaseOperator):
 
 
 class JanitorOperator(BaseOperator):
-    """Tidy each database that a declared pipeline names. A broken declaration hides no other."""
+    """Tidy each database that a declared pipeline names, or else the default one. A broken file hides no other."""
 
     def execute(self, context: Context) -> None:
-        """Tidy, and log what was found and which declarations are broken."""
+        """Tidy, and log what was found and which declarations are broken; fail if there is no pipeline at all."""
         with epochline_errors():
-            declared = look(airflow_dags_folder())
-            for error in declared.broken:
-                self.log.error("broken declaration: %s", one_line(error))
-            for connection in sorted({pipeline.postgres_connection for pipeline in declared.pipelines.values()}):
+            _, connections = _pipelines_and_ledgers(context)
+            for connection in connections:
                 tidied = tidy(adapters().ledger(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
@@ -175,27 +177,73 @@ def _refuse_a_stale_preview(
 
 
 class LogEndsOperator(BaseOperator):
-    """Store where the logs of all declared pipelines end. A Kafka or ledger that does not answer hides no other."""
+    """Store where the logs of all pipelines end. A Kafka or ledger that does not answer hides no other."""
 
     def execute(self, context: Context) -> None:
         """Ask each Kafka once for all pipelines that share it and a ledger; fail at the end if one did not answer."""
-        declared = look(airflow_dags_folder()).pipelines.values()
         by_servers: defaultdict[tuple[str, str], list[Pipeline]] = defaultdict(list)
-        for pipeline in declared:
-            for kafka in {source.connection for source in pipeline.kafka_sources.values()}:
-                by_servers[kafka, pipeline.postgres_connection].append(pipeline)
         failed: list[EpochlineError] = []
-        for (kafka, postgres), pipelines in by_servers.items():
-            try:
-                with adapters().kafka(kafka) as source:
-                    partitions = refresh_log_ends(adapters().ledger(postgres), source, pipelines, kafka)
-                self.log.info("%s, %s: %d partitions of %d pipelines", kafka, postgres, partitions, len(pipelines))
-            except EpochlineError as error:
-                self.log.warning("%s, %s: %s", kafka, postgres, error)
-                failed.append(error)
         with epochline_errors():
+            declared, connections = _pipelines_and_ledgers(context)
+            for postgres in connections:
+                try:
+                    pipelines = _pipelines_of(postgres, declared)
+                except EpochlineError as error:
+                    self.log.warning("%s: %s", postgres, error)
+                    failed.append(error)
+                    continue
+                for pipeline in pipelines:
+                    for kafka in {source.connection for source in pipeline.kafka_sources.values()}:
+                        by_servers[kafka, postgres].append(pipeline)
+            for (kafka, postgres), pipelines in by_servers.items():
+                try:
+                    with adapters().kafka(kafka) as source:
+                        partitions = refresh_log_ends(adapters().ledger(postgres), source, pipelines, kafka)
+                    self.log.info("%s, %s: %d partitions of %d pipelines", kafka, postgres, partitions, len(pipelines))
+                except EpochlineError as error:
+                    self.log.warning("%s, %s: %s", kafka, postgres, error)
+                    failed.append(error)
             if failed:
                 raise failed[0]
+
+
+def _pipelines_and_ledgers(context: Context) -> tuple[Mapping[str, Pipeline], Sequence[str]]:
+    """The pipelines that the files of the task's bundle declare, and the connection ids of their ledgers.
+
+    Files of another bundle are not seen here. If no file declares a pipeline, the ledger is that of the default
+    connection, and the pipelines are those that it knows.
+
+    Raises:
+        ConfigurationError: that ledger has no epoch either.
+    """
+    folder = folder_of_task(context)
+    declared = look(folder)
+    for error in declared.broken:
+        log.error("broken declaration: %s", one_line(error))
+    if declared.pipelines:
+        return declared.pipelines, sorted({pipeline.postgres_connection for pipeline in declared.pipelines.values()})
+    log.warning("no file in %s declares a pipeline: this task takes those in the ledger of %s", folder, POSTGRES)
+    if not _pipelines_of(POSTGRES, {}):
+        raise ConfigurationError(
+            f"no file in {folder} declares a pipeline, and the ledger of {POSTGRES} has no epoch of one, so this task"
+            " has nothing to do. Put the file of this DAG into the bundle of your pipelines, or set EPOCHLINE_DAGS to"
+            " their folder."
+        )
+    return {}, [POSTGRES]
+
+
+def _pipelines_of(connection: str, declared: Mapping[str, Pipeline]) -> Sequence[Pipeline]:
+    """The pipelines of a ledger: as files declare them, and those of no file as their newest epoch was planned."""
+    found = [pipeline for pipeline in declared.values() if pipeline.postgres_connection == connection]
+    with adapters().ledger(connection).transaction() as tx:
+        for name in tx.epochs.pipelines():
+            if name in declared or tx.operators.standing(name).dropped is not None:
+                continue
+            row = tx.epochs.pipeline(name)
+            newest = None if row is None else tx.epochs.find(name, row.last_epoch_id)
+            stored = tx.epochs.last_declaration(name) if newest is None else tx.epochs.declaration(newest)
+            found += [] if stored is None else [stored]
+    return found
 
 
 def _dag_of(action: Action[Any, Any]) -> DAG:

@@ -1,8 +1,9 @@
 """`epochline validate` and `migrate`: check declarations, and create the ledger and the target tables."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -36,9 +37,9 @@ def validate(names: Names = None, as_json: AsJson = False) -> None:
     invalid declaration, a function that cannot be imported, a parse or a select that lacks a column, a name or a table
     that two pipelines share. `preview` finds problems of a transform. If the target database has a ledger and answers,
     existing tables are compared as well; the last line says whether they were. `plan` asks Kafka and other sinks. With
-    NAME, a broken declaration in another file is only a warning. Problems of every named pipeline are reported. Exit
-    code 0: every declaration, or every named one, is valid; 1: there are problems, or there is no such pipeline;
-    2: wrong use.
+    NAME, a broken declaration in another file is only a warning. A file that Airflow's safe mode would skip is a
+    warning as well. Problems of every named pipeline are reported. Exit code 0: every declaration, or every named one,
+    is valid; 1: there are problems, or there is no such pipeline; 2: wrong use.
     """
     declared = discovery.look()
     chosen = list(dict.fromkeys(names or sorted(declared.pipelines)))
@@ -61,6 +62,8 @@ def validate(names: Names = None, as_json: AsJson = False) -> None:
             printing.say(line)
     if not unknown and names:
         printing.broken(declared.broken)
+    for warning in _skipped_by_safe_mode(declared, chosen):
+        printing.progress(warning)
     if checked.problems:
         raise typer.Exit(INVALID)
 
@@ -84,6 +87,17 @@ class _Checked:
         lines += [f"compared with PostgreSQL: the tables of {', '.join(self.compared)}"] if self.compared else []
         lines += [f"not compared: the tables of {', '.join(names)}: {why}" for why, names in self.away.items()]
         return lines
+
+
+def _skipped_by_safe_mode(declared: Declared, names: Iterable[str]) -> Iterator[str]:
+    """A warning for each file of these pipelines that Airflow does not read by default."""
+    places = [declared.places[name] for name in names if name in declared.pipelines]
+    for file in dict.fromkeys(re.sub(r":\d+$", "", place) for place in places):
+        if b"airflow" not in Path(file).read_bytes().lower():
+            yield (
+                f'warning: {file} does not contain the word "airflow". Airflow skips such a file without an error,'
+                " unless its setting [core] dag_discovery_safe_mode is False. Write the word, for example in a comment."
+            )
 
 
 def _placed(problem: str) -> dict[str, Any]:

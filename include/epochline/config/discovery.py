@@ -1,12 +1,14 @@
 """Finds declarations in the files of the DAGs folder, with or without Airflow.
 
-A DAG file ends with ``dag = epoch_dag(pipeline)``. Airflow makes the DAG; `find` only notes the pipeline.
+A DAG file ends with ``dag = epoch_dag(pipeline)``. Airflow makes the DAG; `find` only notes the pipeline. A file with
+`epoch_tasks` makes its DAG itself, which needs Airflow.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +34,9 @@ IGNORE_FILE = ".airflowignore"
 EXAMPLES = "examples"
 """The folder of the shipped examples within the project's DAGs folder, and the schema of their tables."""
 
-# Collects the pipelines that files hand to `epoch_dag` while `look` reads them; None otherwise.
+_DECLARES = re.compile(rb"epoch_(dag|tasks)")
+
+# Collects the pipelines that files hand to `epoch_dag` or `epoch_tasks` while `look` reads them; None otherwise.
 _declared: ContextVar[_Reading | None] = ContextVar("declared", default=None)
 
 
@@ -105,7 +109,7 @@ def declared_in(paths: Iterable[Path]) -> Declared:
     broken: list[DeclarationError] = []
     twice: set[str] = set()
     for path in paths:
-        if b"epoch_dag" not in path.read_bytes():
+        if not _DECLARES.search(path.read_bytes()):
             continue
         declared, error = _declared_in(path)
         broken += [] if error is None else [error]
@@ -143,7 +147,7 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
     folder = folder or dags_folder()
     for path in (path for path, left_out in _files(folder) if left_out):
         text = path.read_bytes()
-        if b"epoch_dag" not in text or name.encode() not in text:
+        if not _DECLARES.search(text) or name.encode() not in text:
             continue
         if name in (pipeline.name for pipeline, _ in _declared_in(path)[0]):
             if path.parent == folder / EXAMPLES:
