@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
-from epochline.airflow.settings import settings_of_run
+from epochline.airflow.settings import timeout_of_epoch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
 from epochline.ports import Ledger
@@ -58,8 +58,8 @@ class PreCommitOperator(SparkSubmitOperator):
         self._server_job: ServerJob | None = None
 
     def pre_execute(self, context: Any) -> None:
-        """Set the task's time-out to the run's."""
-        self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
+        """Set the task's time-out to the epoch's."""
+        self.execution_timeout = timeout_of_epoch(self.pipeline, self.dag, context, int(self.epoch_id))
 
     def execute(self, context: Context) -> None:
         """Stage and seal the epoch; succeed without Spark if it is sealed already.

@@ -1,14 +1,18 @@
 """Resolved settings: of a DAG when its file is read, of a run when its task starts."""
 
+import json
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param
 
-from epochline.airflow.connections import ACTION, epochline_errors
-from epochline.config.resolve import ResolvedSettings, file_settings, resolve_settings, run_settings
+from epochline.airflow.connections import ACTION, adapters, epochline_errors
+from epochline.config.resolve import ResolvedSettings, file_settings, recorded_value, resolve_settings, run_settings
 from epochline.declare.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
 
 PLAN_PATIENCE = timedelta(minutes=5)
 """Covers two leases of another run and Kafka's time-outs. The minimum pause and `commit_patience` are added to it."""
@@ -38,6 +42,30 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
     with epochline_errors():
         conf = {name: value for name, value in (context["dag_run"].conf or {}).items() if name != ACTION}
         return resolve_settings(pipeline, file=file_settings(), run=run_settings(conf, dag.params))
+
+
+def timeout_of_epoch(pipeline: Pipeline, dag: Any, context: Mapping[str, Any], epoch_id: int) -> timedelta:
+    """The time-out that was recorded with the epoch's plan, as every later step takes its settings from the epoch.
+
+    A settings file that only some workers have must not change an epoch half way. The log names the settings that this
+    worker resolves differently. An operator's action records no settings; then this worker's time-out applies.
+    """
+    here = settings_of_run(pipeline, dag, context)
+    with epochline_errors(), adapters().ledger(pipeline).transaction() as tx:
+        recorded = tx.history.settings(tx.epochs.lock(pipeline.name, epoch_id))
+    differing = [
+        f"{name} is {recorded[name]['value']} ({recorded[name]['from']}), here {own['value']} ({own['from']})"
+        for name, own in json.loads(json.dumps(here.recorded())).items()
+        if name in recorded and recorded[name]["value"] != own["value"]
+    ]
+    if differing:
+        log.warning(
+            "epoch %d of %s keeps the settings of its plan, although this worker resolves others: %s. Give every worker"
+            " the same declarations and settings file.",
+            epoch_id, pipeline.name, "; ".join(differing),
+        )  # fmt: skip
+    seconds = recorded_value(recorded, "timeout")
+    return here.timeout if seconds is None else timedelta(seconds=seconds)
 
 
 def params() -> dict[str, Param]:

@@ -1,13 +1,18 @@
-"""A file that the task pre_commit needs and its worker lacks: the operator in this process, on a real ledger."""
+"""The task pre_commit on a worker that lacks a file or has other settings: the operator in this process, on a real ledger."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
+from epochline import Settings
 from epochline.airflow.pre_commit import PreCommitOperator, refuse_missing
+from epochline.airflow.settings import params
+from epochline.config.resolve import resolve_settings
 from epochline.errors import ConfigurationError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
@@ -64,3 +69,28 @@ def test_a_program_that_another_machine_reads_is_not_looked_for_here(program: st
 def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"job.py and the command no-submit \(PATH is .*cannot be found on"):
         refuse_missing(TICKET, str(tmp_path / "job.py"), "no-submit")
+
+
+@pytest.mark.parametrize(("recorded", "applies"), [(Settings(timeout=120), 120), (None, 77)], ids=["plan", "action"])
+def test_the_time_out_is_the_epochs_whatever_settings_file_its_worker_has_and_the_difference_is_named(
+    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    recorded: Settings | None, applies: int,
+) -> None:  # fmt: skip
+    """C10: the worker of the plan had a settings file, this one has another. An action records no settings."""
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    monkeypatch.setenv("EPOCHLINE_SETTINGS", str(tmp_path / "other.toml"))
+    (tmp_path / "other.toml").write_text("[settings]\ntimeout = 77\n")
+    world.plan(settings=resolve_settings(world.pipeline, file=recorded))
+    if recorded is None:
+        query(postgres_dsn, "UPDATE epochline.epoch SET settings = '{}'")
+    with DAG("orders", schedule=None, params=params()):
+        task = PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit")
+
+    task.pre_execute({"dag_run": SimpleNamespace(conf={})})
+
+    assert task.execution_timeout == timedelta(seconds=applies)
+    warned = [record.message for record in caplog.records if record.name == "epochline.airflow.settings"]
+    named = ["timeout is 120.0 (file), here 77.0 (file). Give every worker"] if recorded is not None else []
+    assert [
+        text.split("others: ")[1].removesuffix(" the same declarations and settings file.") for text in warned
+    ] == named
