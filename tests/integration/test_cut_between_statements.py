@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from psycopg2.extensions import connection, cursor
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -24,21 +25,29 @@ class Cut:
     writes: int = 0
     seen: Any = None
 
-    def __call__(self, connection: Any, cursor: Any, statement: str, *_: object) -> None:
+    def __call__(self, session: connection, statement: str) -> None:
         self.writes += statement.lstrip().startswith(WRITES)
         if self.seen is None and self.writes == self.at:
-            pid = connection.connection.dbapi_connection.get_backend_pid()
+            pid = session.info.backend_pid
             assert self.one.sql("SELECT pg_terminate_backend(%s, 5000)", (pid,)) == [(True,)]
             self.seen = standing(self.one)
 
 
 @contextmanager
 def cutting(cut: Cut) -> Iterator[Cut]:
-    event.listen(Engine, "after_cursor_execute", cut)
+    class Watched(cursor):
+        def execute(self, statement: Any, values: Any = None) -> None:
+            super().execute(statement, values)
+            cut(self.connection, (self.query or b"").decode())
+
+    def watch(session: Any, _: object) -> None:
+        session.cursor_factory = Watched
+
+    event.listen(Engine, "connect", watch)
     try:
         yield cut
     finally:
-        event.remove(Engine, "after_cursor_execute", cut)
+        event.remove(Engine, "connect", watch)
 
 
 def standing(one: Bench) -> Any:
