@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 
 from epochline.kafka import source
 from epochline.local.jars import java_executable
+from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
 from tests.commands import Call, connect_to
 from tests.databases import as_connection, query
@@ -184,6 +185,18 @@ def older_ledger(world: World) -> Mend:
     return partial(of_ours, world)
 
 
+def newer_ledger(world: World) -> Mend:
+    ((now,),) = query(world.dsn, "SELECT version_num FROM epochline.alembic_version")
+    query(world.dsn, "UPDATE epochline.alembic_version SET version_num = '9999'")
+    return lambda _: query(world.dsn, "UPDATE epochline.alembic_version SET version_num = %s", now)
+
+
+def old_server(world: World) -> Mend:
+    oldest = migrate.OLDEST_SERVER
+    world.patch.setattr(migrate, "OLDEST_SERVER", 99)
+    return lambda _: world.patch.setattr(migrate, "OLDEST_SERVER", oldest)
+
+
 def no_target(world: World) -> Mend:
     query(world.dsn, "DROP TABLE people")
     return partial(of_ours, world)
@@ -289,7 +302,7 @@ def no_entry_points(world: World) -> Mend:
 
 
 POSTGRES = "epochline_postgres"
-CORRECT = "correct host, port, login and password in AIRFLOW_CONN_EPOCHLINE_POSTGRES"
+CORRECT = "in AIRFLOW_CONN_EPOCHLINE_POSTGRES, correct host, port, login and password"
 FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     old_package: ("packages", "typer>=0.20 is needed, 0.1 is installed", "-m pip install 'typer>=0.20'"),
     no_java: ("java", "no `java` was found on PATH. Spark 4.2 needs Java 17 or 21.", "or set JAVA_HOME"),
@@ -304,13 +317,15 @@ FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
     postgres_away: (f"postgresql {POSTGRES}", "cannot be reached", CORRECT),
     no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
+    newer_ledger: (f"ledger {POSTGRES}", "at revision 9999; this code needs ", "install the version of epochline"),
+    old_server: (f"postgresql {POSTGRES}", "epochline needs 99 or newer", "upgrade the server"),
     older_ledger: (f"ledger {POSTGRES}", "at revision 0001; this code needs ", "epochline migrate"),
     no_rights: (f"rights {POSTGRES}", "may not run epochs on this ledger", 'GRANT "epochline_owner" TO "login_'),
     replica: (f"session_replication_role {POSTGRES}", "fires no trigger", 'RESET session_replication_role;'),
     read_only: (f"read_only {POSTGRES}", "may not write", "RESET default_transaction_read_only;"),
     no_target: ("targets people", "target people does not exist", "epochline migrate"),
     writer_not_fenced: ("writer epochline_writer", "may not end sessions", " TO epochline_owner;"),
-    kafka_away: ("kafka epochline_kafka", "does not answer", "correct AIRFLOW_CONN_EPOCHLINE_KAFKA: bootstrap.servers"),
+    kafka_away: ("kafka epochline_kafka", "does not answer", "in AIRFLOW_CONN_EPOCHLINE_KAFKA, correct bootstrap.servers"),
     no_topic: ("source people", "Kafka has no topic", "kafka-topics.sh "),
     no_entry_points: ("airflow", "does not find the plugin and the provider", "-m pip install --force-reinstall"),
 }  # fmt: skip
@@ -337,7 +352,45 @@ def test_a_fault_is_named_with_what_mends_it_and_is_green_afterwards(
     assert SECRET not in out + err + json.dumps(asked)
     assert str(parse_dsn(world.dsn)["password"]) not in out + err + json.dumps(asked)
     do(printed)
-    assert world.checks().get(check, {"outcome": "ok"})["outcome"] == "ok"
+    after = world.checks()
+    assert check not in after if fault in (broken_declaration, without_the_word) else after[check]["outcome"] == "ok"
+
+
+def test_a_login_that_may_not_make_the_ledger_is_told_what_a_dba_has_to_run(world: World, new_empty: str) -> None:
+    query(new_empty, "DROP TABLE people")
+    world.connect(world.login())
+
+    rights = world.checks()["rights"]
+    world.as_superuser(rights["mend"])
+
+    assert rights["outcome"] == "wrong"
+    assert "may not make tables in epochline, epochline_staging, public" in rights["said"]
+    assert world.call("migrate")[0] == 0
+    assert world.call("doctor")[0] == 0
+
+
+def test_a_sink_that_would_refuse_an_epoch_says_why_and_its_outbox_is_made_by_migrate(world: World) -> None:
+    absent = f"{world.topic}-out"
+    world.declare(table=f'), KafkaTopic(topic="{absent}", value=Json(columns={{"id": "bigint"}})')
+
+    before = world.checks()
+    of_ours(world, before["targets"]["mend"])
+    make_topic(world.kafka, absent)
+
+    assert [before[name]["outcome"] for name in ("targets", "sink")] == ["wrong", "wrong"]
+    assert f"kafka-topics.sh --create --topic {absent} --partitions N" in before["sink"]["said"]
+    assert [world.checks()[name]["outcome"] for name in ("targets", "sink")] == ["ok", "ok"]
+
+
+def test_connections_of_the_embedded_stack_are_told_from_those_of_the_environment(world: World, stack: Stack) -> None:
+    world.patch.setenv("EPOCHLINE_HOME", str(stack.home.root))
+    world.patch.delenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES")
+
+    checks = world.checks()
+
+    assert checks[f"connection {POSTGRES}"]["said"] == "PostgreSQL: from the embedded stack"
+    assert checks["connection epochline_kafka"]["said"] == "Kafka: from AIRFLOW_CONN_EPOCHLINE_KAFKA"
+    assert checks["postgresql"]["outcome"] == "ok"
 
 
 def test_what_depends_on_a_failed_check_is_not_asked(world: World) -> None:

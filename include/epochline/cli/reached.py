@@ -24,6 +24,7 @@ from epochline.errors import (
     TopicMissingError,
     one_line,
 )
+from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
@@ -79,8 +80,7 @@ class Asked:
             cluster = self.servers.kafka(name).look(_NO_TOPIC).cluster_id
         except EpochlineError as error:
             away = isinstance(error, SourceUnavailableError)
-            what = "bootstrap.servers, or start the brokers" if away else "it, or the rights of its user"
-            return _wrong(error, **about, mend=f"correct {connections.variable(name)}: {what}")
+            return _wrong(error, **about, mend=_correct(name, "bootstrap.servers" if away else "user and password"))
         self.sound.add(name)
         return Check(**about, said=f"cluster {cluster} answers")
 
@@ -99,8 +99,9 @@ class Asked:
             return _wrong(error, **about, mend=" && ".join(f"{create} {name}" for name in names))
         except EpochlineError as error:
             return _wrong(error, **about)
+        size = counted(len(view.partitions), "partition")
         topics = sorted({partition.tp.topic for partition in view.partitions})
-        return Check(**about, said=f"{', '.join(topics) or 'no topic matches yet'}: {len(view.partitions)} partitions")
+        return Check(**about, said=f"{', '.join(topics) or 'no topic matches yet'}: {size}")
 
     def sinks(self, pipeline: Pipeline) -> Iterator[Check]:
         """Whether each topic, store or sink of one's own would show an epoch, as a plan asks."""
@@ -133,6 +134,12 @@ def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = N
     return Check(check=check, subject=subject, outcome="wrong", said=one_line(error), mend=mend)
 
 
+def _correct(name: str, what: str) -> str:
+    """What mends a connection; the embedded stack's is always as its servers are."""
+    known = connections.in_environment(name) is not None
+    return f"in {connections.variable(name)}, correct {what}" if known else "epochline up"
+
+
 def _unusable(name: str) -> Iterator[Check]:
     return not_asked(("postgresql", *_OF_LEDGER), name, "the connection is not usable")
 
@@ -142,7 +149,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
     from epochline.postgres.ledger.migrate import refuse_an_older_server
 
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
-    mend = f"correct host, port, login and password in {connections.variable(name)}"
+    mend = _correct(name, "host, port, login and password")
     try:
         with database.session(connections.adapters().postgres_dsn(name)) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
@@ -191,7 +198,7 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
         said = "sessions of this login may not write" + (": the server is a standby" if state.standby else "")
         mend = _reset("default_transaction_read_only", state)
         if state.standby:
-            mend = f"name the primary in {connections.variable(name)}"
+            mend = _correct(name, "host and port: they have to be the primary's")
         yield Check(check="read_only", **about, outcome="wrong", said=said, mend=mend)
     else:
         yield Check(check="read_only", **about, said="sessions may write")
