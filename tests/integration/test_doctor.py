@@ -191,6 +191,11 @@ def newer_ledger(world: World) -> Mend:
     return lambda _: query(world.dsn, "UPDATE epochline.alembic_version SET version_num = %s", now)
 
 
+def other_views(world: World) -> Mend:
+    query(world.dsn, "UPDATE epochline.definition SET sha256 = 'of another version' WHERE name = 'views'")
+    return partial(of_ours, world)
+
+
 def old_server(world: World) -> Mend:
     oldest = migrate.OLDEST_SERVER
     world.patch.setattr(migrate, "OLDEST_SERVER", 99)
@@ -318,6 +323,7 @@ FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     postgres_away: (f"postgresql {POSTGRES}", "cannot be reached", CORRECT),
     no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
     newer_ledger: (f"ledger {POSTGRES}", "at revision 9999; this code needs ", "install the version of epochline"),
+    other_views: (f"ledger {POSTGRES}", "with views of another version", "epochline migrate"),
     old_server: (f"postgresql {POSTGRES}", "epochline needs 99 or newer", "upgrade the server"),
     older_ledger: (f"ledger {POSTGRES}", "at revision 0001; this code needs ", "epochline migrate"),
     no_rights: (f"rights {POSTGRES}", "may not run epochs on this ledger", 'GRANT "epochline_owner" TO "login_'),

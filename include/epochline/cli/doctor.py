@@ -20,7 +20,7 @@ def doctor(as_json: AsJson = False) -> None:
     """Check the installation: packages, Java, declarations, connections, PostgreSQL and Kafka. Changes nothing.
 
     Prints a line for each check, and what mends it: a command, a statement or a setting. A check that an earlier
-    failure prevents is not asked. No server is waited for longer than 15 seconds, and no password is printed. --json
+    failure prevents is not asked. No connection is waited for longer than 15 seconds. No password is printed. --json
     prints one object: whether the installation is healthy, and each check with its keys check, subject, outcome (ok,
     warning, wrong or not_asked), said and mend.
 

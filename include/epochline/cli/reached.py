@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from epochline.cli import connections, printing
 from epochline.cli.installation import Check, not_asked
 from epochline.cli.standing import Servers
-from epochline.declare.names import ledger_prefix
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.topic import KafkaTopic
@@ -80,7 +79,8 @@ class Asked:
             cluster = self.servers.kafka(name).look(_NO_TOPIC).cluster_id
         except EpochlineError as error:
             away = isinstance(error, SourceUnavailableError)
-            return _wrong(error, **about, mend=_correct(name, "bootstrap.servers" if away else "user and password"))
+            what = "bootstrap.servers, or start the brokers" if away else "user and password"
+            return _wrong(error, **about, mend=_correct(name, what))
         self.sound.add(name)
         return Check(**about, said=f"cluster {cluster} answers")
 
@@ -93,8 +93,8 @@ class Asked:
         try:
             view = self.servers.source(pipeline).look(pipeline.source)
         except TopicMissingError as error:
-            prefixes = sorted(map(ledger_prefix, pipeline.inputs), reverse=True)
-            names = [_without_prefix(topic, prefixes) for topic in sorted(error.topics)]
+            # Kafka allows no slash in a name; one of several sources puts its own name and a slash before it.
+            names = [topic.rpartition("/")[2] for topic in sorted(error.topics)]
             create = "kafka-topics.sh --bootstrap-server HOST:9092 --create --partitions 1 --topic"
             return _wrong(error, **about, mend=" && ".join(f"{create} {name}" for name in names))
         except EpochlineError as error:
@@ -119,10 +119,9 @@ class Asked:
                 yield Check(**about, said="takes an epoch")
             except EpochlineError as error:
                 yield _wrong(error, **about)
-
-
-def _without_prefix(topic: str, prefixes: Sequence[str]) -> str:
-    return next(topic.removeprefix(prefix) for prefix in prefixes if topic.startswith(prefix))
+            except Exception as error:  # A sink of one's own may raise anything, with any text.
+                said = f"its preflight raised {type(error).__name__}"
+                yield Check(**about, outcome="wrong", said=said, mend=f"epochline plan {pipeline.name}")
 
 
 def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = None) -> Check:
@@ -169,7 +168,7 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
     """What a database says of its ledger and of this login."""
     from psycopg2.errors import InsufficientPrivilege
 
-    from epochline.postgres.ledger.migrate import current_revision, head_revision
+    from epochline.postgres.ledger.migrate import changed_definitions, current_revision, head_revision
     from epochline.postgres.queries.statements import run
 
     about: dict[str, Any] = {"check": "ledger", "subject": name}
@@ -180,7 +179,10 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
         there = current_revision(opened)
         said = f"at revision {there}; this code needs {wanted}" if there else "this database has none"
         of_ledger = Check(**about, outcome="wrong", said=said, mend="epochline migrate")
-        if there == wanted:
+        if there == wanted and (changed := changed_definitions(opened)):
+            said = f"at revision {there}, with {' and '.join(changed)} of another version"
+            of_ledger = Check(**about, outcome="wrong", said=said, mend="epochline migrate")
+        elif there == wanted:
             of_ledger = Check(**about, said=f"at revision {there}")
         elif there is not None and there > wanted:
             newer = "install the version of epochline that migrated it, or a newer one"
