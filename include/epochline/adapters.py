@@ -107,6 +107,19 @@ class Adapters(Connections):
     def _source_connection(self, source: CustomSource) -> Connection | None:
         return None if source.connection is None else self.look_up(source.connection)
 
+    def check_writer(self, pipeline: Pipeline) -> None:
+        """Check the login of ``writer_connection``, as far as that needs no attempt.
+
+        Raises:
+            ConfigurationError: a grant is missing, or the connection leads to another database.
+            LedgerUnavailableError: PostgreSQL cannot be reached.
+        """
+        from epochline.postgres.ledger.writer import check_login
+
+        if pipeline.writer_connection is not None:
+            login = self.postgres_dsn(pipeline.writer_connection)
+            check_login(self.postgres_dsn(pipeline.postgres_connection), login, pipeline.writer_connection)
+
     def job_credentials(self, pipeline: Pipeline, ticket: StagingTicket) -> JobCredentials:
         """What the Spark job of an attempt is given; a login of its own is checked before.
 

@@ -40,7 +40,7 @@ def test_every_command_explains_itself_and_its_exit_codes(command: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "status", "validate", "plan", "preview", "ledger", "logs", "quarantine", "list", "lag", "verify-topic", "audit",
+        "status", "doctor", "validate", "plan", "preview", "ledger", "logs", "quarantine", "list", "lag", "verify-topic", "audit",
         "actions", "savepoints", "epoch-files",
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typer.main import get_group
 
 _MODULES = (
     ("stack", "up down status airflow"),
+    ("doctor", "doctor"),
     ("init", "init"),
     ("topics", "feed"),
     ("declarations", "validate migrate"),

@@ -1,9 +1,8 @@
 """`epochline validate` and `migrate`: check declarations, and create the ledger and the target tables."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -62,8 +61,8 @@ def validate(names: Names = None, as_json: AsJson = False) -> None:
             printing.say(line)
     if not unknown and names:
         printing.broken(declared.broken)
-    for warning in _skipped_by_safe_mode(declared, chosen):
-        printing.progress(warning)
+    for file in discovery.skipped_by_safe_mode(declared, chosen):
+        printing.progress(f"warning: {file} {discovery.SKIPPED} Write the word, for example in a comment.")
     if checked.problems:
         raise typer.Exit(INVALID)
 
@@ -87,17 +86,6 @@ class _Checked:
         lines += [f"compared with PostgreSQL: the tables of {', '.join(self.compared)}"] if self.compared else []
         lines += [f"not compared: the tables of {', '.join(names)}: {why}" for why, names in self.away.items()]
         return lines
-
-
-def _skipped_by_safe_mode(declared: Declared, names: Iterable[str]) -> Iterator[str]:
-    """A warning for each file of these pipelines that Airflow does not read by default."""
-    places = [declared.places[name] for name in names if name in declared.pipelines]
-    for file in dict.fromkeys(re.sub(r":\d+$", "", place) for place in places):
-        if b"airflow" not in Path(file).read_bytes().lower():
-            yield (
-                f'warning: {file} does not contain the word "airflow". Airflow skips such a file without an error,'
-                " unless its setting [core] dag_discovery_safe_mode is False. Write the word, for example in a comment."
-            )
 
 
 def _placed(problem: str) -> dict[str, Any]:

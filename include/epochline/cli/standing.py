@@ -208,8 +208,11 @@ class Servers:
         Raises:
             SourceError, ConfigurationError: one cannot be reached.
         """
-        adapters = connections.adapters()
-        return adapters.offsets(pipeline, lambda connection: self._kept(self._kafkas, connection, adapters.kafka))
+        return connections.adapters().offsets(pipeline, self.kafka)
+
+    def kafka(self, connection_id: str) -> OffsetSource:
+        """The Kafka of a connection. Raises as `source`."""
+        return self._kept(self._kafkas, connection_id, connections.adapters().kafka)
 
     def _kept(
         self, servers: dict[str, T | EpochlineError], connection: str, enter: Callable[[str], AbstractContextManager[T]]

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 IGNORE_FILE = ".airflowignore"
 
+SKIPPED = (
+    'does not contain the word "airflow". Airflow skips such a file without an error, unless its setting [core]'
+    " dag_discovery_safe_mode is False."
+)
+"""What is wrong with a file of `skipped_by_safe_mode`."""
+
 EXAMPLES = "examples"
 """The folder of the shipped examples within the project's DAGs folder, and the schema of their tables."""
 
@@ -157,6 +163,14 @@ def why_left_out(name: str, folder: Path | None = None) -> str | None:
                 )
             return f"pipeline {name!r} is declared in {path}, which an {IGNORE_FILE} leaves out. Remove its line there."
     return None
+
+
+def skipped_by_safe_mode(declared: Declared, names: Iterable[str]) -> Iterator[Path]:
+    """The files of these pipelines that Airflow does not read by default, because they lack its name."""
+    places = [declared.places[name] for name in names if name in declared.pipelines]
+    for file in dict.fromkeys(Path(re.sub(r":\d+$", "", place)) for place in places):
+        if b"airflow" not in file.read_bytes().lower():
+            yield file
 
 
 def dag_files(folder: Path) -> list[Path]:

@@ -103,13 +103,24 @@ def arrange_roles(dsn: str, *, viewer: str | None = None) -> list[str]:
 
 def _apply_definitions(connection: Connection, *, every: bool) -> None:
     """Apply the files of views, functions and roles that changed; every one after a migration, which may drop views."""
-    for name in _DEFINITIONS:
-        script = _MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
-        sha256 = hashlib.sha256(script.encode()).hexdigest()
-        if not every and execute(connection, "definition_sha256", file=name).scalar_one_or_none() == sha256:
-            continue
+    for name in _DEFINITIONS if every else changed_definitions(connection):
+        script = _definition(name)
         change(connection, sql.SQL(script))
-        execute(connection, "keep_definition", file=name, sha256=sha256)
+        execute(connection, "keep_definition", file=name, sha256=_sha256(script))
+
+
+def changed_definitions(connection: Connection) -> list[str]:
+    """Those of views, functions and roles that this database has in another version, in the order to apply them."""
+    kept = {name: execute(connection, "definition_sha256", file=name).scalar_one_or_none() for name in _DEFINITIONS}
+    return [name for name, sha256 in kept.items() if sha256 != _sha256(_definition(name))]
+
+
+def _definition(name: str) -> str:
+    return _MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
+
+
+def _sha256(script: str) -> str:
+    return hashlib.sha256(script.encode()).hexdigest()
 
 
 @contextmanager

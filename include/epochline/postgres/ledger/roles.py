@@ -20,19 +20,30 @@ def arrange(connection: Connection) -> list[str]:
     Returns:
         SQL statements for a DBA to run in this order; usually none.
     """
-    roles = list(ROLES.values())
     left: list[sql.Composable] = []
+    for statement, may_run in _missing(connection):
+        left += _tried(connection, statement) if may_run else [statement]
+    return _texts(connection, left)
+
+
+def lacking(connection: Connection) -> list[str]:
+    """The statements that `arrange` would run or leave to a DBA. Changes nothing."""
+    return _texts(connection, [statement for statement, _ in _missing(connection)])
+
+
+def _missing(connection: Connection) -> Iterator[tuple[sql.Composable, bool]]:
+    """The statements that are missing, and whether a try makes sense. Each kind is asked for after the one before."""
+    roles = list(ROLES.values())
     for (role,) in execute(connection, "missing_roles", roles=roles):
-        left += _tried(connection, compose("CREATE ROLE {role} NOLOGIN", role=role))
+        yield compose("CREATE ROLE {role} NOLOGIN", role=role), True
     for role, member in execute(connection, "missing_memberships", **ROLES):
-        left += _tried(connection, compose("GRANT {role} TO {member}", role=role, member=member))
+        yield compose("GRANT {role} TO {member}", role=role, member=member), True
     for role, allowed, database, may_grant in execute(
         connection, "missing_database_rights", roles=roles, owner=ROLES["owner"]
     ):
         grant = compose("GRANT {allowed} ON DATABASE {database} TO {role}",
                         allowed=sql.SQL(allowed), database=database, role=role)  # fmt: skip
-        left += _tried(connection, grant) if may_grant else [grant]
-    return _texts(connection, left)
+        yield grant, may_grant
 
 
 def let_inspect(connection: Connection, login: str) -> list[str]:

@@ -167,3 +167,12 @@ FROM (SELECT dag_id, run_id, host, planned_at AS begun_at
       SELECT dag_id, run_id, host, started_at
       FROM epochline.attempt WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s) AS run
 GROUP BY dag_id, run_id ORDER BY min(begun_at)
+
+-- name: session_state
+-- What the server makes of a session of this login: whether it may write, and whether triggers fire. Each of the two
+-- settings with the place that decides it.
+SELECT current_user AS login, current_database() AS database, pg_is_in_recovery() AS standby,
+       current_setting('transaction_read_only') = 'on' AS read_only,
+       current_setting('session_replication_role') AS replication_role,
+       (SELECT jsonb_object_agg(name, source) FROM pg_settings
+        WHERE name IN ('default_transaction_read_only', 'session_replication_role')) AS decided_by

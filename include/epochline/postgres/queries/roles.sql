@@ -93,8 +93,14 @@ SELECT current_user AS login,
        coalesce(has_table_privilege(to_regclass(%(staging)s), 'INSERT'), false) AS may_stage
 
 -- name: ledger_rights
--- The token of an attempt, and whether the ledger's login may end sessions of the writer's login.
-SELECT token::text AS token,
+-- The token of an attempt, if one is given, and whether the ledger's login may end sessions of the writer's login.
+SELECT (SELECT token::text FROM epochline.attempt WHERE attempt_id = %(attempt_id)s) AS token,
        coalesce(pg_has_role(to_regrole(quote_ident(%(login)s)), 'USAGE'), false)
            OR pg_has_role('pg_signal_backend', 'USAGE') AS may_end_sessions
-FROM epochline.attempt WHERE attempt_id = %(attempt_id)s
+
+-- name: may_run_epochs
+-- Whether this login may plan epochs and create their staging, as the owner role and the login that migrated may. Uses
+-- only the catalog.
+SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')
+       AND has_schema_privilege('epochline_staging', 'CREATE')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'epochline' AND c.relname = 'epoch'

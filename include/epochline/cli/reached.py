@@ -1,0 +1,251 @@
+"""What `epochline doctor` finds at the servers: PostgreSQL with its ledger and targets, Kafka and sinks.
+
+The rules are those of `migrate`, of the plan and of a writer's check. Nothing is changed.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from epochline.cli import connections, printing
+from epochline.cli.installation import Check, not_asked
+from epochline.cli.standing import Servers
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.topic import KafkaTopic
+from epochline.errors import (
+    EpochlineError,
+    PipelineStandsError,
+    RightsMissingError,
+    SourceUnavailableError,
+    TopicMissingError,
+    one_line,
+)
+from epochline.protocol.quantities import counted
+
+if TYPE_CHECKING:
+    from epochline.cli.database import Session
+
+_OF_LEDGER = ("ledger", "rights", "session_replication_role", "read_only")
+_NO_TOPIC = KafkaSource(pattern="no topic has a name with blanks")
+"""A look at it gives the cluster alone."""
+
+_NO_SUCH_DATABASE = re.compile(r'database "(?P<name>.+)" does not exist')
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """What was asked so far, so that no check is made in vain."""
+
+    servers: Servers
+    usable: set[str | None]
+    """Ids of the connections that are complete."""
+    sound: set[str] = field(default_factory=set)
+    """Ids of the connections whose server answers as it should."""
+
+    def database(self, name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
+        """The server, its ledger, this login, and the targets and writers of pipelines."""
+        found = list(_database(name, pipelines) if name in self.usable else _unusable(name))
+        yield from found
+        if not any(check.outcome in ("wrong", "not_asked") and check.check != "read_only" for check in found):
+            self.sound.add(name)
+        for pipeline in pipelines:
+            if name not in self.sound:
+                yield from not_asked(("targets",), pipeline.name, f"{name} is not as it should be")
+                continue
+            yield _targets(pipeline)
+            if pipeline.writer_connection is not None:
+                yield self._writer(pipeline, pipeline.writer_connection)
+
+    def _writer(self, pipeline: Pipeline, writer: str) -> Check:
+        about: dict[str, Any] = {"check": "writer", "subject": writer}
+        if writer not in self.usable:
+            return Check(**about, outcome="not_asked", said="the connection is not usable")
+        try:
+            connections.adapters().check_writer(pipeline)
+        except EpochlineError as error:
+            return _wrong(error, **about)
+        return Check(**about, said="may stage, and can be fenced")
+
+    def kafka(self, name: str) -> Check:
+        """Whether a cluster answers, and its id."""
+        about: dict[str, Any] = {"check": "kafka", "subject": name}
+        if name not in self.usable:
+            return Check(**about, outcome="not_asked", said="the connection is not usable")
+        printing.progress(f"asking Kafka of {name}, for at most 15 seconds …")
+        try:
+            cluster = self.servers.kafka(name).look(_NO_TOPIC).cluster_id
+        except EpochlineError as error:
+            away = isinstance(error, SourceUnavailableError)
+            what = "bootstrap.servers, or start the brokers" if away else "user and password"
+            return _wrong(error, **about, mend=_correct(name, what))
+        self.sound.add(name)
+        return Check(**about, said=f"cluster {cluster} answers")
+
+    def source(self, pipeline: Pipeline) -> Check:
+        """Whether the topics of a pipeline exist, and can be read."""
+        about: dict[str, Any] = {"check": "source", "subject": pipeline.name}
+        for asked in pipeline.kafka_sources.values():
+            if asked.connection not in self.sound:
+                return Check(**about, outcome="not_asked", said=f"the Kafka of {asked.connection} was not reached")
+        try:
+            view = self.servers.source(pipeline).look(pipeline.source)
+        except TopicMissingError as error:
+            # Kafka allows no slash in a name; one of several sources puts its own name and a slash before it.
+            names = [topic.rpartition("/")[2] for topic in sorted(error.topics)]
+            create = "kafka-topics.sh --bootstrap-server HOST:9092 --create --partitions 1 --topic"
+            return _wrong(error, **about, mend=" && ".join(f"{create} {name}" for name in names))
+        except EpochlineError as error:
+            return _wrong(error, **about)
+        size = counted(len(view.partitions), "partition")
+        topics = sorted({partition.tp.topic for partition in view.partitions})
+        return Check(**about, said=f"{', '.join(topics) or 'no topic matches yet'}: {size}")
+
+    def sinks(self, pipeline: Pipeline) -> Iterator[Check]:
+        """Whether each topic, store or sink of one's own would show an epoch, as a plan asks."""
+        for declared in pipeline.post_commit_sinks:
+            about: dict[str, Any] = {"check": "sink", "subject": f"{pipeline.name} {declared.name}"}
+            needed = [pipeline.postgres_connection]
+            needed += [declared.connection] if isinstance(declared, KafkaTopic) else []
+            if missing := [name for name in needed if name not in self.sound]:
+                yield Check(**about, outcome="not_asked", said=f"{missing[0]} is not as it should be")
+                continue
+            try:
+                sink = connections.adapters().ledger(pipeline).sink(pipeline, declared.name)
+                if hasattr(sink, "preflight"):
+                    sink.preflight(pipeline.name)
+                yield Check(**about, said="takes an epoch")
+            except EpochlineError as error:
+                yield _wrong(error, **about)
+            except Exception as error:  # A sink of one's own may raise anything, with any text.
+                said = f"its preflight raised {type(error).__name__}"
+                yield Check(**about, outcome="wrong", said=said, mend=f"epochline plan {pipeline.name}")
+
+
+def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = None) -> Check:
+    """What an error says, and what mends it, as far as the error knows it as data."""
+    if isinstance(error, RightsMissingError):
+        mend = " ".join(error.statements)
+    elif isinstance(error, PipelineStandsError) and error.command == "migrate":
+        return Check(check=check, subject=subject, outcome="wrong", said=one_line(error.said), mend="epochline migrate")
+    return Check(check=check, subject=subject, outcome="wrong", said=one_line(error), mend=mend)
+
+
+def _correct(name: str, what: str) -> str:
+    """What mends a connection; the embedded stack's is always as its servers are."""
+    known = connections.in_environment(name) is not None
+    return f"in {connections.variable(name)}, correct {what}" if known else "epochline up"
+
+
+def _unusable(name: str) -> Iterator[Check]:
+    return not_asked(("postgresql", *_OF_LEDGER), name, "the connection is not usable")
+
+
+def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
+    from epochline.cli import database
+    from epochline.postgres.ledger.migrate import refuse_an_older_server
+
+    printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
+    mend = _correct(name, "host, port, login and password")
+    try:
+        with database.session(connections.adapters().postgres_dsn(name)) as opened:
+            version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
+            refuse_an_older_server(version)
+            said = f"PostgreSQL {version // 10_000}.{version % 10_000} answers"
+            found = [Check(check="postgresql", subject=name, said=said), *_inside(opened, name, pipelines)]
+    except EpochlineError as error:
+        if missing := _NO_SUCH_DATABASE.search(str(error)):
+            mend = f'CREATE DATABASE "{missing["name"]}";'
+        yield _wrong(error, "postgresql", name, mend)
+        yield from not_asked(_OF_LEDGER, name, "PostgreSQL was not reached")
+        return
+    yield from found
+
+
+def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
+    """What a database says of its ledger and of this login."""
+    from psycopg2.errors import InsufficientPrivilege
+
+    from epochline.postgres.ledger.migrate import changed_definitions, current_revision, head_revision
+    from epochline.postgres.queries.statements import run
+
+    about: dict[str, Any] = {"check": "ledger", "subject": name}
+    wanted = head_revision()
+    there: str | None = ""
+    of_ledger = Check(**about, outcome="not_asked", said="this login may not read it")
+    with suppress(InsufficientPrivilege):
+        there = current_revision(opened)
+        said = f"at revision {there}; this code needs {wanted}" if there else "this database has none"
+        of_ledger = Check(**about, outcome="wrong", said=said, mend="epochline migrate")
+        if there == wanted and (changed := changed_definitions(opened)):
+            said = f"at revision {there}, with {' and '.join(changed)} of another version"
+            of_ledger = Check(**about, outcome="wrong", said=said, mend="epochline migrate")
+        elif there == wanted:
+            of_ledger = Check(**about, said=f"at revision {there}")
+        elif there is not None and there > wanted:
+            newer = "install the version of epochline that migrated it, or a newer one"
+            of_ledger = Check(**about, outcome="wrong", said=said, mend=newer)
+    yield of_ledger
+    yield _rights(opened, name, pipelines, there=there is not None)
+    state = run(opened, "session_state").one()
+    replica, about = "session_replication_role", {"subject": name}
+    if state.replication_role == "replica":
+        said = "replica: PostgreSQL enforces no foreign key and fires no trigger"
+        yield Check(check=replica, **about, outcome="wrong", said=said, mend=_reset(replica, state))
+    else:
+        yield Check(check=replica, **about, said=state.replication_role)
+    if state.read_only:
+        said = "sessions of this login may not write" + (": the server is a standby" if state.standby else "")
+        mend = _reset("default_transaction_read_only", state)
+        if state.standby:
+            mend = _correct(name, "host and port: they have to be the primary's")
+        yield Check(check="read_only", **about, outcome="wrong", said=said, mend=mend)
+    else:
+        yield Check(check="read_only", **about, said="sessions may write")
+
+
+def _reset(setting: str, state: Any) -> str:
+    """What takes a setting back where it was made. Such a statement needs a session that may write."""
+    login, database = f'ALTER ROLE "{state.login}"', f'DATABASE "{state.database}"'
+    statements = {
+        "user": f"{login} RESET {setting};",
+        "database": f"ALTER {database} RESET {setting};",
+        "database user": f"{login} IN {database} RESET {setting};",
+        "client": "unset PGOPTIONS",
+    }
+    statement = statements.get(state.decided_by[setting], f"ALTER SYSTEM RESET {setting}; SELECT pg_reload_conf();")
+    writing = "SET default_transaction_read_only = off; " if state.read_only and statement.startswith("ALTER") else ""
+    return writing + statement
+
+
+def _rights(opened: "Session", name: str, pipelines: Sequence[Pipeline], *, there: bool) -> Check:
+    """Whether this login may run epochs, or make the ledger, and may make the missing targets."""
+    from epochline.postgres.ledger import roles
+    from epochline.postgres.queries.statements import run
+
+    about: dict[str, Any] = {"check": "rights", "subject": name}
+    left = roles.lacking(opened)
+    if there and not run(opened, "may_run_epochs").scalar_one_or_none():
+        said = f"login {opened.info.user} may not run epochs on this ledger"
+        return Check(**about, outcome="wrong", said=said, mend=" ".join(left) or "epochline migrate")
+    tables = [sink.table for one in pipelines for sink in one.tables if sink.columns is not None]
+    try:
+        roles.refuse_without_schemas(opened, tables, left, ledger=there)
+    except RightsMissingError as error:
+        return _wrong(error, **about)
+    if there and left:
+        said = "the roles of least privilege are incomplete; the pages in Airflow and a writer_connection need them"
+        return Check(**about, outcome="warning", said=said, mend="epochline migrate")
+    return Check(**about, said="may run epochs" if there else "may make the ledger")
+
+
+def _targets(pipeline: Pipeline) -> Check:
+    try:
+        with connections.adapters().ledger(pipeline).transaction() as tx:
+            tx.targets.inspect(pipeline)
+            tx.targets.refuse_foreign(pipeline)
+    except EpochlineError as error:
+        return _wrong(error, "targets", pipeline.name)
+    return Check(check="targets", subject=pipeline.name, said=", ".join(sink.table for sink in pipeline.tables))

@@ -1,0 +1,438 @@
+"""`epochline doctor` on real servers: an installation without a fault, and one fault for each of its checks."""
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2.extensions import parse_dsn
+from sqlalchemy.engine import make_url
+
+from epochline.kafka import source
+from epochline.local.jars import java_executable
+from epochline.local.stack import Stack
+from epochline.postgres.ledger import migrate
+from tests.commands import Call, connect_to
+from tests.databases import as_connection, query
+from tests.integration.kafka_topics import admin_of, make_topic
+from tests.integration.logins import AsSuperuser, Login, user
+from tests.integration.people import Patch, declare
+
+SECRET = "do-not-tell-9f2c"
+INSTALLATION = "epochline.cli.installation"
+AWAY = "127.0.0.1:1"
+READ = "# Airflow reads this file\n"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A sound installation, and what a fault changes in it."""
+
+    call: Call
+    folder: Path
+    dsn: str
+    kafka: str
+    topic: str
+    patch: Patch
+    login: Login
+    as_superuser: AsSuperuser
+
+    def connect(self, dsn: str) -> str:
+        connect_to(self.patch, postgres=dsn)
+        return dsn
+
+    def programs(self, *names: str) -> None:
+        """Put these programs on PATH, and no others."""
+        places = {"java": java_executable(), "spark-submit": Path(sysconfig.get_path("scripts"), "spark-submit")}
+        folder = self.folder / "bin"
+        folder.mkdir()
+        for name in names:
+            (folder / name).symlink_to(places[name])
+        self.patch.delenv("JAVA_HOME", raising=False)
+        self.patch.setenv("PATH", str(folder))
+
+    def checks(self) -> dict[str, dict[str, Any]]:
+        """The checks by name; by name and subject where there are several of one kind."""
+        answer = json.loads(self.call("doctor", "--json")[1])
+        return {name: one for one in answer["checks"] for name in (one["check"], f"{one['check']} {one['subject']}")}
+
+    def declare(self, topic: str = "", **declared: str) -> None:
+        declare(self.folder, topic or self.topic, **declared)
+        file = self.folder / "people.py"
+        file.write_text(READ + file.read_text())
+
+    def shell(self, command: str) -> str:
+        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+
+@pytest.fixture
+def world(
+    call: Call, people_topic: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: Patch,
+    login: Login, as_superuser: AsSuperuser,
+) -> World:  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
+    monkeypatch.setenv("PATH", f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(source, "_PATIENCE_SECONDS", 1)
+    made = World(call, tmp_path, postgres_dsn, kafka_bootstrap, people_topic, monkeypatch, login, as_superuser)
+    made.declare()
+    assert call("migrate")[0] == 0
+    return made
+
+
+def test_a_sound_installation_is_green_and_the_same_for_people_and_programs(world: World) -> None:
+    before = everything(world)
+
+    code, out, err = world.call("doctor")
+    told = json.loads(world.call("doctor", "--json")[1])
+
+    assert [line for line in out.splitlines() if not line.startswith("ok  ")] == ["nothing is wrong"]
+    assert code == 0
+    assert told["healthy"] is True
+    names = ["".join(filter(None, (one["check"], one["subject"] and f" {one['subject']}"))) for one in told["checks"]]
+    assert [line[10:].partition(": ")[0] for line in out.splitlines()[:-1]] == names
+    assert [sorted(one) for one in told["checks"]] == [["check", "mend", "outcome", "said", "subject"]] * len(names)
+    assert f"{world.topic}: 2 partitions" in out
+    assert "cluster " in out
+    assert err.splitlines() == [
+        "asking PostgreSQL of epochline_postgres, for at most 10 seconds …",
+        "asking Kafka of epochline_kafka, for at most 15 seconds …",
+    ]
+    assert str(parse_dsn(world.dsn)["password"]) not in out + err
+    assert everything(world) == before
+
+
+def everything(world: World) -> Any:
+    """What a command could have changed."""
+    with admin_of(world.kafka) as admin:
+        topics = sorted(topic["name"] for topic in admin.describe_topics())
+    relations = "SELECT array_agg(oid::regclass::text ORDER BY oid) FROM pg_class WHERE relkind = 'r'"
+    return topics, query(world.dsn, relations), query(world.dsn, "SELECT * FROM epochline.pipeline")
+
+
+def test_a_new_installation_without_pipelines_is_asked_for_its_default_connections(
+    world: World, new_empty: str
+) -> None:
+    world.connect(new_empty)
+    (world.folder / "people.py").unlink()
+
+    code, out, _ = world.call("doctor")
+
+    assert code == 1
+    assert f"no file in {world.folder} declares a pipeline. To mend it: epochline init NAME --topic TOPIC" in out
+    assert "wrong     ledger epochline_postgres: this database has none. To mend it: epochline migrate" in out
+    assert "ok        rights epochline_postgres: may make the ledger" in out
+    assert query(new_empty, "SELECT to_regnamespace('epochline')") == [(None,)]
+    assert world.call("migrate")[0] == 0
+    assert world.call("doctor")[0] == 0
+
+
+@pytest.fixture
+def new_empty(postgres_dsn: str) -> str:
+    """The test's database without its ledger."""
+    query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE")
+    return postgres_dsn
+
+
+def changed(dsn: str, **parts: Any) -> str:
+    return make_url(dsn).set(**parts).render_as_string(hide_password=False)
+
+
+Mend = Callable[[str], object]
+"""Does what the line says: gets what follows "To mend it"."""
+
+
+def no_such_database(world: World) -> Mend:
+    world.connect(changed(world.dsn, database=f"nowhere_{world.topic}"))
+    return world.as_superuser
+
+
+def wrong_password(world: World) -> Mend:
+    world.connect(changed(world.dsn, password=SECRET))
+    return lambda _: world.connect(world.dsn)
+
+
+def postgres_away(world: World) -> Mend:
+    world.connect(changed(world.dsn, port=1))
+    return lambda _: world.connect(world.dsn)
+
+
+def of_ours(world: World, command: str) -> None:
+    program, *arguments = command.split()
+    assert (program, world.call(*arguments)[0]) == ("epochline", 0)
+
+
+def no_ledger(world: World) -> Mend:
+    query(world.dsn, "DROP SCHEMA epochline, epochline_staging CASCADE")
+    return partial(of_ours, world)
+
+
+def older_ledger(world: World) -> Mend:
+    query(world.dsn, "DROP SCHEMA epochline, epochline_staging CASCADE; DROP TABLE people")
+    with closing(psycopg2.connect(world.dsn)) as session, session:
+        migrate.run_migrations(session, "0001")
+    return partial(of_ours, world)
+
+
+def newer_ledger(world: World) -> Mend:
+    ((now,),) = query(world.dsn, "SELECT version_num FROM epochline.alembic_version")
+    query(world.dsn, "UPDATE epochline.alembic_version SET version_num = '9999'")
+    return lambda _: query(world.dsn, "UPDATE epochline.alembic_version SET version_num = %s", now)
+
+
+def other_views(world: World) -> Mend:
+    query(world.dsn, "UPDATE epochline.definition SET sha256 = 'of another version' WHERE name = 'views'")
+    return partial(of_ours, world)
+
+
+def old_server(world: World) -> Mend:
+    oldest = migrate.OLDEST_SERVER
+    world.patch.setattr(migrate, "OLDEST_SERVER", 99)
+    return lambda _: world.patch.setattr(migrate, "OLDEST_SERVER", oldest)
+
+
+def no_target(world: World) -> Mend:
+    query(world.dsn, "DROP TABLE people")
+    return partial(of_ours, world)
+
+
+def run_by(world: World, statements: str) -> None:
+    world.as_superuser(*filter(None, (one.strip() for one in statements.split(";"))))
+
+
+def no_rights(world: World) -> Mend:
+    world.connect(world.login())
+    return partial(run_by, world)
+
+
+def replica(world: World) -> Mend:
+    login = user(world.connect(world.login("epochline_owner")))
+    world.as_superuser(f"ALTER ROLE {login} SET session_replication_role = replica")
+    return partial(run_by, world)
+
+
+def read_only(world: World) -> Mend:
+    world.as_superuser(f"ALTER DATABASE {parse_dsn(world.dsn)['dbname']} SET default_transaction_read_only = on")
+    return partial(run_by, world)
+
+
+def writer_not_fenced(world: World) -> Mend:
+    world.declare(more='writer_connection="epochline_writer",')
+    world.patch.setenv("AIRFLOW_CONN_EPOCHLINE_WRITER", as_connection(world.login("epochline_writer")))
+    return partial(run_by, world)
+
+
+def no_topic(world: World) -> Mend:
+    name = f"{world.topic}-new"
+    world.declare(name)
+
+    def create(command: str) -> None:
+        assert command == f"kafka-topics.sh --bootstrap-server HOST:9092 --create --partitions 1 --topic {name}"
+        make_topic(world.kafka, name)
+
+    return create
+
+
+def kafka_away(world: World) -> Mend:
+    connect_to(world.patch, kafka=AWAY)
+    return lambda _: connect_to(world.patch, kafka=world.kafka)
+
+
+def no_connection(world: World) -> Mend:
+    world.patch.delenv("AIRFLOW_CONN_EPOCHLINE_KAFKA")
+
+    def export(command: str) -> None:
+        value = world.shell(f'{command}; echo "$AIRFLOW_CONN_EPOCHLINE_KAFKA"').replace("HOST:9092", world.kafka)
+        world.patch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", value)
+
+    return export
+
+
+def unreadable_connection(world: World) -> Mend:
+    world.patch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", f'{{"password": "{SECRET}", ')
+    return lambda _: world.connect(world.dsn)
+
+
+def broken_declaration(world: World) -> Mend:
+    file = world.folder / "broken.py"
+    file.write_text(f"{READ}from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
+    return lambda _: file.unlink()
+
+
+def without_the_word(world: World) -> Mend:
+    declare(world.folder, world.topic)
+    return world.shell
+
+
+def no_folder(world: World) -> Mend:
+    world.patch.setenv("EPOCHLINE_DAGS", str(world.folder / "nowhere"))
+    return lambda _: world.patch.setenv("EPOCHLINE_DAGS", str(world.folder))
+
+
+def no_settings(world: World) -> Mend:
+    world.patch.setenv("EPOCHLINE_SETTINGS", str(world.folder / "none.toml"))
+    return lambda _: world.patch.delenv("EPOCHLINE_SETTINGS")
+
+
+def no_java(world: World) -> Mend:
+    java = java_executable()
+    world.programs("spark-submit")
+    return lambda _: world.patch.setenv("JAVA_HOME", str(java.resolve().parents[1]))
+
+
+def no_spark_submit(world: World) -> Mend:
+    world.programs("java")
+    return lambda command: world.patch.setenv("PATH", world.shell(f'{command}; echo "$PATH"'))
+
+
+def old_package(world: World) -> Mend:
+    world.patch.setattr(f"{INSTALLATION}.version", lambda name: "0.1" if name == "typer" else version(name))
+    return lambda _: world.patch.setattr(f"{INSTALLATION}.version", version)
+
+
+def no_entry_points(world: World) -> Mend:
+    world.patch.setattr(f"{INSTALLATION}.entry_points", lambda group: ())
+    return lambda _: world.patch.setattr(f"{INSTALLATION}.entry_points", entry_points)
+
+
+POSTGRES = "epochline_postgres"
+CORRECT = "in AIRFLOW_CONN_EPOCHLINE_POSTGRES, correct host, port, login and password"
+FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
+    old_package: ("packages", "typer>=0.20 is needed, 0.1 is installed", "-m pip install 'typer>=0.20'"),
+    no_java: ("java", "no `java` was found on PATH. Spark 4.2 needs Java 17 or 21.", "or set JAVA_HOME"),
+    no_spark_submit: ("spark-submit", "there is no spark-submit on PATH", "export PATH="),
+    no_folder: ("declarations", "there is no folder", "export EPOCHLINE_DAGS="),
+    broken_declaration: ("declaration", "broken.py:3: ", "`epochline validate` checks it"),
+    without_the_word: ("safe_mode", 'does not contain the word "airflow"', "echo '# read by Airflow' >> "),
+    no_settings: ("settings", "which does not exist", "unset EPOCHLINE_SETTINGS"),
+    no_connection: ("connection epochline_kafka", "no Kafka runs in", "export AIRFLOW_CONN_EPOCHLINE_KAFKA='{"),
+    unreadable_connection: (f"connection {POSTGRES}", "cannot be understood", f"export AIRFLOW_CONN_{POSTGRES.upper()}="),
+    no_such_database: (f"postgresql {POSTGRES}", "does not exist", 'CREATE DATABASE "nowhere_'),
+    wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
+    postgres_away: (f"postgresql {POSTGRES}", "cannot be reached", CORRECT),
+    no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
+    newer_ledger: (f"ledger {POSTGRES}", "at revision 9999; this code needs ", "install the version of epochline"),
+    other_views: (f"ledger {POSTGRES}", "with views of another version", "epochline migrate"),
+    old_server: (f"postgresql {POSTGRES}", "epochline needs 99 or newer", "upgrade the server"),
+    older_ledger: (f"ledger {POSTGRES}", "at revision 0001; this code needs ", "epochline migrate"),
+    no_rights: (f"rights {POSTGRES}", "may not run epochs on this ledger", 'GRANT "epochline_owner" TO "login_'),
+    replica: (f"session_replication_role {POSTGRES}", "fires no trigger", 'RESET session_replication_role;'),
+    read_only: (f"read_only {POSTGRES}", "may not write", "RESET default_transaction_read_only;"),
+    no_target: ("targets people", "target people does not exist", "epochline migrate"),
+    writer_not_fenced: ("writer epochline_writer", "may not end sessions", " TO epochline_owner;"),
+    kafka_away: ("kafka epochline_kafka", "does not answer", "in AIRFLOW_CONN_EPOCHLINE_KAFKA, correct bootstrap.servers"),
+    no_topic: ("source people", "Kafka has no topic", "kafka-topics.sh "),
+    no_entry_points: ("airflow", "does not find the plugin and the provider", "-m pip install --force-reinstall"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_named_with_what_mends_it_and_is_green_afterwards(
+    fault: Callable[[World], Mend], world: World
+) -> None:
+    """K21, SEC-4: whatever is wrong, no password is shown."""
+    check, said, mend = FAULTS[fault]
+    do = fault(world)
+
+    code, out, err = world.call("doctor")
+    asked = world.checks()
+
+    [line] = [line for line in out.splitlines() if not line.startswith(("ok ", "not asked ")) and f" {check}" in line]
+    before, _, printed = line.partition(" To mend it: ")
+    assert said in before
+    assert mend in printed
+    warns = fault is without_the_word
+    assert (code, line.split()[0]) == ((0, "warning") if warns else (1, "wrong"))
+    assert sum(line.startswith("wrong") for line in out.splitlines()) == (not warns)
+    assert SECRET not in out + err + json.dumps(asked)
+    assert str(parse_dsn(world.dsn)["password"]) not in out + err + json.dumps(asked)
+    do(printed)
+    after = world.checks()
+    assert check not in after if fault in (broken_declaration, without_the_word) else after[check]["outcome"] == "ok"
+
+
+def test_a_login_that_may_not_make_the_ledger_is_told_what_a_dba_has_to_run(world: World, new_empty: str) -> None:
+    query(new_empty, "DROP TABLE people")
+    world.connect(world.login())
+
+    rights = world.checks()["rights"]
+    world.as_superuser(rights["mend"])
+
+    assert rights["outcome"] == "wrong"
+    assert "may not make tables in epochline, epochline_staging, public" in rights["said"]
+    assert world.call("migrate")[0] == 0
+    assert world.call("doctor")[0] == 0
+
+
+def test_a_sink_that_would_refuse_an_epoch_says_why_and_its_outbox_is_made_by_migrate(world: World) -> None:
+    absent = f"{world.topic}-out"
+    world.declare(table=f'), KafkaTopic(topic="{absent}", value=Json(columns={{"id": "bigint"}})')
+
+    before = world.checks()
+    of_ours(world, before["targets"]["mend"])
+    make_topic(world.kafka, absent)
+
+    assert [before[name]["outcome"] for name in ("targets", "sink")] == ["wrong", "wrong"]
+    assert f"kafka-topics.sh --create --topic {absent} --partitions N" in before["sink"]["said"]
+    assert [world.checks()[name]["outcome"] for name in ("targets", "sink")] == ["ok", "ok"]
+
+
+def test_connections_of_the_embedded_stack_are_told_from_those_of_the_environment(world: World, stack: Stack) -> None:
+    world.patch.setenv("EPOCHLINE_HOME", str(stack.home.root))
+    world.patch.delenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES")
+
+    checks = world.checks()
+
+    assert checks[f"connection {POSTGRES}"]["said"] == "PostgreSQL: from the embedded stack"
+    assert checks["connection epochline_kafka"]["said"] == "Kafka: from AIRFLOW_CONN_EPOCHLINE_KAFKA"
+    assert checks["postgresql"]["outcome"] == "ok"
+
+
+def test_what_depends_on_a_failed_check_is_not_asked(world: World) -> None:
+    wrong_password(world)
+    connect_to(world.patch, kafka=AWAY)
+
+    asked = world.checks()
+
+    missed = [name for name, one in asked.items() if one["outcome"] == "not_asked" and name == one["check"]]
+    assert missed == ["ledger", "rights", "session_replication_role", "read_only", "targets", "source"]
+
+
+def test_a_spark_connect_server_needs_no_spark_submit_and_an_unknown_connection_is_a_warning(world: World) -> None:
+    world.programs()
+
+    world.patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark-connect://127.0.0.1:15002")
+    served = world.checks()
+    world.patch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    code, out, _ = world.call("doctor")
+
+    assert [served[name]["outcome"] for name in ("java", "spark-submit")] == ["warning", "ok"]
+    assert "warning   spark-submit: there is no spark-submit on PATH" in out
+    assert "To mend it: airflow connections get spark_default" in out
+    assert code == 1  # Java is needed by everything but a Spark Connect server.
+    assert shutil.which("java") is None
+
+
+def test_a_secret_of_kafka_is_not_shown(world: World) -> None:
+    """K21, SEC-4."""
+    extra = {"bootstrap.servers": AWAY, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    extra |= {"sasl.username": "somebody", "sasl.password": SECRET}
+    shown = []
+
+    for given in (extra, extra | {"security.protocol": "PLAINTEXT"}, extra | {"unknown": SECRET}):
+        world.patch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps({"conn_type": "kafka", "extra": given}))
+        shown.append(world.call("doctor"))
+
+    assert [code for code, _, _ in shown] == [1, 1, 1]
+    assert SECRET not in json.dumps(shown)
