@@ -40,6 +40,7 @@ $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 	"$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check "$(UV)"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --compile-bytecode -r requirements.txt -r requirements-dev.txt
+	@rm -rf include/epochline.egg-info  # of an older version, whose entry points would hide those of this one
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps -e .
 	@touch $@
 
