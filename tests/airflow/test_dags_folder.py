@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.config.discovery import switch_examples
+from epochline.config.examples import switch_examples
 from tests.airflow.interpreter import answer_without_airflow
 from tests.commands import caller
 from tests.declared import find_all
@@ -59,7 +59,7 @@ def test_validate_warns_of_exactly_the_files_that_airflow_skips_by_default(
 def read(folder: Path, home: Path, *, configured: Path | None = None) -> tuple[list[str], dict[str, str]]:
     """The ids of the DAGs in the folder, and by file name why Airflow could not read a file.
 
-    The folder is a bundle of its own where another one is configured as Airflow's DAGs folder.
+    The folder is a DAG bundle, and Airflow's configured DAGs folder is another one.
     """
     found = answer_without_airflow(
         READ, home=home, BUNDLE=str(folder), AIRFLOW__CORE__DAGS_FOLDER=str(configured or folder)

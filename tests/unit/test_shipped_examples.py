@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.config.discovery import enabled_examples, example_files, switch_examples
+from epochline.config.examples import enabled_examples, example_files, switch_examples
 from epochline.declare.names import split_table
 from epochline_examples import programs
 from epochline_examples.programs import PROGRAMS, Program, Read, Send

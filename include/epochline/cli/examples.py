@@ -10,6 +10,7 @@ from epochline.cli import printing
 from epochline.cli.declarations import create_targets, migrate_ledgers, show_targets
 from epochline.cli.shipped import shipped_folder
 from epochline.config import discovery
+from epochline.config.examples import enabled_examples, example_files, switch_examples
 from epochline.config.places import project_folder
 from epochline.config.shared_tables import without_shared_tables
 from epochline.declare.pipeline import Pipeline
@@ -36,7 +37,7 @@ def list_examples() -> None:
     `run` takes a program, enabled or not. `enable` and `disable` take a DAG file's name. Exit code 0: success.
     """
     shipped_folder()
-    files, enabled = discovery.example_files(), discovery.enabled_examples()
+    files, enabled = example_files(), enabled_examples()
     file_of = {name: stem for stem, path in files.items() for name in discovery.declared_in([path]).pipelines}
     rows: list[tuple[str | None, str | None, str]] = [
         (program.name, file_of.get(program.pipeline), program.shows) for program in PROGRAMS.values()
@@ -61,7 +62,7 @@ def enable(names: _Names = None) -> None:
     or another pipeline names it; 2: wrong use.
     """
     chosen = _chosen(names)
-    discovery.switch_examples(chosen, on=True)
+    switch_examples(chosen, on=True)
     printing.say(f"enabled: {', '.join(chosen)}")
     pipelines, shared = _pipelines(chosen)
     printing.broken(shared)
@@ -90,13 +91,13 @@ def disable(names: _Names = None) -> None:
     Adds their lines to dags/.airflowignore. Exit code 0: disabled; 2: wrong use.
     """
     chosen = _chosen(names)
-    discovery.switch_examples(chosen, on=False)
+    switch_examples(chosen, on=False)
     printing.say(f"disabled: {', '.join(chosen)}")
     printing.say('their tables stay; to delete them: `epochline sql --write "DROP SCHEMA examples CASCADE"`')
 
 
 def _chosen(names: list[str] | None) -> list[str]:
-    shipped = discovery.example_files()
+    shipped = example_files()
     unknown = sorted(set(names or ()) - set(shipped))
     if unknown:
         raise typer.BadParameter(
@@ -108,7 +109,7 @@ def _chosen(names: list[str] | None) -> list[str]:
 def _pipelines(names: list[str]) -> tuple[Mapping[str, Pipeline], list[DeclarationError]]:
     """The pipelines of examples, without those whose tables another pipeline of the project names, and why."""
     alone, shared = without_shared_tables(discovery.look(project_folder() / "dags"))
-    declared = discovery.declared_in([discovery.example_files()[name] for name in names]).pipelines
+    declared = discovery.declared_in([example_files()[name] for name in names]).pipelines
     mine = [error for error in shared if any(repr(name) in str(error) for name in declared)]
     return {name: pipeline for name, pipeline in declared.items() if name in alone}, mine
 

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from epochline.config.places import dags_folder, functions_folder, project_folder
+from epochline.config.places import dags_folder, functions_folder
 from epochline.declare.external import CustomSink
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.topic import KafkaTopic
@@ -70,7 +70,7 @@ def code_version() -> str:
     Copies of the files on other workers have the same version, wherever they are and whenever they were written.
     """
     digest = hashlib.sha256()
-    for folder in (dags_folder(), project_folder() / "spark_jobs"):
+    for folder in (dags_folder(), functions_folder()):
         for place, folders, files in os.walk(folder):
             # No import reaches a folder such as .git. What Python compiled differs with the path.
             folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
@@ -227,49 +227,6 @@ def _place(path: Path, error: Exception) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
     return f"{path}:{lines[-1]}" if lines else str(path)
-
-
-def example_files() -> dict[str, Path]:
-    """The file of each example by name, sorted."""
-    return {path.stem: path for path in sorted((_dags() / EXAMPLES).glob("*.py"))}
-
-
-def enabled_examples() -> set[str]:
-    """The names of the examples that are enabled."""
-    return {path.stem for path in dag_files(_dags()) if path.parent == _dags() / EXAMPLES}
-
-
-def switch_examples(names: Collection[str], *, on: bool) -> None:
-    """Enable or disable examples; a repeat changes nothing. Raises `ConfigurationError` if one cannot be."""
-    unknown = sorted(set(names) - set(example_files()))
-    if unknown:
-        existing = ", ".join(example_files()) or "none"
-        raise ConfigurationError(
-            f"there is no example {', '.join(unknown)} in {_dags() / EXAMPLES}; examples: {existing}"
-        )
-    path = _dags() / IGNORE_FILE
-    entries = {f"{EXAMPLES}/{name}.py" for name in names}
-    lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if line.partition("#")[0].strip() not in entries]
-    _write(path, kept if on else [*kept, *sorted(entries)])
-    stuck = sorted(set(names) - enabled_examples()) if on else []
-    if stuck:
-        raise ConfigurationError(f"another line of {path} still leaves {', '.join(stuck)} out. Remove that line.")
-
-
-def _write(path: Path, lines: list[str]) -> None:
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        draft.write_text("".join(f"{line}\n" for line in lines))
-        draft.replace(path)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot write {path}: {error.strerror}. Run the command where the project's dags folder can be written."
-        ) from error
-
-
-def _dags() -> Path:
-    return project_folder() / "dags"
 
 
 def references(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
