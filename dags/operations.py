@@ -1,3 +1,3 @@
 """DAGs for operators."""
 
-from epochline.airflow.operation_dags import *  # noqa: F403
+from epochline.airflow.operation_dags import *  # noqa: F403 - Airflow takes every DAG of that module

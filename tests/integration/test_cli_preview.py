@@ -148,7 +148,7 @@ def test_a_transform_is_run_over_the_rows_and_its_result_is_checked(
     produce(kafka_bootstrap, people_topic, [b'{"id": 7}', b'{"id": 7}', b'{"id": 8}', b"nobody"], partition=0)
     before = written(postgres_dsn, kafka_bootstrap)
 
-    # In a process of its own: this one may have a Spark already.
+    # A process has one Spark, and an earlier test may have started one here.
     done = subprocess.run([*COMMAND, "preview", "people"], capture_output=True, text=True, check=False)
 
     assert said in " ".join((done.stdout + done.stderr).split())

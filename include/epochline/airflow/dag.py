@@ -29,10 +29,9 @@ from epochline.errors import DeclarationError
 
 _DOC = Template(Path(__file__).with_name("dag.md.jinja").read_text(), trim_blocks=True, undefined=StrictUndefined)
 
-
 _HELD: dict[str, Any] = {
     "trigger_rule": "all_success", "depends_on_past": False, "wait_for_downstream": False,
-    "retry_exponential_backoff": 0, "max_retry_delay": None,
+    "retry_policy": None, "retry_exponential_backoff": 0, "max_retry_delay": None,
     "do_xcom_push": True, "multiple_outputs": False, "render_template_as_native_obj": False,
 }  # fmt: skip
 """What an epoch relies on; default_args of a surrounding DAG do not change it."""
@@ -80,9 +79,9 @@ def build_group(pipeline: Pipeline) -> EpochTasks:
     except RuntimeError:
         raise DeclarationError(f"epoch_tasks of {pipeline.name!r} must be called within `with DAG(...)`.") from None
     settings = resolve_settings(pipeline, file=file_settings())
-    problems = list(_unfit(group, pipeline, settings))
-    if problems:
-        raise DeclarationError(f"DAG {group.dag.dag_id!r} cannot hold the epochs of {pipeline.name!r}: {problems[0]}")
+    problem = next(_unfit(group, pipeline, settings), None)
+    if problem is not None:
+        raise DeclarationError(f"DAG {group.dag.dag_id!r} cannot hold the epochs of {pipeline.name!r}: {problem}")
     for name, param in params().items():
         group.dag.params[name] = param
     with group:
@@ -130,25 +129,22 @@ def _make_tasks(pipeline: Pipeline, settings: ResolvedSettings) -> None:
         note="{{ params.note or '' }}",
         # It may commit what another run has sealed.
         execution_timeout=PLAN_PATIENCE + settings.minimum_pause + commit_patience(pipeline),
-        retry_policy=None,
         **options,
     )
     pre_commit = PreCommitOperator(
         pipeline=pipeline,
         task_id="pre_commit",
         execution_timeout=settings.timeout,
-        retry_policy=RetryByLedger(pipeline),
-        **options,
+        **{**options, "retry_policy": RetryByLedger(pipeline)},
     )
     commit = CommitEpochOperator(
         pipeline=pipeline,
         task_id="commit_epoch",
         execution_timeout=COMMIT_PATIENCE + commit_patience(pipeline),
-        retry_policy=None,
         **options,
     )
-    # Retries of its own: the restart strategy may allow none, or retry for ever.
-    few_retries = {**options, "retries": 2, "retry_delay": timedelta(seconds=10), "retry_policy": None}
+    # Not as the restart strategy says: it may allow no retry, or retry for ever.
+    few_retries = {**options, "retries": 2, "retry_delay": timedelta(seconds=10)}
     abort = AbortEpochOperator(
         pipeline=pipeline, task_id="abort_epoch", execution_timeout=timedelta(minutes=5), **few_retries
     )

@@ -229,7 +229,7 @@ class PublishOperator(BaseOperator):
                     f"{name}: {', '.join(failed)} failed, so the run fails. This task published what was due from"
                     f" earlier runs: {len(published)} receipts. The log of {failed[-1]} says what to do."
                 )
-        # A run with an epoch is green, whoever published it: tasks after this one must not be skipped.
+        # If this run committed an epoch, a skip would skip the tasks that follow, although its rows are published.
         if not published and not announced and states.get("commit_epoch") != "success":
             raise AirflowSkipException(
                 f"{name}: every sink shows every committed epoch, and Airflow has recorded them all."

@@ -118,7 +118,7 @@ def restore(ledger: Snapshot, pipeline: str, row: Mapping[str, Any], given: Give
     if not rows:
         return Foreseen(refusal=f"{pipeline} has no savepoint {given['name']}.")
     saved = rows[0]
-    undone = saved["undone"] and f"{counted(saved['undone'], 'epoch')}, {saved['undone_rows'] or 0} rows"
+    undone = f"{counted(saved['undone'], 'epoch')}, {saved['undone_rows'] or 0} rows" if saved["undone"] else ""
     return Foreseen(
         lines=(
             *going_back(pipeline, pipeline, saved["epoch_id"], undone),

@@ -52,7 +52,8 @@ def timeout_of_epoch(pipeline: Pipeline, dag: Any, context: Mapping[str, Any], e
     """
     here = settings_of_run(pipeline, dag, context)
     with epochline_errors(), adapters().ledger(pipeline).transaction() as tx:
-        recorded = tx.history.settings(tx.epochs.lock(pipeline.name, epoch_id))
+        epoch = tx.epochs.find(pipeline.name, epoch_id)
+        recorded = {} if epoch is None else tx.history.settings(epoch)
     differing = [
         f"{name} is {recorded[name]['value']} ({recorded[name]['from']}), here {own['value']} ({own['from']})"
         for name, own in json.loads(json.dumps(here.recorded())).items()

@@ -122,11 +122,8 @@ class ExpectedRows:
         statement = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(
             sql.Identifier("pg_temp", table), _names(columns), sql.SQL(encoder.copy_options)
         )
-        with self._connection.snapshot(), closing(self._cursor()) as cursor:
+        with self._connection.snapshot(), closing(self._connection.cursor()) as cursor:
             cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
-
-    def _cursor(self, name: str | None = None) -> Any:
-        return self._connection.cursor() if name is None else self._connection.cursor(name)
 
     def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
         """Differences between the target's rows of these epochs and the expected rows, in the order of the records."""
@@ -167,7 +164,7 @@ class ExpectedRows:
             e_row=_record(own, "e"),
             t_row=_record(own, "t"),
         )
-        with self._connection.snapshot(), closing(self._cursor("audited")) as cursor:
+        with self._connection.snapshot(), closing(self._connection.cursor("audited")) as cursor:
             count_money_as_the_database(self._connection, self._judged[sink].values())
             cursor.execute(statement)
             yield from map(RowDifference._make, cursor)

@@ -137,9 +137,9 @@ class Restore(DirectAction[RestoreParameters, Logs]):
         if reason is not None:
             return refused(reason)
         generation = row.generation + 1 if other is None else row.generation
-        which = undone and f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
-        if len(undone) == 1:
-            which = f"epoch {undone[0]}"
+        which = ""
+        if undone:
+            which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
         lines = going_back(pipeline, savepoint.pipeline, savepoint.epoch_id, which)
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in savepoint.heads]
         lines += [f"{state}: put back, {digest}" for state, digest in savepoint.states.items()]
@@ -184,8 +184,8 @@ def standing_at(pipeline: str, epoch_id: int, heads: Mapping[Any, int]) -> list[
     return [f"{pipeline} stands after epoch {epoch_id}", *(f"{tp}: head {offset}" for tp, offset in heads.items())]
 
 
-def going_back(pipeline: str, of: str, epoch_id: int, undone: object) -> list[str]:
-    """What a restore does, for page and terminal: ``undone`` says which epochs, if there are any."""
+def going_back(pipeline: str, of: str, epoch_id: int, undone: str) -> list[str]:
+    """What a restore does, for page and terminal: ``undone`` says which epochs; empty for none."""
     lines = [f"{pipeline} goes back to where epoch {epoch_id} of {of} left it"]
     return [*lines, f"undone: {undone}; what they wrote leaves the targets"] if undone else lines
 

@@ -5,7 +5,7 @@
 SELECT pg_advisory_xact_lock(%(key)s)
 
 -- name: has_ledger
--- Whether this database has a ledger, whoever may read it.
+-- Whether this database has a ledger, even if this login may not read it.
 SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = 'epochline' AND c.relname = 'alembic_version')
 
