@@ -316,7 +316,7 @@ FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     broken_declaration: ("declaration", "broken.py:3: ", "`epochline validate` checks it"),
     without_the_word: ("safe_mode", 'does not contain the word "airflow"', "echo '# read by Airflow' >> "),
     no_settings: ("settings", "which does not exist", "unset EPOCHLINE_SETTINGS"),
-    no_connection: ("connection epochline_kafka", "no Kafka runs in", "export AIRFLOW_CONN_EPOCHLINE_KAFKA='{"),
+    no_connection: ("connection epochline_kafka", "is not known here. Asked: the embedded stack", "export AIRFLOW_CONN_EPOCHLINE_KAFKA='{"),
     unreadable_connection: (f"connection {POSTGRES}", "cannot be understood", f"export AIRFLOW_CONN_{POSTGRES.upper()}="),
     no_such_database: (f"postgresql {POSTGRES}", "does not exist", 'CREATE DATABASE "nowhere_'),
     wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
