@@ -190,11 +190,22 @@ def test_a_redirect_and_a_path_before_the_api_lead_to_airflow_and_one_to_another
     front.leads_to = f"http://127.0.0.1:{airflow.server_port}/airflow"
     assert named(monkeypatch, airflow.server_port, "/airflow/").dag("shop") is not None
     assert named(monkeypatch, front.server_port).dag("shop") is not None
+    assert not [sent for sent in front.sent if SECRETS[0] in sent]
+    airflow.bearers.clear()
 
     front.leads_to = f"http://localhost:{airflow.server_port}/airflow"
     with pytest.raises(StackError, match="leads to http://localhost:.*/airflow. No token and no login was sent there"):
         named(monkeypatch, front.server_port).dag("shop")
-    assert not [sent for sent in front.sent if any(secret in sent for secret in SECRETS)]
+    assert airflow.bearers == {None}
+
+
+def test_what_lets_nobody_in_without_a_token_is_shown_it_with_the_first_request(
+    airflow: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.says(version=[(401, {}), (200, {"version": "3.3.2"})])
+
+    assert named(monkeypatch, airflow.server_port).dag("shop") is not None
+    assert airflow.bearers == {None, f"Bearer {SECRETS[0]}"}
 
 
 @pytest.mark.parametrize(

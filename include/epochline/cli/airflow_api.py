@@ -137,35 +137,47 @@ class AirflowApi:
 
     @cached_property
     def _client(self) -> ApiClient:
-        """The client, logged in, with the address that redirects lead to; no secret is sent before that is known."""
+        """The client, logged in, with the address that redirects lead to."""
         at = self.access
         # A request to the stack's own server must not go through a proxy of the environment.
         configuration = Configuration(host=at.url, no_proxy="*" if at.embedded else None)
         # Whoever asks decides whether to ask again.
         configuration.retries = urllib3.Retry(total=None, connect=0, read=0, other=0, redirect=5)
         client = ApiClient(configuration)
-        version = VersionApi(client).get_version_without_preload_content
-        response = self._send("say its version", lambda: version(_request_timeout=self._timeout))
-        configuration.host = self._led_to(response)
+
+        def ask(**headers: str) -> urllib3.BaseHTTPResponse:
+            version = VersionApi(client).get_version_without_preload_content
+            return self._send("say its version", lambda: version(_request_timeout=self._timeout, _headers=headers))
+
+        response = ask()
+        if at.token and (response.status in (401, 403) or not self._is_ours(self._led_to(response))):
+            # What stands before some Airflows lets nobody in without a token. Where a redirect leaves the host, urllib3
+            # takes the token off.
+            response = ask(Authorization=f"Bearer {at.token}")
+        there = self._led_to(response)
+        if not self._is_ours(there):
+            raise StackError(
+                f"Airflow at {at.url} leads to {there.removesuffix(_VERSION)}. No token and no login was sent there. If that"
+                f" is your Airflow, set {URL} to its address; a page that asks people to log in cannot be used by commands."
+            )
+        configuration.host = there.removesuffix(_VERSION)
         if "version" not in self._json("say its version", response):
             raise self._stranger()
         configuration.access_token = at.token or self._log_in(client)
         return client
 
     def _led_to(self, response: urllib3.BaseHTTPResponse) -> str:
-        """The address to which the first answer's redirects led; a refusal if that is another host's or not secure."""
+        """Where the redirects of the first answer led to, without what follows the path."""
         at = self.access.url + _VERSION
         for step in response.retries.history if response.retries is not None else ():
             at = urljoin(at, step.redirect_location or "")
-        named, there = urlsplit(self.access.url), urlsplit(at)
-        safe = there.hostname == named.hostname and (named.scheme, there.scheme) != ("https", "http")
-        if not safe or not there.path.endswith(_VERSION):
-            to = f"{there.scheme}://{there.netloc}{there.path}".removesuffix(_VERSION)
-            raise StackError(
-                f"Airflow at {self.access.url} leads to {to}. No token and no login was sent there. If that is your"
-                f" Airflow, set {URL} to its address; a page that asks people to log in cannot be used by commands."
-            )
-        return at.removesuffix(_VERSION)
+        return at.partition("?")[0]
+
+    def _is_ours(self, there: str) -> bool:
+        """Whether an address is one of the host that was named, and not less secure."""
+        named, led = urlsplit(self.access.url), urlsplit(there)
+        safe = led.hostname == named.hostname and (named.scheme, led.scheme) != ("https", "http")
+        return safe and led.path.endswith(_VERSION)
 
     def _log_in(self, client: ApiClient) -> str:
         body = {"username": self.access.user, "password": self.access.password}

@@ -60,7 +60,8 @@ def in_airflow(connection_id: str) -> dict[str, Any]:
 
 @cache
 def _process() -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", _MODULE]
+    # -P: no module of the current folder is imported.
+    command = [sys.executable, "-P", "-m", _MODULE]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
