@@ -69,6 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
         answers = self.server.answers[path]
         code, body = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(code)
+        if "Location" in (body or ()):
+            self.send_header("Location", body["Location"].format(port=self.server.server_port))
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
@@ -242,6 +244,7 @@ def test_a_refusal_names_the_address_and_what_to_change_but_no_secret(
         ((401, {"detail": "Invalid credentials"}), "does not accept the login ada of EPOCHLINE_AIRFLOW_USER"),
         ((404, {"detail": "Not Found"}), "gives no token for a login (HTTP 404). Set EPOCHLINE_AIRFLOW_TOKEN"),
         ((200, {}), "its answer has none"),
+        ((307, {"Location": "http://localhost:{port}/stolen"}), "refused to log in (HTTP 307)"),
     ],
 )
 def test_a_login_gets_a_token_once_and_a_file_may_hold_the_password(

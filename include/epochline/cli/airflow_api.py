@@ -142,7 +142,8 @@ class AirflowApi:
         # A request to the stack's own server must not go through a proxy of the environment.
         configuration = Configuration(host=at.url, no_proxy="*" if at.embedded else None)
         # Whoever asks decides whether to ask again.
-        configuration.retries = urllib3.Retry(total=None, connect=0, read=0, other=0, redirect=5)
+        patience = urllib3.Retry(total=None, connect=0, read=0, other=0, redirect=5)
+        configuration.retries = patience
         client = ApiClient(configuration)
 
         def ask(**headers: str) -> urllib3.BaseHTTPResponse:
@@ -157,12 +158,16 @@ class AirflowApi:
         there = self._led_to(response)
         if not self._is_ours(there):
             raise StackError(
-                f"Airflow at {at.url} leads to {there.removesuffix(_VERSION)}. No token and no login was sent there. If that"
-                f" is your Airflow, set {URL} to its address; a page that asks people to log in cannot be used by commands."
+                f"Airflow at {at.url} leads to {there.removesuffix(_VERSION)}. No token and no login was sent there. If"
+                f" that is your Airflow, set {URL} to its address; a page that asks people to log in cannot be used by"
+                " commands."
             )
         configuration.host = there.removesuffix(_VERSION)
         if "version" not in self._json("say its version", response):
             raise self._stranger()
+        # A later redirect could send a login elsewhere.
+        configuration.retries = patience.new(redirect=False)
+        client = ApiClient(configuration)
         configuration.access_token = at.token or self._log_in(client)
         return client
 
