@@ -394,7 +394,7 @@ def test_connections_of_the_embedded_stack_are_told_from_those_of_the_environmen
 
     checks = world.checks()
 
-    assert checks[f"connection {POSTGRES}"]["said"] == "PostgreSQL: from the embedded stack"
+    assert checks[f"connection {POSTGRES}"]["said"] == f"PostgreSQL: from the embedded stack in {stack.home}"
     assert checks["connection epochline_kafka"]["said"] == "Kafka: from AIRFLOW_CONN_EPOCHLINE_KAFKA"
     assert checks["postgresql"]["outcome"] == "ok"
 
@@ -419,7 +419,7 @@ def test_a_spark_connect_server_needs_no_spark_submit_and_an_unknown_connection_
 
     assert [served[name]["outcome"] for name in ("java", "spark-submit")] == ["warning", "ok"]
     assert "warning   spark-submit: there is no spark-submit on PATH" in out
-    assert "To mend it: airflow connections get spark_default" in out
+    assert "To mend it: export AIRFLOW_CONN_SPARK_DEFAULT='{" in out
     assert code == 1  # Java is needed by everything but a Spark Connect server.
     assert shutil.which("java") is None
 

@@ -33,6 +33,7 @@ _FORMS = {
     "PostgreSQL": '{"conn_type": "postgres", "host": "HOST", "port": 5432, "schema": "DATABASE", "login": "LOGIN",'
     ' "password": "PASSWORD"}',
     "Kafka": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "HOST:9092"}}',
+    "Spark": '{"conn_type": "spark", "host": "local[*]"}',
 }
 
 
