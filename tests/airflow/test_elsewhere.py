@@ -44,7 +44,8 @@ def elsewhere(scheduler: Scheduler, tmp_path: Path) -> Iterator[Elsewhere]:
         ),
         **{name: of_stack[name] for name in ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__FERNET_KEY")},
     }  # fmt: skip
-    hidden = [*credentials.require(scheduler.stack.home).model_dump().values(), "a-secret-word"]
+    secrets = credentials.require(scheduler.stack.home).model_dump(exclude={"kafka_cluster_id"})
+    hidden = [*secrets.values(), "a-secret-word"]
 
     def run(*arguments: str, code: int = 0, **variables: str | None) -> str:
         command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
@@ -129,7 +130,7 @@ def test_a_connection_that_is_nowhere_is_refused_with_every_place_that_was_asked
 
     away = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql+psycopg2://me:a-secret-word@127.0.0.1:1/none"}
     said = elsewhere(*sql, code=1, **away, AIRFLOW__SECRETS__BACKEND_KWARGS='{"connections_file_path": "/none.json"}')
-    assert asked.format(files=f"{FILES} (failed: AirflowException)", failed=" (failed: OperationalError)") in said
+    assert asked.format(files=f"{FILES} (failed: FileNotFoundError)", failed=" (failed: OperationalError)") in said
 
     unset = dict.fromkeys(("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__SECRETS__BACKEND"))
     assert "no Airflow is configured here" in elsewhere(*sql, code=1, **unset, AIRFLOW__SECRETS__BACKEND_KWARGS=None)
@@ -147,7 +148,9 @@ def test_what_airflow_refuses_is_said_with_what_to_change(scheduler: Scheduler, 
         return elsewhere("trigger", pipeline, code=1, **variables)
 
     at = f"error: Airflow at {scheduler.stack.airflow.url}"
-    assert f"{at} does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 401" in refused("elsewhere", **wrong)
+    assert f"{at} does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 403: Invalid" in refused(
+        "elsewhere", **wrong
+    )
     assert f"{at} does not accept the login admin of EPOCHLINE_AIRFLOW_USER" in refused("elsewhere", **wrong_login)
     viewer = refused("elsewhere", **login_of(scheduler, "viewer"))
     assert "does not let the login viewer" in viewer

@@ -214,6 +214,7 @@ def test_what_lets_nobody_in_without_a_token_is_shown_it_with_the_first_request(
     ("name", "status", "body", "said"),
     [
         ("dag", 401, {"detail": "Invalid"}, "does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 401: Invalid)"),
+        ("dag", 403, {"detail": "Invalid JWT token"}, "does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 403:"),
         ("dag", 403, {"detail": "Forbidden"}, "EPOCHLINE_AIRFLOW_TOKEN show DAG shop (HTTP 403: Forbidden); give its"),
         ("dag", 503, {}, "failed to show DAG shop (HTTP 503); start its API server, or correct EPOCHLINE_AIRFLOW_URL"),
         ("dag", 422, {"detail": "No"}, "refused to show DAG shop (HTTP 422: No)"),

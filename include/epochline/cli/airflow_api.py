@@ -33,6 +33,8 @@ from epochline.cli.airflow_runs import DagState, TaskState, TaskTry
 from epochline.errors import AirflowUnavailableError, StackError, one_line
 
 _VERSION = "/api/v2/version"
+_INVALID = "Invalid JWT token"
+"""With this, Airflow forbids what it was sent with a token that is not its own; an expired one it calls unauthorized."""
 _MOST_DAGS = 100
 """The most that an answer of Airflow has."""
 
@@ -227,10 +229,11 @@ class AirflowApi:
 
     def _refused(self, to: str, status: int, answer: Any) -> StackError:
         """A server that fails may recover; one that refuses goes on refusing."""
-        at, reason = self.access, ": ".join(filter(None, (f"HTTP {status}", _detail(answer))))
+        at, detail = self.access, _detail(answer)
+        reason = ": ".join(filter(None, (f"HTTP {status}", detail)))
         if status >= 500:
             return AirflowUnavailableError(f"Airflow at {at.url} failed to {to} ({reason}); {self._start}")
-        if status == 401:
+        if status == 401 or (status == 403 and detail == _INVALID):
             mend = "see `epochline status`" if at.embedded else "set one that is valid and has not expired"
             return StackError(f"Airflow at {at.url} does not accept the {at.credential} ({reason}); {mend}")
         if status == 403:
