@@ -34,7 +34,7 @@ from epochline.errors import AirflowUnavailableError, StackError, one_line
 
 _VERSION = "/api/v2/version"
 _INVALID = "Invalid JWT token"
-"""With this, Airflow forbids what it was sent with a token that is not its own; an expired one it calls unauthorized."""
+"""What Airflow answers, as forbidden, to a token that is not its own; an expired one it calls unauthorized."""
 _MOST_DAGS = 100
 """The most that an answer of Airflow has."""
 
