@@ -24,8 +24,10 @@ from bench.epochs import Bench, counted_rounds
 from bench.processes import family, seconds_of
 from bench.recipe import Recipe
 from bench.report import ROOT, measured_by, run, spread, table
+from epochline.cli.airflow_access import access_to
+from epochline.cli.airflow_api import AirflowApi
+from epochline.cli.airflow_runs import FINISHED
 from epochline.config.discovery import find
-from epochline.local.airflow_api import FINISHED, AirflowApi
 from epochline.local.stack import Stack
 
 ROUNDS = 5
@@ -81,7 +83,7 @@ class Airflow:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.bench = Bench(stack, None)
-        self.api = AirflowApi(stack.airflow.url, timeout=30, token=stack.airflow.token())
+        self.api = AirflowApi(access_to(stack), timeout=30.0)
         self._produced = 0
         self._recipe = Recipe(
             dsn=self.bench.dsn, kafka=self.bench.kafka, topic=STREAMED, table=STREAMED,

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from epochline.cli.airflow_runs import FINISHED
 from epochline.config.discovery import EXAMPLES, find
 from epochline.config.places import project_folder
 from epochline.declare.pipeline import Pipeline
-from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.airflow import rest
@@ -257,7 +257,7 @@ def scheduler(stack: Stack, request: pytest.FixtureRequest) -> Scheduler:
     """Airflow with the DAGs of ``tests/airflow/dags``, unpaused but for those with a schedule and the shipped ones."""
     stack.up(parts=("kafka", "airflow"))
     request.session.stash[_STARTED] = stack
-    one = Scheduler(stack, stack.airflow.token())
+    one = Scheduler(stack, rest.token(stack.airflow))
     expected = set(find_all(AIRFLOW_DAGS))
     eventually("every DAG is there", lambda: expected <= one.dags(), 120)
     for dag in expected - RUN_BY_THEMSELVES - SHIPPED:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from epochline.airflow.pages.plugin import PREFIX
-from epochline.local.airflow_api import AirflowApi
+from tests.airflow import rest
 from tests.airflow.conftest import Scheduler
 
 
@@ -65,7 +65,7 @@ def token_of(shown: Scheduler, user: str) -> str:
         # Each `up` writes the file again, with the stack's own user alone. Airflow reads the file at each login.
         passwords[user] = secrets.token_hex(8)
         file.write_text(json.dumps(passwords))
-    return AirflowApi(shown.stack.airflow.url, timeout=20).token(user, passwords[user])
+    return rest.token(shown.stack.airflow, user, passwords[user])
 
 
 def _lower(headers: Any) -> dict[str, str]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from epochline.cli.airflow_runs import FINISHED
 from epochline.errors import StackError
-from epochline.local.airflow_api import FINISHED, SILENT_SCHEDULER
+from epochline.local.airflow import SILENT_SCHEDULER
 from tests.airflow.conftest import Scheduler, eventually, processes
 from tests.airflow.half_way import half_written, let_go
 from tests.conftest import AIRFLOW_DAGS

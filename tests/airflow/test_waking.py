@@ -17,9 +17,9 @@ from airflow.triggers.base import TriggerEvent
 
 from epochline.airflow import waking
 from epochline.airflow.waking import UnreadRecordsTrigger
+from epochline.cli.airflow_runs import FINISHED
 from epochline.config.discovery import find
 from epochline.errors import SourceUnavailableError
-from epochline.local.airflow_api import FINISHED
 from epochline.ports import OffsetSource
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.interpreter import answer_without_airflow

@@ -16,6 +16,7 @@ import pytest
 
 from epochline.local.stack import Stack
 from epochline_examples.access_log.maker import lines
+from tests.airflow import rest
 from tests.browser import Visit, needs_browser, visit
 from tests.conftest import throw_away
 from tests.ports import choose_ports
@@ -84,7 +85,7 @@ def test_the_pages_show_the_epoch_whose_driver_was_killed(
 ) -> None:
     """The documents' pictures (`--write-pictures docs/pictures`): within Airflow, after the demo's kill and recovery."""
     airflow = Stack(home).airflow
-    with visit(chromium, airflow.url, airflow.token()) as seen:
+    with visit(chromium, airflow.url, rest.token(airflow)) as seen:
         seen.open("plugin/epochline")
         row = seen.frame.get_by_role("row", name="access_log")
         row.get_by_text("caught up").wait_for()

@@ -316,7 +316,7 @@ FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     broken_declaration: ("declaration", "broken.py:3: ", "`epochline validate` checks it"),
     without_the_word: ("safe_mode", 'does not contain the word "airflow"', "echo '# read by Airflow' >> "),
     no_settings: ("settings", "which does not exist", "unset EPOCHLINE_SETTINGS"),
-    no_connection: ("connection epochline_kafka", "no Kafka runs in", "export AIRFLOW_CONN_EPOCHLINE_KAFKA='{"),
+    no_connection: ("connection epochline_kafka", "is not known here. Asked: the embedded stack", "export AIRFLOW_CONN_EPOCHLINE_KAFKA='{"),
     unreadable_connection: (f"connection {POSTGRES}", "cannot be understood", f"export AIRFLOW_CONN_{POSTGRES.upper()}="),
     no_such_database: (f"postgresql {POSTGRES}", "does not exist", 'CREATE DATABASE "nowhere_'),
     wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
@@ -394,7 +394,7 @@ def test_connections_of_the_embedded_stack_are_told_from_those_of_the_environmen
 
     checks = world.checks()
 
-    assert checks[f"connection {POSTGRES}"]["said"] == "PostgreSQL: from the embedded stack"
+    assert checks[f"connection {POSTGRES}"]["said"] == f"PostgreSQL: from the embedded stack in {stack.home}"
     assert checks["connection epochline_kafka"]["said"] == "Kafka: from AIRFLOW_CONN_EPOCHLINE_KAFKA"
     assert checks["postgresql"]["outcome"] == "ok"
 
@@ -419,7 +419,7 @@ def test_a_spark_connect_server_needs_no_spark_submit_and_an_unknown_connection_
 
     assert [served[name]["outcome"] for name in ("java", "spark-submit")] == ["warning", "ok"]
     assert "warning   spark-submit: there is no spark-submit on PATH" in out
-    assert "To mend it: airflow connections get spark_default" in out
+    assert "To mend it: export AIRFLOW_CONN_SPARK_DEFAULT='{" in out
     assert code == 1  # Java is needed by everything but a Spark Connect server.
     assert shutil.which("java") is None
 

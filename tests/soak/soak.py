@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 from epochline.errors import StackError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
-from tests.airflow.rest import call
+from tests.airflow.rest import call, token
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, make_topic
 from tests.ports import choose_ports
@@ -237,7 +237,7 @@ class Soak:
 
     @property
     def _call(self) -> partial[Any]:
-        return partial(call, self._stack.airflow, self._stack.airflow.token())
+        return partial(call, self._stack.airflow, token(self._stack.airflow))
 
 
 def _recoveries(hits: list[Hit], commits: list[datetime], pipeline: str) -> Iterator[tuple[str, float]]:

@@ -16,7 +16,8 @@ from epochline.local.home import Home
 def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands find neither a stack nor a connection."""
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
-    for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "EPOCHLINE_AIRFLOW_"))]:
         monkeypatch.delenv(name)
 
 

@@ -1,9 +1,11 @@
 """What `epochline trigger` makes of Airflow's answers, over HTTP and of the epochs that come of a run."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,13 @@ import pytest
 from epochline.adapters import Adapters
 from epochline.cli import trigger
 from epochline.cli import trigger as module
-from epochline.errors import AirflowUnavailableError, StackError
-from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi, DagState, new_run_id, why_it_failed, why_it_waits
+from epochline.cli.airflow_access import AirflowAccess, airflow_api
+from epochline.cli.airflow_api import AirflowApi
+from epochline.cli.airflow_runs import DagState, new_run_id, why_it_failed, why_it_waits
+from epochline.errors import AirflowUnavailableError, ConfigurationError, StackError
+from epochline.local.airflow import SILENT_SCHEDULER, reported_trouble
 from tests.commands import Call, caller
+from tests.integration.secure_kafka import make_certificates
 
 HEALTHY = {"scheduler": {"status": "healthy"}}
 DAG = {"is_paused": False, "next_dagrun_run_after": None, "max_active_runs": 1}
@@ -32,18 +38,20 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.answers: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         self.asked: list[tuple[str, str, Any]] = []
+        self.bearers: set[str | None] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
     def api(self) -> AirflowApi:
-        return AirflowApi(f"http://127.0.0.1:{self.server_port}")
+        access = AirflowAccess(url=f"http://127.0.0.1:{self.server_port}", where="a test", token="t", embedded=True)
+        return AirflowApi(access, 5.0)
 
     def says(self, **answers: Any) -> None:
         runs = "/api/v2/dags/shop/dagRuns"
         paths = {
-            "health": "/api/v2/monitor/health", "dag": "/api/v2/dags/shop", "running": runs, "run": f"{runs}/second",
+            "version": "/api/v2/version", "health": "/api/v2/monitor/health", "dag": "/api/v2/dags/shop", "running": runs, "run": f"{runs}/second",
             "tasks": f"{runs}/second/taskInstances", "tasks_of_first": f"{runs}/first/taskInstances",
-            "pool": "/api/v2/pools/small", "tries": f"{runs}/second/taskInstances/plan_epoch/tries",
+            "pool": "/api/v2/pools/small", "token": "/auth/token", "tries": f"{runs}/second/taskInstances/plan_epoch/tries",
             "log": f"{runs}/second/taskInstances/plan_epoch/logs/1",
         }  # fmt: skip
         for name, answer in answers.items():
@@ -57,9 +65,12 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         length = int(self.headers.get("Content-Length") or 0)
         self.server.asked.append((self.command, path, json.loads(self.rfile.read(length)) if length else None))
+        self.server.bearers.add(self.headers.get("Authorization"))
         answers = self.server.answers[path]
         code, body = answers.pop(0) if len(answers) > 1 else answers[0]
         self.send_response(code)
+        if "Location" in (body or ()):
+            self.send_header("Location", body["Location"].format(port=self.server.server_port))
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
 
@@ -73,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 def airflow() -> Iterator[Server]:
     with Server() as server:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        server.says(health=HEALTHY, dag=DAG)
+        server.says(version={"version": "3.3.2"}, health=HEALTHY, dag=DAG)
         yield server
         server.shutdown()
 
@@ -131,14 +142,164 @@ def test_a_request_that_is_sent_again_starts_no_second_run(airflow: Server) -> N
 @pytest.mark.parametrize(
     ("started_at", "said"), [(1_000.0, SILENT_SCHEDULER), (1_001.0, "scheduler has not reported since it was started")]
 )
-def test_a_scheduler_that_starts_is_not_taken_for_one_that_reports_no_more(
-    airflow: Server, started_at: float, said: str
-) -> None:
+def test_a_scheduler_that_starts_is_not_taken_for_one_that_reports_no_more(started_at: float, said: str) -> None:
     """U1: `epochline up` starts the second kind again. Airflow calls both unhealthy."""
     heartbeat = "1970-01-01T00:16:40+00:00"
-    airflow.says(health={"scheduler": {"status": "unhealthy", "latest_scheduler_heartbeat": heartbeat}})
+    health = {"scheduler": {"status": "unhealthy", "latest_scheduler_heartbeat": heartbeat}}
 
-    assert airflow.api.health({"scheduler": started_at}) == said
+    assert reported_trouble(health, {"scheduler": started_at}) == said
+
+
+SECRETS = ("a-token", "a-password")
+
+
+class _Front(BaseHTTPRequestHandler):
+    """What stands before an Airflow: the server's ``leads_to`` is where it redirects to, and it notes what it is sent."""
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self.server.sent.append(f"{self.headers}{self.rfile.read(length).decode()}")  # type: ignore[attr-defined]
+        self.send_response(302)
+        self.send_header("Location", f"{self.server.leads_to}{self.path}")  # type: ignore[attr-defined]
+        self.end_headers()
+
+    do_GET = do_POST = _answer  # noqa: N815
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def front() -> Iterator[Any]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Front) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        server.sent = []  # type: ignore[attr-defined]
+        yield server
+        server.shutdown()
+
+
+def named(monkeypatch: pytest.MonkeyPatch, port: int, path: str = "", **more: str) -> AirflowApi:
+    login = {"TOKEN": SECRETS[0], "USER": "ada", "PASSWORD": SECRETS[1]} | more
+    for name, value in {"URL": f"http://127.0.0.1:{port}{path}", **login}.items():
+        monkeypatch.setenv(f"EPOCHLINE_AIRFLOW_{name}", value)
+    return airflow_api()
+
+
+def test_a_redirect_and_a_path_before_the_api_lead_to_airflow_and_one_to_another_host_is_sent_no_secret(
+    airflow: Server, front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.answers |= {f"/airflow{path}": answers for path, answers in airflow.answers.items()}
+    front.leads_to = f"http://127.0.0.1:{airflow.server_port}/airflow"
+    assert named(monkeypatch, airflow.server_port, "/airflow/").dag("shop") is not None
+    assert named(monkeypatch, front.server_port).dag("shop") is not None
+    assert not [sent for sent in front.sent if SECRETS[0] in sent]
+    airflow.bearers.clear()
+
+    front.leads_to = f"http://localhost:{airflow.server_port}/airflow"
+    with pytest.raises(StackError, match="leads to http://localhost:.*/airflow. No token and no login was sent there"):
+        named(monkeypatch, front.server_port).dag("shop")
+    assert airflow.bearers == {None}
+
+
+def test_what_lets_nobody_in_without_a_token_is_shown_it_with_the_first_request(
+    airflow: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.says(version=[(401, {}), (200, {"version": "3.3.2"})])
+
+    assert named(monkeypatch, airflow.server_port).dag("shop") is not None
+    assert airflow.bearers == {None, f"Bearer {SECRETS[0]}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "body", "said"),
+    [
+        ("dag", 401, {"detail": "Invalid"}, "does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 401: Invalid)"),
+        ("dag", 403, {"detail": "Invalid JWT token"}, "does not accept the token of EPOCHLINE_AIRFLOW_TOKEN (HTTP 403:"),
+        ("dag", 403, {"detail": "Forbidden"}, "EPOCHLINE_AIRFLOW_TOKEN show DAG shop (HTTP 403: Forbidden); give its"),
+        ("dag", 503, {}, "failed to show DAG shop (HTTP 503); start its API server, or correct EPOCHLINE_AIRFLOW_URL"),
+        ("dag", 422, {"detail": "No"}, "refused to show DAG shop (HTTP 422: No)"),
+        ("version", 404, {"detail": "Not Found"}, "does not answer as the API of Airflow 3 does (HTTP 404: Not Found)"),
+        ("version", 200, {"title": "a page"}, "without /home or /api/v2 at its end"),
+        ("version", 200, None, "does not answer as the API of Airflow 3 does"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_address_and_what_to_change_but_no_secret(
+    airflow: Server, monkeypatch: pytest.MonkeyPatch, name: str, status: int, body: Any, said: str
+) -> None:
+    """SEC-4: whatever the other side answers."""
+    airflow.says(**{name: [(status, body)]})
+
+    with pytest.raises(StackError) as raised:
+        named(monkeypatch, airflow.server_port).dag("shop")
+
+    assert f"http://127.0.0.1:{airflow.server_port}" in str(raised.value)
+    assert said in str(raised.value)
+    assert not any(secret in str(raised.value) for secret in SECRETS)
+    assert raised.value.retryable is (status == 503)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((201, {"access_token": "got"}), None),
+        ((401, {"detail": "Invalid credentials"}), "does not accept the login ada of EPOCHLINE_AIRFLOW_USER"),
+        ((404, {"detail": "Not Found"}), "gives no token for a login (HTTP 404). Set EPOCHLINE_AIRFLOW_TOKEN"),
+        ((200, {}), "its answer has none"),
+        ((307, {"Location": "http://localhost:{port}/stolen"}), "refused to log in (HTTP 307)"),
+    ],
+)
+def test_a_login_gets_a_token_once_and_a_file_may_hold_the_password(
+    airflow: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: tuple[int, Any], said: str | None
+) -> None:
+    (tmp_path / "password").write_text(f"{SECRETS[1]}\n")
+    airflow.says(token=[answer])
+    api = named(monkeypatch, airflow.server_port, TOKEN="", PASSWORD="", PASSWORD_FILE=str(tmp_path / "password"))
+
+    if said is None:
+        assert api.dag("shop") == api.dag("shop")
+        assert [one for one in airflow.asked if one[0] == "POST"] == [
+            ("POST", "/auth/token", {"username": "ada", "password": SECRETS[1]})
+        ]
+        assert airflow.bearers == {None, "Bearer got"}
+    else:
+        with pytest.raises(StackError) as raised:
+            api.dag("shop")
+        assert said in str(raised.value)
+        assert SECRETS[1] not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"URL": "airflow.example"}, "EPOCHLINE_AIRFLOW_URL has to be the address of Airflow's pages"),
+        ({"URL": "https://ada:a-password@airflow.example"}, "without a login in it"),
+        ({"TOKEN": "", "USER": ""}, "there is neither a token nor a login for it. Set EPOCHLINE_AIRFLOW_TOKEN, or"),
+        ({"TOKEN_FILE": "/nowhere"}, "EPOCHLINE_AIRFLOW_TOKEN_FILE names /nowhere, which cannot be read"),
+    ],
+)
+def test_an_address_without_a_login_or_with_one_in_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        named(monkeypatch, 1, **variables)
+
+    assert said in str(raised.value)
+    assert not any(secret in str(raised.value) for secret in SECRETS)
+
+
+def test_a_certificate_is_checked_and_its_authority_may_be_named(
+    airflow: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.path("broker"), made.path("broker-key"))
+    airflow.socket = tls.wrap_socket(airflow.socket, server_side=True)
+    url = f"https://127.0.0.1:{airflow.server_port}"
+
+    with pytest.raises(StackError, match=r"CERTIFICATE_VERIFY_FAILED.*export SSL_CERT_FILE=CA\.pem"):
+        named(monkeypatch, 1, URL=url).dag("shop")
+    monkeypatch.setenv("SSL_CERT_FILE", made.path("ca"))
+    assert named(monkeypatch, 1, URL=url).dag("shop") is not None
 
 
 QUEUED: tuple[str, list[Any]] = ("queued", [])
@@ -264,7 +425,7 @@ def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
         }  # fmt: skip
         return answers[query]
 
-    monkeypatch.setattr(module, "stack_api", lambda: api)
+    monkeypatch.setattr(module, "airflow_api", lambda: api)
     monkeypatch.setattr(Adapters, "postgres_dsn", lambda adapters, connection: "postgresql://")
     monkeypatch.setattr(module, "_ask", ask)
 
@@ -284,7 +445,7 @@ def test_ctrl_c_says_that_the_run_goes_on_and_how_to_follow_it(call: Call, monke
         def run_state(self, dag: str, run: str) -> str:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "stack_api", Interrupted)
+    monkeypatch.setattr(module, "airflow_api", Interrupted)
     monkeypatch.setattr(Adapters, "postgres_dsn", lambda adapters, connection: "postgresql://")
     monkeypatch.setattr(module, "_ask", lambda ledger, pipeline, query: {"epoch_id": 6, "paused_at": None})
 

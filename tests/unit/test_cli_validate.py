@@ -35,7 +35,9 @@ def test_the_last_lines_say_what_was_checked_and_what_was_not(called: Call, tmp_
     assert problem == "no valid pipeline 'three' is declared; valid ones: one, two"
     assert valid == "valid: two, one"
     assert checked == "checked: declarations, their functions, and tables that two pipelines name"
-    assert not_compared.startswith("not compared: the tables of two, one: no PostgreSQL runs in ")
+    assert not_compared.startswith(
+        "not compared: the tables of two, one: connection 'epochline_postgres' is not known here. "
+    )
 
 
 def test_an_invalid_declaration_is_reported_with_file_line_and_reference(called: Call, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_without_a_connection_the_running_stack_is_reached(monkeypatch: pytest.M
         return f"postgresql://{login}:{quote(SECRET, safe='')}@h:5/epochline"
 
     kafka, postgres = SimpleNamespace(pid=1, bootstrap_servers="127.0.0.1:1"), SimpleNamespace(pid=1, dsn=dsn)
-    running = SimpleNamespace(home="here", kafka=kafka, postgres=postgres)
+    running = SimpleNamespace(home=SimpleNamespace(exists=lambda: True), kafka=kafka, postgres=postgres)
     monkeypatch.setattr("epochline.local.stack.Stack", lambda: running)
 
     assert connections.adapters().kafka_settings() == {"bootstrap.servers": "127.0.0.1:1"}

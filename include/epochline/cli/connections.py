@@ -1,12 +1,13 @@
-"""Connections of the command line: an Airflow connection in the environment, else the embedded stack's.
+"""Connections of the command line: from the environment, else the embedded stack's, else from Airflow.
 
-``AIRFLOW_CONN_<ID>`` is read without Airflow, in both of its forms: JSON and URI.
+``AIRFLOW_CONN_<ID>`` is read without Airflow, in both of its forms: JSON and URI. Where a stack was started, its
+connections are the stack's even while it is down, so that no command reaches another database because it is.
 """
 
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from epochline.adapters import Adapters
@@ -14,8 +15,14 @@ from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connect
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 
+if TYPE_CHECKING:
+    from epochline.local.stack import Stack
+
 _LOGINS = {POSTGRES: "epochline", "epochline_writer": JOB, "epochline_reader": VIEWER}
 """Connections to the target database that the embedded stack makes, and their logins."""
+
+EMBEDDED = "the embedded stack"
+"""How the ``place`` of a connection begins that the embedded stack has."""
 
 
 def variable(connection_id: str) -> str:
@@ -33,7 +40,8 @@ def in_environment(connection_id: str) -> Connection | None:
     if not text:
         return None
     try:
-        return _connection(variable(connection_id), json.loads(text) if text.startswith("{") else _parts(text))
+        content = json.loads(text) if text.startswith("{") else _parts(text)
+        return _connection(variable(connection_id), variable(connection_id), content)
     except (ValueError, TypeError, AttributeError):
         raise ConfigurationError(
             f"{variable(connection_id)} cannot be understood; write it as JSON with conn_type, host, port, login,"
@@ -51,13 +59,14 @@ def _parts(uri: str) -> dict[str, Any]:
     return {**content, "conn_type": kind, "port": parts.port, "extra": extra.get("__extra__", extra)}
 
 
-def _connection(where: str, content: Mapping[str, Any]) -> Connection:
+def _connection(where: str, place: str, content: Mapping[str, Any]) -> Connection:
     extra = content.get("extra") or {}
     if isinstance(extra, str):
         extra = json.loads(extra)
     port = content.get("port")
     return Connection(
         where=where,
+        place=place,
         kind=content.get("conn_type") or "",
         port=int(port) if port else None,
         extra={str(key): str(value) for key, value in extra.items()},
@@ -65,8 +74,8 @@ def _connection(where: str, content: Mapping[str, Any]) -> Connection:
     )
 
 
-def _look_up(connection_id: str) -> Connection:
-    """The connection of the environment, else of the embedded stack.
+def look_up(connection_id: str) -> Connection:
+    """The connection of an id: of the environment, else of the embedded stack, else of the Airflow of this environment.
 
     Raises:
         ConfigurationError: there is no such connection, it cannot be understood, or the stack does not run.
@@ -74,21 +83,39 @@ def _look_up(connection_id: str) -> Connection:
     connection = in_environment(connection_id)
     if connection is not None:
         return connection
-    if connection_id not in (*_LOGINS, KAFKA):
-        raise ConfigurationError(
-            f"connection {connection_id!r} is not known here: set {variable(connection_id)} as Airflow has it (the"
-            f" embedded stack has {', '.join(_LOGINS)} for PostgreSQL and {KAFKA} for Kafka)."
-        )
     from epochline.local.stack import Stack
 
-    stack, where = Stack(), f"connection {connection_id!r} of the embedded stack"
+    stack = Stack()
+    if stack.home.exists() and connection_id in (*_LOGINS, KAFKA):
+        return _of_stack(stack, connection_id)
+    from epochline.cli.airflow_lookups import in_airflow, no_airflow
+
+    missing = no_airflow()
+    answer = {"asked": [missing]} if missing else in_airflow(connection_id)
+    if "where" in answer:
+        place = str(answer["where"])
+        return _connection(f"connection {connection_id!r} of {place}", place, answer)
+    known = f"the embedded stack (none was started in {stack.home}; `epochline up` starts one)"
+    if connection_id not in (*_LOGINS, KAFKA):
+        known = f"the embedded stack (it has {', '.join(_LOGINS)} and {KAFKA})"
+    raise ConfigurationError(
+        f"connection {connection_id!r} is not known here. Asked: {'; '.join([known, *answer['asked']])}. Set"
+        f" {variable(connection_id)} as Airflow has it."
+    )
+
+
+def _of_stack(stack: "Stack", connection_id: str) -> Connection:
+    place = f"{EMBEDDED} in {stack.home}"
+    where = f"connection {connection_id!r} of {place}"
+    part, name = (stack.kafka, "Kafka") if connection_id == KAFKA else (stack.postgres, "PostgreSQL")
+    if part.pid is None:
+        raise ConfigurationError(
+            f"no {name} runs in {stack.home}; start it with `epochline up`. To reach another one, set"
+            f" {variable(connection_id)}."
+        )
     if connection_id == KAFKA:
-        if stack.kafka.pid is None:
-            raise ConfigurationError(f"no Kafka runs in {stack.home}; start it with `epochline up`.")
-        return Connection(where=where, extra={"bootstrap.servers": stack.kafka.bootstrap_servers})
-    if stack.postgres.pid is None:
-        raise ConfigurationError(f"no PostgreSQL runs in {stack.home}; start it with `epochline up`.")
-    return _connection(where, _parts(stack.postgres.dsn(login=_LOGINS[connection_id])))
+        return Connection(where=where, place=place, extra={"bootstrap.servers": stack.kafka.bootstrap_servers})
+    return _connection(where, place, _parts(stack.postgres.dsn(login=_LOGINS[connection_id])))
 
 
 def spark_master(connection_id: str) -> str:
@@ -104,4 +131,4 @@ def spark_master(connection_id: str) -> str:
 
 def adapters() -> Adapters:
     """What reaches the servers of these connections."""
-    return Adapters(look_up=_look_up, application_name="epochline cli")
+    return Adapters(look_up=look_up, application_name="epochline cli")

@@ -33,6 +33,7 @@ _FORMS = {
     "PostgreSQL": '{"conn_type": "postgres", "host": "HOST", "port": 5432, "schema": "DATABASE", "login": "LOGIN",'
     ' "password": "PASSWORD"}',
     "Kafka": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "HOST:9092"}}',
+    "Spark": '{"conn_type": "spark", "host": "local[*]"}',
 }
 
 
@@ -128,7 +129,7 @@ def _pip(*arguments: str) -> str:
 
 
 def programs(spark_connections: Sequence[str]) -> Iterator[Check]:
-    """Java and spark-submit. Only Airflow knows the kind of a connection that is not in the environment."""
+    """Java and spark-submit. Without its connection, nobody here knows how Spark is started."""
     spark = [_spark(connection) for connection in spark_connections]
     served = all(one is not None and one.kind == SPARK_CONNECT for one in spark)
     known = any(one is not None and one.kind != SPARK_CONNECT for one in spark)
@@ -152,9 +153,9 @@ def programs(spark_connections: Sequence[str]) -> Iterator[Check]:
 
 
 def _spark(connection_id: str) -> Connection | None:
-    """The connection in the environment; None also if it cannot be understood, which another check says."""
+    """The connection; None also if it cannot be understood, which another check says."""
     try:
-        return connections.in_environment(connection_id)
+        return connections.look_up(connection_id)
     except ConfigurationError:
         return None
 
@@ -284,22 +285,16 @@ def connection(kind: str, name: str) -> Check:
     """Whether a connection is known and complete, and where its details are. Shows none of them."""
     from epochline.config.registry import registry_settings
 
-    variable, adapters, where = connections.variable(name), connections.adapters(), "the embedded stack"
+    variable, adapters = connections.variable(name), connections.adapters()
     try:
-        if kind == "Spark" and connections.in_environment(name) is None:
-            return Check(
-                check="connection", subject=name, outcome="warning",
-                said=f"{kind}: {variable} is not set here. Commands use local[*]; Airflow needs the connection",
-                mend=f"airflow connections get {name}",
-            )  # fmt: skip
-        if kind != "Spark":
-            at = adapters.look_up(name)
-            {"PostgreSQL": adapters.postgres_dsn, "Kafka": adapters.kafka_settings}.get(kind, str)(name)
-            if kind == "schema registry":
-                registry_settings(at)
-        if connections.in_environment(name) is not None:
-            where = variable
+        at = adapters.look_up(name)
+        {"PostgreSQL": adapters.postgres_dsn, "Kafka": adapters.kafka_settings}.get(kind, str)(name)
+        if kind == "schema registry":
+            registry_settings(at)
     except EpochlineError as error:
         mend = f"export {variable}='{_FORMS.get(kind, '…')}'"
+        if kind == "Spark" and not os.environ.get(variable):
+            said = f"{kind}: {error} Commands use local[*]; Airflow needs the connection"
+            return Check(check="connection", subject=name, outcome="warning", said=said, mend=mend)
         return Check(check="connection", subject=name, outcome="wrong", said=f"{kind}: {error}", mend=mend)
-    return Check(check="connection", subject=name, said=f"{kind}: from {where}")
+    return Check(check="connection", subject=name, said=f"{kind}: from {at.place}")

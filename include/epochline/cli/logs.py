@@ -2,18 +2,21 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epochline.cli import connections, printing
+from epochline.cli.airflow_access import airflow_api
+from epochline.cli.airflow_runs import FINISHED
 from epochline.cli.database import Session, ask, session
 from epochline.cli.ledger import check_known, connection_of
 from epochline.cli.options import Name, until_interrupted
-from epochline.cli.trigger import stack_api
 from epochline.errors import EpochNotFoundError, StackError
-from epochline.local.airflow_api import FINISHED, AirflowApi
 from epochline.protocol.standing import standing_of_pipeline
+
+if TYPE_CHECKING:
+    from epochline.cli.airflow_api import AirflowApi
 
 _LOOK_EVERY_SECONDS = 1.0
 _ENDED = ("COMMITTED", "ABORTED")
@@ -39,8 +42,8 @@ def logs(
     Changes nothing. If the newest run wrote no epoch, prints the run's log and the reason.
 
     Prints each try of each task, in the order of their starts. Spark's output is in the log of pre_commit. Exit code 0:
-    success; 1: there is no such pipeline or epoch, a command and not Airflow made it, or the stack's Airflow does not
-    answer; 2: wrong use; 130: interrupted.
+    success; 1: there is no such pipeline or epoch, a command and not Airflow made it, or Airflow does not answer; 2:
+    wrong use; 130: interrupted.
     """
     with until_interrupted(), session(connections.adapters().postgres_dsn(connection_of(pipeline))) as ledger:
         if epoch is None and _wrote_no_epoch(ledger, pipeline):
@@ -58,7 +61,7 @@ def logs(
                 " errors; Spark's own output of the command is in spark-cli.log, in the logs folder of that host's"
                 " stack."
             )
-        api = stack_api()
+        api = airflow_api()
         printed = _Printed(api)
         while True:
             # Asked before the logs, which then have everything until the end.
@@ -79,7 +82,7 @@ def _wrote_no_epoch(ledger: Session, pipeline: str) -> bool:
     for row in failed:
         try:
             if row["plan_dag_id"] not in _AT_TERMINALS:
-                _Printed(stack_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
+                _Printed(airflow_api()).go_on(row["plan_dag_id"], row["plan_run_id"])
         finally:  # The ledger knows the reason, also where no Airflow has the log.
             printing.progress(f"run {row['plan_run_id']} wrote no epoch. {pipeline}: {standing_of_pipeline(row)}")
     return bool(failed)
@@ -97,7 +100,7 @@ def _runs(ledger: Session, pipeline: str, epoch: int) -> list[dict[str, Any]]:
 class _Printed:
     """Prints each line of the tasks' logs once."""
 
-    def __init__(self, api: AirflowApi) -> None:
+    def __init__(self, api: "AirflowApi") -> None:
         self._api = api
         self._lines: dict[_Which, int] = {}
         self._complete: set[_Which] = set()

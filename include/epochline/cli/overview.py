@@ -4,20 +4,22 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from epochline.cli import printing
+from epochline.cli.airflow_access import airflow_api
 from epochline.cli.options import AsJson, Follow, refresh, refuse_with_follow
 from epochline.cli.standing import Servers, Standing, decided, overview_of, standing_of
-from epochline.cli.trigger import stack_api
 from epochline.config import discovery
 from epochline.config.discovery import Declared
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError, SourceError, StackError
-from epochline.local.airflow_api import AirflowApi
 from epochline.protocol.quantities import counted
+
+if TYPE_CHECKING:
+    from epochline.cli.airflow_api import AirflowApi
 
 TOO_FAR_BEHIND = 3
 
@@ -29,8 +31,8 @@ Errors = Mapping[str, EpochlineError]
 def list(as_json: AsJson = False) -> None:
     """List the declared pipelines: state, lag, last commit with its quarantined records, schedule and next run.
 
-    Changes nothing. The lag is unknown while Kafka cannot be reached. The next run is missing if the stack's Airflow
-    does not run, and for a DAG that is paused or has no schedule. Exit code 0: success, even without Kafka and Airflow;
+    Changes nothing. The lag is unknown while Kafka cannot be reached. The next run is missing if Airflow does not
+    answer, and for a DAG that is paused or has no schedule. Exit code 0: success, even without Kafka and Airflow;
     1: a declaration is broken, or a ledger cannot be reached, and the other pipelines are shown; 2: wrong use.
     """
     declared, scheduled = discovery.look(), _Schedules()
@@ -190,20 +192,24 @@ def _row(pipeline: Pipeline, servers: Servers) -> dict[str, Any]:
 
 
 class _Schedules:
-    """The schedule of each pipeline, and its next run by the stack's Airflow. An Airflow that is away is asked once."""
+    """The schedule of each pipeline, and its next run by Airflow. An Airflow that is away is asked once."""
 
     def __init__(self) -> None:
+        self._api: AirflowApi | None = None
         try:
-            self._api: AirflowApi | None = stack_api()
+            self._api = airflow_api()
+        except ConfigurationError as error:
+            printing.progress(f"next runs are unknown: {error}")
         except StackError:
-            self._api = None
+            pass  # No variable names an Airflow, and the stack's does not run.
 
     def of(self, pipeline: Pipeline) -> dict[str, Any]:
         """``dag_paused`` is None if it is unknown; ``next_run`` is None also if no run starts by itself."""
         dag = None
         try:
             dag = self._api.dag(pipeline.name) if self._api is not None else None
-        except StackError:
+        except StackError as error:
+            printing.progress(f"next runs are unknown: {error}")
             self._api = None
         return {
             "schedule": pipeline.schedule,

@@ -3,6 +3,7 @@
 The rules are those of `migrate`, of the plan and of a writer's check. Nothing is changed.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from epochline.cli import connections, printing
+from epochline.cli.airflow_access import URL, airflow_api
 from epochline.cli.installation import Check, not_asked
 from epochline.cli.standing import Servers
 from epochline.declare.pipeline import Pipeline
@@ -124,6 +126,18 @@ class Asked:
                 yield Check(**about, outcome="wrong", said=said, mend=f"epochline plan {pipeline.name}")
 
 
+def airflow() -> Iterator[Check]:
+    """Whether the Airflow that a variable names answers, and takes the token or login."""
+    if not os.environ.get(URL):
+        return
+    about: dict[str, Any] = {"check": "airflow_api", "subject": URL}
+    try:
+        api = airflow_api()
+        yield Check(**about, said=f"Airflow {api.version()} at {api.access.url} takes the {api.access.credential}")
+    except EpochlineError as error:
+        yield _wrong(error, **about, mend=f"set {URL}, and the token or login for it, as docs/settings.md says")
+
+
 def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = None) -> Check:
     """What an error says, and what mends it, as far as the error knows it as data."""
     if isinstance(error, RightsMissingError):
@@ -135,8 +149,8 @@ def _wrong(error: EpochlineError, check: str, subject: str, mend: str | None = N
 
 def _correct(name: str, what: str) -> str:
     """What mends a connection; the embedded stack's is always as its servers are."""
-    known = connections.in_environment(name) is not None
-    return f"in {connections.variable(name)}, correct {what}" if known else "epochline up"
+    place = connections.look_up(name).place
+    return "epochline up" if place.startswith(connections.EMBEDDED) else f"in {place}, correct {what}"
 
 
 def _unusable(name: str) -> Iterator[Check]:

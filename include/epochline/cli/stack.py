@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated
 
@@ -9,7 +10,9 @@ import typer
 from rich.text import Text
 
 from epochline.cli import database, printing
+from epochline.cli.airflow_access import URL, airflow_access, airflow_api
 from epochline.config import discovery
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError, one_line
 from epochline.local.stack import PARTS, Stack, StackStatus, State
 from epochline.protocol.standing import StandingWord, standing_of_pipeline
@@ -50,12 +53,15 @@ def up(
         typer.echo(f"Airflow is at {stack.airflow.url}, user admin, password in {stack.airflow.password_file}")
 
 
-def _name_broken() -> None:
-    """Name broken declarations, and a folder of declarations that is missing, on standard error."""
+def _name_broken() -> Mapping[str, Pipeline]:
+    """Name broken declarations, or the missing folder, on standard error; return the declared pipelines."""
     try:
-        printing.broken(discovery.look().broken)
+        declared = discovery.look()
     except ConfigurationError as error:
         printing.progress(f"warning: {error}")
+        return {}
+    printing.broken(declared.broken)
+    return declared.pipelines
 
 
 def down(
@@ -73,19 +79,49 @@ def status(
 ) -> None:
     """Show the parts of the stack: health, version, address, and the files with passwords.
 
-    Changes nothing. Also names pipelines that need an operator, and broken declarations. Exit code 0: every part runs
-    and answers, even if pipelines or declarations are named; 3: a part does not.
+    Changes nothing. Also names the Airflow that `trigger`, `logs` and `list` ask, where each connection comes from,
+    pipelines that need an operator, and broken declarations. Exit code 0: every part runs and answers, even if
+    pipelines or declarations are named; 3: a part does not.
     """
-    answer = Stack().status()
+    answer, asks, found = Stack().status(), _airflow(), _connections(_name_broken())
     if as_json:
-        typer.echo(answer.model_dump_json(indent=2))
+        printing.say(printing.as_json({**answer.model_dump(mode="json"), "asks": asks, "connections": found}))
     else:
         show_status(answer)
+        version = "" if asks["version"] is None else f", version {asks['version']}"
+        whom = f": {asks['url']} (from {asks['from']}{version})" if asks["error"] is None else f" none: {asks['error']}"
+        printing.say(f"trigger, logs and list ask{whom}")
+        for name, place in found.items():
+            printing.say(f"connection {name}: {place or 'not found; `epochline doctor` says why'}")
         if answer.postgres.state is State.RUNNING:
             _name_standing(Stack().postgres.dsn())
-    _name_broken()
     if not answer.healthy:
         raise typer.Exit(NOT_HEALTHY)
+
+
+def _airflow() -> dict[str, str | None]:
+    """The Airflow that commands ask, what names it, and its version or why it refuses; the stack's own is not asked."""
+    asks: dict[str, str | None] = {"url": None, "from": "the embedded stack", "version": None, "error": None}
+    try:
+        access = airflow_access()
+        asks |= {"url": access.url, "from": access.where}
+        if not access.embedded:
+            asks["version"] = airflow_api().version()
+    except EpochlineError as error:
+        asks |= {"from": URL if os.environ.get(URL) else asks["from"], "error": str(error)}
+    return asks
+
+
+def _connections(pipelines: Mapping[str, Pipeline]) -> dict[str, str | None]:
+    """The place that has each connection that the pipelines name; None if it is not found, or its server is down."""
+    from epochline.cli import connections, installation
+
+    found: dict[str, str | None] = {}
+    for _, name in installation.named(pipelines):
+        found[name] = None
+        with suppress(EpochlineError):
+            found[name] = connections.look_up(name).place
+    return found
 
 
 def airflow(
@@ -104,6 +140,11 @@ def airflow(
 
     epochline airflow connections get epochline_kafka -o json
     """
+    if url := os.environ.get(URL):
+        raise StackError(
+            f"{URL} names {url}, and Airflow's program works on its own host: run `airflow` there. `unset {URL}` for"
+            " the embedded stack's."
+        )
     stack = Stack()
     if stack.postgres.pid is None or not stack.airflow.folder.exists():
         raise StackError(f"no Airflow was started in {stack.home}, or its PostgreSQL is down; run `epochline up`.")

@@ -23,9 +23,8 @@ from rich.progress import (
 from epochline.cli import connections, printing
 from epochline.cli.options import AsJson
 from epochline.config.connections import KAFKA
-from epochline.errors import StackError
+from epochline.errors import ConfigurationError
 from epochline.kafka.outgoing import Partitioner, json_record, plain_record
-from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 
 if TYPE_CHECKING:
@@ -80,17 +79,16 @@ def feed(
     if partitioner is not None and not from_jsonl:
         raise typer.BadParameter("--partitioner needs --from-jsonl: a plain line has no key")
     check_readable(file)
-    if bootstrap_servers is None and connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
-        raise StackError(
-            f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
-            " --bootstrap-servers"
-        )
+    try:
+        brokers = bootstrap_servers or connections.adapters().kafka_settings()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error} --bootstrap-servers names brokers too.") from None
     size = file.stat().st_size if file != STANDARD_INPUT and file.is_file() else None
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(f"{file} → {topic}", total=size)
         report = send(
-            bootstrap_servers or connections.adapters().kafka_settings(), file, topic, partitions, rate,
+            brokers, file, topic, partitions, rate,
             lambda read: bar.advance(task, read),
             read=json_record if from_jsonl else plain_record, partitioner=partitioner or Partitioner.MURMUR2,
         )  # fmt: skip

@@ -1,20 +1,24 @@
-"""`epochline trigger`: start a run in the stack's Airflow and follow it."""
+"""`epochline trigger`: start a run in Airflow and follow it."""
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from epochline.cli import connections, database, printing
+from epochline.cli.airflow_access import airflow_api
+from epochline.cli.airflow_runs import FINISHED, TaskState, new_run_id, why_it_failed, why_it_waits
 from epochline.cli.ledger import connection_of, next_step
 from epochline.config import discovery
+from epochline.config.places import dags_folder
 from epochline.errors import EpochlineError, PipelinePausedError, StackError
-from epochline.local.airflow_api import FINISHED, AirflowApi, TaskState, new_run_id, why_it_failed, why_it_waits
-from epochline.local.stack import Stack
 from epochline.protocol.quantities import counted
 from epochline.protocol.standing import way_out_of_pause
+
+if TYPE_CHECKING:
+    from epochline.cli.airflow_api import AirflowApi
 
 FAILED = 1
 PATIENCE_SECONDS = 120.0
@@ -34,22 +38,21 @@ def trigger(
     follow: Annotated[bool, typer.Option(help="Wait until the run has ended, and print the outcome.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: the run and its epoch.")] = False,
 ) -> None:
-    """Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print the outcome.
+    """Start a run of PIPELINE in Airflow, follow its tasks, and print the outcome.
+
+    Airflow is the one that $EPOCHLINE_AIRFLOW_URL names, else the embedded stack's (docs/settings.md).
 
     While Airflow or PostgreSQL is away, as during a restart, the command waits for up to two minutes. If the run makes
     no progress, the command says what the run waits for. Exit code 0: the run's epoch is committed, or there was
     nothing to read (with --no-follow: the run is started); 1: the run failed, or Airflow refuses or stays away;
     2: wrong use; 130: interrupted, the run continues.
     """
-    api = _patiently(stack_api)
+    api = _patiently(airflow_api)
     dag = _patiently(api.dag, pipeline)
     if dag is None and (left_out := discovery.why_left_out(pipeline)) is not None:
         raise StackError(left_out)
     if dag is None:
-        raise StackError(
-            f"Airflow has no DAG {pipeline!r}. Is its file in the dags folder, and does it import? A new file is found"
-            " within seconds."
-        )
+        raise StackError(_missing(api, pipeline))
     if dag.paused and not unpause:
         raise StackError(
             f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
@@ -96,19 +99,17 @@ def trigger(
         raise typer.Exit(FAILED)
 
 
-def stack_api() -> AirflowApi:
-    """The API of the stack's Airflow, logged in.
-
-    Raises:
-        StackError: Airflow does not run.
-    """
-    stack = Stack()
-    if stack.airflow.pids["api-server"] is None:
-        raise StackError(f"no Airflow runs in {stack.home}; start it with `epochline up`.")
-    return AirflowApi(stack.airflow.url, timeout=20, token=stack.airflow.token())
+def _missing(api: "AirflowApi", pipeline: str) -> str:
+    """Why Airflow has no DAG for a pipeline, as far as that is known."""
+    reads = ", ".join(_patiently(api.folders)) or "no file that this login may see"
+    return (
+        f"Airflow at {api.access.url} has no DAG {pipeline!r}. It reads its DAGs from {reads}; the declarations of this"
+        f" command are in {dags_folder()}. Does Airflow get that file, and does it import? A new file is found within"
+        " seconds. `epochline validate` checks it."
+    )
 
 
-def _follow(api: AirflowApi, dag_id: str, run_id: str, standing: Callable[[], dict[str, Any] | None]) -> str:
+def _follow(api: "AirflowApi", dag_id: str, run_id: str, standing: Callable[[], dict[str, Any] | None]) -> str:
     def look() -> tuple[str, list[TaskState]]:
         return api.run_state(dag_id, run_id), api.task_states(dag_id, run_id)
 

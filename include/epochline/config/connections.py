@@ -23,9 +23,13 @@ _LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The fields of an Airflow connection. ``where`` names it in errors; its text form shows nothing else."""
+    """The fields of an Airflow connection. ``where`` names it in errors; its text form shows nothing else.
+
+    ``place`` is what holds it: a variable, the embedded stack, a secrets back end or Airflow's metadata database.
+    """
 
     where: str
+    place: str = field(default="", repr=False)
     kind: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     port: int | None = field(default=None, repr=False)

@@ -5,10 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,7 +20,6 @@ from epochline.config import places
 from epochline.config.extras import install
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
 from epochline.local.class_archive import class_options
 from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.kafka import Kafka
@@ -26,6 +29,10 @@ from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 
 ADMIN = "admin"
+SILENT_SCHEDULER = "scheduler is unhealthy"
+"""What `reported_trouble` says of a scheduler that reported after its start, but not in the last half minute."""
+# Requests to loopback must not go through a proxy of the environment.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 # Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
@@ -70,9 +77,9 @@ class Airflow(Part):
         """The installed version of Airflow."""
         return version("apache-airflow")
 
-    def token(self) -> str:
-        """A token of the user `admin` for the REST API."""
-        return AirflowApi(self.url, timeout=20).token(ADMIN, credentials.require(self._home).airflow_admin)
+    def admin_password(self) -> str:
+        """The password of the user `admin`."""
+        return credentials.require(self._home).airflow_admin
 
     def environment(self) -> dict[str, str]:
         """The variables that the processes and tasks get in addition to the caller's environment. They hold passwords.
@@ -135,7 +142,11 @@ class Airflow(Part):
         if super().health() is not None:
             return f"the API server does not listen on port {self.port} yet"
         since = {name: self.daemons[name].started_at or 0.0 for name in _PROCESSES if name != "api-server"}
-        return AirflowApi(self.url).health(since)
+        try:
+            with _OPENER.open(f"{self.url}/api/v2/monitor/health", timeout=5) as response:
+                return reported_trouble(json.load(response), since)
+        except (OSError, ValueError, HTTPException) as error:
+            return f"the API server does not answer ({type(error).__name__}: {error})"
 
     def _migrate(self, environment: Mapping[str, str]) -> None:
         # The command takes ten seconds even if there is nothing to migrate.
@@ -233,3 +244,24 @@ class Airflow(Part):
             "no_proxy": direct,
             **client_environment(self._postgres),
         }
+
+
+def reported_trouble(health: Mapping[str, Any], since: Mapping[str, float]) -> str | None:
+    """What is wrong by Airflow's report of its health; None if the database and each part in `since` are healthy.
+
+    Airflow reports a killed scheduler as healthy for half a minute. So a part's last heartbeat must be later than its
+    start in `since`, in seconds since 1970.
+    """
+    for key, value in health.items():
+        part = key.replace("_", "-")
+        if part not in since and part != "metadatabase":
+            continue
+        if part in since and _moment(value.get(f"latest_{key}_heartbeat")) < since[part]:
+            return f"{part} has not reported since it was started"
+        if value.get("status") != "healthy":
+            return f"{part} is {value.get('status') or 'not reporting'}"
+    return None
+
+
+def _moment(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -31,7 +31,7 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 
 
 BY_HAND = (
-    "after_hanging", "cancelled", "cleared", "compiled", "followed", "half_cleared", "killed_client", "killed_commit",
+    "after_hanging", "cancelled", "cleared", "compiled", "elsewhere", "followed", "half_cleared", "killed_client", "killed_commit",
     "logged", "lost_together", "lost_worker", "marked", "marked_while_paused", "nothing", "overtaken", "rescheduled",
     "shared_server",
 )  # fmt: skip

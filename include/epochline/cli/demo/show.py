@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.rule import Rule
 
 from epochline.cli import database, printing
+from epochline.cli.airflow_access import TIMEOUT_SECONDS, access_to
 from epochline.cli.database import Session
 from epochline.cli.declarations import create_declared
 from epochline.cli.demo.driver import Caught, kill_while_staging
@@ -21,12 +22,13 @@ from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.overview import records_behind
 from epochline.cli.shipped import shipped_folder
-from epochline.cli.trigger import stack_api
 from epochline.errors import ConfigurationError, StackError
 from epochline.kafka.feed import feed
-from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
 from epochline.local.stack import Stack
+
+if TYPE_CHECKING:
+    from epochline.cli.airflow_api import AirflowApi
 
 LINES = 250_000
 PIPELINE = TOPIC = "access_log"
@@ -71,7 +73,9 @@ class Show:
         _step("the stack: PostgreSQL, Kafka, Spark and Airflow", f"home: {self._stack.home}")
         self._stack.up(report=printing.say)
         create_declared(printing.say)
-        api = stack_api()
+        from epochline.cli.airflow_api import AirflowApi
+
+        api = AirflowApi(access_to(self._stack), TIMEOUT_SECONDS)
         _wait(lambda: api.dag(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
         fed = FedLogs(self._stack.home.path("demo"), TOPIC, self._stack.kafka.bootstrap_servers)
         for note in fed.settle():
@@ -82,7 +86,7 @@ class Show:
             self._until_caught_up(ledger)
             return self._conclude(ledger, fed)
 
-    def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Session) -> Caught:
+    def _feed_and_kill(self, api: "AirflowApi", fed: FedLogs, ledger: Session) -> Caught:
         """Feed a log and kill a driver. If every driver was too fast, feed another log all at once."""
         for number in range(_ROUNDS):
             # Lines that are fed while the DAG is paused go into one epoch.
