@@ -1,6 +1,6 @@
 """Pauses, failure rates and settings of epochs, over both ledgers and their own clocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -330,12 +330,19 @@ def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(world: World) -
     assert paused(world) is not None
 
 
-def test_an_operator_who_ends_an_epoch_stops_nothing(world: World) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [lambda world: world.abort(reason="asked for", by_operator=True), lambda world: act(world, "abort", epoch=1)],
+    ids=["by a command", "by the action"],
+)
+def test_an_operator_who_ends_an_epoch_stops_nothing(world: World, end: Callable[[World], object]) -> None:
+    """ADR 0026: the run of whoever repaired the cause goes on, and a run that fails again stops by itself."""
     world.plan()
     fail(world, REFUSED)
 
-    world.abort(reason="asked for", by_operator=True)
+    end(world)
 
+    assert world.epoch(1).state is EpochState.ABORTED
     assert paused(world) is None
 
 

@@ -79,7 +79,7 @@ def test_a_parse_is_tested_without_servers_and_whole_epochs_on_postgres(stack: S
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
 
     said = run(
-        *command, folder=project, PYTHONPATH=path, PYTEST_ADDOPTS="",
+        *command, folder=project, PYTHONPATH=path, PYTEST_ADDOPTS="", EPOCHLINE_PROJECT=str(project),
         EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn,
     )  # fmt: skip
 
