@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from epochline.errors import BadRecordError, ConfigurationError, TargetError
 from epochline.local.stack import Stack
 from epochline.testing import EpochRunner, Record
 from tests.databases import query
+from tests.integration.logins import Login
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = {"id": "bigint", "customer": "text", "amount": "numeric(12,2)"}
@@ -130,6 +132,11 @@ def test_a_limit_leaves_the_rest_to_the_next_epoch(run_epoch: EpochRunner) -> No
     assert [len(run_epoch(pipeline, given).rows("orders")) for given in ([ADA, GRACE], [])] == [1, 2]
 
 
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a time zone"):
+        Record(value=ADA, timestamp=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
 @pytest.mark.parametrize(
     ("pipeline", "records", "said"),
     [
@@ -199,12 +206,15 @@ def pytest_of_a_user(folder: Path, *arguments: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_users_tests_run_without_java_and_kafka_and_leave_no_database(stack: Stack, tmp_path: Path) -> None:
+def test_a_users_tests_run_without_java_and_kafka_and_leave_no_database(
+    stack: Stack, login: Login, tmp_path: Path
+) -> None:
+    """With a login that may create databases and nothing else."""
     (tmp_path / "test_orders.py").write_text(USERS)
     server = stack.postgres.superuser_dsn
     before = query(server, "SELECT datname FROM pg_database ORDER BY datname")
 
-    said = pytest_of_a_user(tmp_path, EPOCHLINE_TEST_POSTGRES=server)
+    said = pytest_of_a_user(tmp_path, EPOCHLINE_TEST_POSTGRES=login(attributes="CREATEDB"))
 
     assert "2 failed, 1 passed" in said, said
     assert "assert [{'id': 1}] == [{'id': 2}]" in said
@@ -221,18 +231,16 @@ def test_tests_that_do_not_use_the_fixture_pay_nothing(tmp_path: Path) -> None:
     assert "epochline_postgres" in pytest_of_a_user(tmp_path, "--fixtures")
 
 
-@pytest.mark.parametrize(
-    ("server", "said"),
-    [
-        ("postgresql://nobody@127.0.0.1:1/none", "the server of tests cannot be reached"),
-        ("not a URL", "the server of tests is no URL"),
-    ],
-    ids=["away", "no URL"],
-)
-def test_a_server_that_cannot_be_used_is_named(tmp_path: Path, server: str, said: str) -> None:
+def test_a_server_that_cannot_be_used_is_named_without_its_password(login: Login, tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(USERS)
+    servers = {
+        "postgresql://nobody:secret@127.0.0.1:1/none": "the server of tests cannot be reached",
+        "secret": "the server of tests is no URL",
+        login(): "Tests make databases of their own; run ALTER ROLE … CREATEDB",
+    }
+    for server, why in servers.items():
+        said = pytest_of_a_user(tmp_path, "-k", "an_order", "--tb=short", EPOCHLINE_TEST_POSTGRES=server)
 
-    told = pytest_of_a_user(tmp_path, "-k", "an_order", EPOCHLINE_TEST_POSTGRES=server)
-
-    assert said in told
-    assert "1 error" in told
+        assert why in said
+        assert "1 error" in said
+        assert "secret" not in said

@@ -41,6 +41,11 @@ class Record:
     topic: str | None = None
     partition: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse a time without a zone, which would depend on the machine's."""
+        if self.timestamp is not None and self.timestamp.tzinfo is None:
+            raise ValueError(f"timestamp: {self.timestamp} needs a time zone")
+
 
 def _bytes(value: Value) -> bytes | None:
     if value is None or isinstance(value, bytes):
