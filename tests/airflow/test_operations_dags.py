@@ -68,7 +68,8 @@ name, user, params, bundle = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), 
 run = SimpleNamespace(dag_id="epochline_" + name, run_id="manual__1", conf={}, triggering_user_name=user or None)
 scheduled = {"janitor": operations.JanitorOperator, "log_ends": operations.LogEndsOperator}
 task = scheduled[name](task_id="x") if name in scheduled else operations.ActionOperator(task_id="act", action=name)
-said = []
+said, asked, pipelines_of = [], [], operations._pipelines_of
+operations._pipelines_of = lambda ledger, declared: asked.append(ledger) or pipelines_of(ledger, declared)
 ti = SimpleNamespace(xcom_push=lambda key, value: said.append(value))
 if bundle:
     from airflow.dag_processing.bundles.local import LocalDagBundle
@@ -77,7 +78,7 @@ try:
     answer = task.execute({"params": params, "dag_run": run, "ti": ti})
 except Exception as error:
     answer = [type(error).__name__, str(error)]
-print("ANSWER" + json.dumps({"answer": answer, "said": said}))
+print("ANSWER" + json.dumps({"answer": answer if len(asked) < 2 else asked, "said": said}))
 """
 
 
@@ -169,7 +170,7 @@ def test_tasks_of_a_dag_bundle_take_the_declarations_of_that_bundle(
 def test_tasks_that_find_no_file_take_the_pipelines_of_the_ledger_and_fail_where_it_has_none(
     act: Act, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
 ) -> None:
-    """A task that did nothing would be green as one that did its work."""
+    """A task that did nothing would be green as one that did its work. The ledger is asked for its pipelines once."""
     bundle = tmp_path / "only operations"
     bundle.mkdir()
     nothing = [act(name, bundle=bundle) for name in ("janitor", "log_ends")]

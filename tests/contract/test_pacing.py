@@ -1,6 +1,6 @@
 """Pauses, failure rates and settings of epochs, over both ledgers and their own clocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -292,19 +292,28 @@ def test_the_same_error_of_code_three_times_in_a_row_ends_the_retries_that_nobod
         (Endless(delay=400), [RAISED] * 2, [400, 400]),
         (Endless(delay=0), [RAISED] * 2, [0, 0]),
         (FixedDelay(attempts=9, delay=120), [RAISED] * 3, [120, 120, 120]),
+        (FixedDelay(attempts=2, delay=120), [RAISED] * 3, [120, 120, None]),
+        (NoRestart(), [AWAY], [None]),
     ],
-    ids=["the same", "one that passes between", "a long delay", "no delay", "fixed"],
+    ids=["the same", "one that passes between", "a long delay", "no delay", "fixed", "two", "none"],
 )
 def test_a_declared_endless_restart_tries_an_error_that_comes_back_at_growing_pauses(
-    world: World, restart: RestartStrategy, errors: Sequence[RecordedError], pauses: Sequence[float]
+    world: World, restart: RestartStrategy, errors: Sequence[RecordedError], pauses: Sequence[float | None]
 ) -> None:
-    """R4, R1: a server that comes back is not waited for longer. The epoch stays its run's through the pause."""
+    """R4, R1: a server that comes back is not waited for longer. The epoch stays its run's through the pause.
+
+    The number of restarts is that of the epoch's plan, too, whatever Airflow read from the DAG file.
+    """
     world.pipeline = orders(settings=Settings(restart=restart))
     world.plan()
-    waited = []
+    waited: list[float | None] = []
     for error in errors:
         fail(world, error)
         pause, said = pause_before_retry(world.ledger, "orders", 1)
+        if pause is None:
+            assert said == f"epoch 1 of orders: no restart is left; its plan allowed {restart.retries}"
+            waited.append(None)
+            break
         waited.append(pause.total_seconds())
         assert f"begins in {pause.total_seconds():g} s" in said
         world.let_pass(pause.total_seconds() + 30)
@@ -330,12 +339,19 @@ def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(world: World) -
     assert paused(world) is not None
 
 
-def test_an_operator_who_ends_an_epoch_stops_nothing(world: World) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [lambda world: world.abort(reason="asked for", by_operator=True), lambda world: act(world, "abort", epoch=1)],
+    ids=["by a command", "by the action"],
+)
+def test_an_operator_who_ends_an_epoch_stops_nothing(world: World, end: Callable[[World], object]) -> None:
+    """ADR 0026: the run of whoever repaired the cause goes on, and a run that fails again stops by itself."""
     world.plan()
     fail(world, REFUSED)
 
-    world.abort(reason="asked for", by_operator=True)
+    end(world)
 
+    assert world.epoch(1).state is EpochState.ABORTED
     assert paused(world) is None
 
 

@@ -81,7 +81,7 @@ class SharedTopic(Line):
                 self.write(plan.ranges, ticket)
             else:
                 self.write_claims(ticket)
-            job._end(ticket, self.via, Made())
+            job.end(ticket, self.via, Made())
         except Exception as error:
             ours = job._what_happened(ticket, self.via, error)
             if ours is None or ours is error:

@@ -73,9 +73,14 @@ def test_a_pipeline_in_a_dag_of_ones_own_is_one_of_the_command_line_too(stack: S
     ]
 
 
-def test_a_parse_of_ones_own_is_tested_without_servers(project: Path) -> None:
+def test_a_parse_is_tested_without_servers_and_whole_epochs_on_postgres(stack: Stack, project: Path) -> None:
     """A reader's pytest knows nothing of the options of this one."""
     path = f"{ROOT / 'include'}:{project / 'spark_jobs'}"
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
 
-    assert "1 passed" in run(*command, folder=project, PYTHONPATH=path, PYTEST_ADDOPTS="")
+    said = run(
+        *command, folder=project, PYTHONPATH=path, PYTEST_ADDOPTS="", EPOCHLINE_PROJECT=str(project),
+        EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn,
+    )  # fmt: skip
+
+    assert "2 passed" in said

@@ -21,7 +21,7 @@ from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.sources.reading import SourceReader
-from epochline.spark.part_rows import one_pass_writer
+from epochline.spark.job import writer_of
 from epochline.spark.source import claim_reader
 from tests.databases import query
 from tests.driver import Driver, epoch_of
@@ -66,12 +66,10 @@ class InProcess(Driver):
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         """What the Spark job does, with one Spark partition for all records."""
-        ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
-        search = self.pipeline.commit_statement_timeout if self.pipeline.bad_records == "quarantine" else None
-        writer = one_pass_writer(self.pipeline.spec, ticket, self.dsn, search=search)
+        plan = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
         # A consumer that a failed write leaves open would not let its process end.
-        with closing(self._records(planned, ticket)) as batches:
-            write_as_spark(writer, [batches])
+        with closing(self._records(planned, plan.ticket)) as batches:
+            write_as_spark(writer_of(plan, self.dsn), [batches])
 
     def _records(self, planned: Plan, ticket: StagingTicket) -> Generator[pa.RecordBatch]:
         for one in planned.ranges:

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
@@ -12,7 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from epochline import Settings
 from epochline.airflow.pre_commit import PreCommitOperator, refuse_missing
 from epochline.airflow.settings import params
-from epochline.config.resolve import resolve_settings
+from epochline.config.resolve import file_settings, resolve_settings
+from epochline.declare.settings import PerRun
 from epochline.errors import ConfigurationError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.staging import StagingTicket
@@ -71,26 +73,58 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
         refuse_missing(TICKET, str(tmp_path / "job.py"), "no-submit")
 
 
-@pytest.mark.parametrize(("recorded", "applies"), [(Settings(timeout=120), 120), (None, 77)], ids=["plan", "action"])
-def test_the_time_out_is_the_epochs_whatever_settings_file_its_worker_has_and_the_difference_is_named(
-    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    recorded: Settings | None, applies: int,
+@pytest.mark.parametrize(
+    ("planned", "here", "differs"),
+    [
+        ("timeout = 120", "timeout = 77", "timeout is 120.0 (file), here 77.0 (file)"),
+        ("", "on_cancel = 'delete'", "on_cancel is retain (default), here delete (file)"),
+        ("interval = 60", "", "interval is 60.0 (file), here None (default)"),
+    ],
+    ids=["another", "missing where it was planned", "missing here"],
+)
+def test_a_worker_with_another_settings_file_than_that_of_the_plan_refuses_the_epoch_by_name(
+    world: World, postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    planned: str, here: str, differs: str,
 ) -> None:  # fmt: skip
-    """C10: the worker of the plan had a settings file, this one has another. An action records no settings."""
-    connect_to(monkeypatch, postgres=postgres_dsn)
-    monkeypatch.setenv("EPOCHLINE_SETTINGS", str(tmp_path / "other.toml"))
-    (tmp_path / "other.toml").write_text("[settings]\ntimeout = 77\n")
-    world.plan(settings=resolve_settings(world.pipeline, file=recorded))
-    if recorded is None:
-        query(postgres_dsn, "UPDATE epochline.epoch SET settings = '{}'")
+    """C10: nobody knows which of the two workers is right. The pipeline is not paused: its next run plans again."""
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka="127.0.0.1:1")
+    file = tmp_path / "settings.toml"
+    monkeypatch.setenv("EPOCHLINE_SETTINGS", str(file))
+    file.write_text(f"[settings]\n{planned}\n")
+    world.plan(settings=resolve_settings(world.pipeline, file=file_settings()))
+    file.write_text(f"[settings]\n{here}\n")
     with DAG("orders", schedule=None, params=params()):
         task = PreCommitOperator(pipeline=world.pipeline, epoch_id="1", task_id="pre_commit")
+    context: Any = {"dag_run": SimpleNamespace(conf={}, dag_id="orders", run_id="run-1")}
+
+    task.pre_execute(context)
+    with pytest.raises(AirflowFailException, match="was made with another settings file than"):
+        task.execute(context)
+
+    assert world.abort(1, run()) is AbortOutcome.ABORTED
+    assert differs in (world.epoch(1).error or "")
+    with world.ledger.transaction() as tx:
+        assert tx.operators.standing("orders").paused is None
+    assert world.left_over() == 0
+
+
+@pytest.mark.parametrize(("recorded", "applies"), [(120, 120), (None, 60)], ids=["plan", "action"])
+def test_the_time_out_is_the_epochs_though_its_declaration_changed_and_the_difference_is_named(
+    world: World, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    recorded: int | None, applies: int,
+) -> None:  # fmt: skip
+    """C10: a declaration is that of the plan until the epoch is committed. An action records no settings."""
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    world.plan(settings=resolve_settings(world.pipeline, run=PerRun(timeout=120)))
+    if recorded is None:
+        query(postgres_dsn, "UPDATE epochline.epoch SET settings = '{}'")
+    changed = world.pipeline.model_copy(update={"settings": Settings(timeout=60)})
+    with DAG("orders", schedule=None, params=params()):
+        task = PreCommitOperator(pipeline=changed, epoch_id="1", task_id="pre_commit")
 
     task.pre_execute({"dag_run": SimpleNamespace(conf={})})
 
     assert task.execution_timeout == timedelta(seconds=applies)
     warned = [record.message for record in caplog.records if record.name == "epochline.airflow.settings"]
-    named = ["timeout is 120.0 (file), here 77.0 (file). Give every worker"] if recorded is not None else []
-    assert [
-        text.split("others: ")[1].removesuffix(" the same declarations and settings file.") for text in warned
-    ] == named
+    named = ["timeout is 120.0 (run conf), here 60.0 (declaration). Give every worker the same declarations."]
+    assert [text.split("others: ")[1] for text in warned] == (named if recorded else [])

@@ -8,9 +8,10 @@ is another one now.
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -153,8 +154,7 @@ class JanitorOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Tidy, and log what was found and which declarations are broken; fail if there is no pipeline at all."""
         with epochline_errors():
-            _, connections = _pipelines_and_ledgers(context)
-            for connection in connections:
+            for connection in _ledgers(context):
                 tidied = tidy(adapters().ledger(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
@@ -184,10 +184,9 @@ class LogEndsOperator(BaseOperator):
         by_servers: defaultdict[tuple[str, str], list[Pipeline]] = defaultdict(list)
         failed: list[EpochlineError] = []
         with epochline_errors():
-            declared, connections = _pipelines_and_ledgers(context)
-            for postgres in connections:
+            for postgres, pipelines_of in _ledgers(context).items():
                 try:
-                    pipelines = _pipelines_of(postgres, declared)
+                    pipelines = pipelines_of()
                 except EpochlineError as error:
                     self.log.warning("%s: %s", postgres, error)
                     failed.append(error)
@@ -207,11 +206,11 @@ class LogEndsOperator(BaseOperator):
                 raise failed[0]
 
 
-def _pipelines_and_ledgers(context: Context) -> tuple[Mapping[str, Pipeline], Sequence[str]]:
-    """The pipelines that the files of the task's bundle declare, and the connection ids of their ledgers.
+def _ledgers(context: Context) -> Mapping[str, Callable[[], Sequence[Pipeline]]]:
+    """The ledgers of the pipelines that files of the task's bundle declare, by connection id; each gives its pipelines.
 
-    Files of another bundle are not seen here. If no file declares a pipeline, the ledger is that of the default
-    connection, and the pipelines are those that it knows.
+    Files of another bundle are not seen here. If no file declares a pipeline, the only ledger is that of the default
+    connection, which is asked here for the pipelines that it knows.
 
     Raises:
         ConfigurationError: that ledger has no epoch either.
@@ -221,15 +220,17 @@ def _pipelines_and_ledgers(context: Context) -> tuple[Mapping[str, Pipeline], Se
     for error in declared.broken:
         log.error("broken declaration: %s", one_line(error))
     if declared.pipelines:
-        return declared.pipelines, sorted({pipeline.postgres_connection for pipeline in declared.pipelines.values()})
+        connections = sorted({pipeline.postgres_connection for pipeline in declared.pipelines.values()})
+        return {connection: partial(_pipelines_of, connection, declared.pipelines) for connection in connections}
     log.warning("no file in %s declares a pipeline: this task takes those in the ledger of %s", folder, POSTGRES)
-    if not _pipelines_of(POSTGRES, {}):
+    stored = _pipelines_of(POSTGRES, {})
+    if not stored:
         raise ConfigurationError(
             f"no file in {folder} declares a pipeline, and the ledger of {POSTGRES} has no epoch of one, so this task"
             " has nothing to do. Put the file of this DAG into the bundle of your pipelines, or set EPOCHLINE_DAGS to"
             " their folder."
         )
-    return {}, [POSTGRES]
+    return {POSTGRES: lambda: stored}
 
 
 def _pipelines_of(connection: str, declared: Mapping[str, Pipeline]) -> Sequence[Pipeline]:

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
-from epochline.airflow.settings import timeout_of_epoch
+from epochline.airflow.settings import settings_of_epoch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, rebuilt
 from epochline.ports import Ledger
@@ -58,11 +58,13 @@ class PreCommitOperator(SparkSubmitOperator):
         super().__init__(conn_id=pipeline.spark_connection, conf=conf, **_NOT_DURABLE, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+        self._other_file: str | None = None
         self._server_job: ServerJob | None = None
 
     def pre_execute(self, context: Any) -> None:
         """Set the task's time-out to the epoch's."""
-        self.execution_timeout = timeout_of_epoch(self.pipeline, self.dag, context, int(self.epoch_id))
+        applies = settings_of_epoch(self.pipeline, self.dag, context, int(self.epoch_id))
+        self.execution_timeout, self._other_file = applies
 
     def execute(self, context: Context) -> None:
         """Stage and seal the epoch; succeed without Spark if it is sealed already.
@@ -100,6 +102,12 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
         """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        if self._other_file is not None:
+            raise ConfigurationError(
+                f"{ticket}: its plan was made with another settings file than {socket.gethostname()} has:"
+                f" {self._other_file}. Spark was not started. Give every worker the same settings file;"
+                " `epochline doctor` names the one in force. The next epoch reads the same range."
+            )
         program = self.application or str(_JOB)
         self.application = program
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"

@@ -27,4 +27,4 @@ class RetryByLedger(RetryPolicy):
             pause, reason = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
         except LedgerUnavailableError:
             return RetryDecision.default()
-        return RetryDecision.retry(pause, reason)
+        return RetryDecision.fail(reason) if pause is None else RetryDecision.retry(pause, reason)

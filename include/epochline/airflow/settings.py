@@ -44,29 +44,36 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
         return resolve_settings(pipeline, file=file_settings(), run=run_settings(conf, dag.params))
 
 
-def timeout_of_epoch(pipeline: Pipeline, dag: Any, context: Mapping[str, Any], epoch_id: int) -> timedelta:
-    """The time-out that was recorded with the epoch's plan, as every later step takes its settings from the epoch.
+def settings_of_epoch(
+    pipeline: Pipeline, dag: Any, context: Mapping[str, Any], epoch_id: int
+) -> tuple[timedelta, str | None]:
+    """The time-out that was recorded with the epoch's plan, and how this worker's settings file differs, if it does.
 
-    A settings file that only some workers have must not change an epoch half way. The log names the settings that this
-    worker resolves differently. An operator's action records no settings; then this worker's time-out applies.
+    Every later step takes its settings from the epoch: a declaration that changes must not change an epoch half way.
+    The log names the settings that this worker resolves differently. Where a settings file makes the difference, one of
+    the two workers lacks it, and nobody knows which one is right. An operator's action records no settings; then this
+    worker's time-out applies.
     """
     here = settings_of_run(pipeline, dag, context)
     with epochline_errors(), adapters().ledger(pipeline).transaction() as tx:
         epoch = tx.epochs.find(pipeline.name, epoch_id)
         recorded = {} if epoch is None else tx.history.settings(epoch)
-    differing = [
-        f"{name} is {recorded[name]['value']} ({recorded[name]['from']}), here {own['value']} ({own['from']})"
-        for name, own in json.loads(json.dumps(here.recorded())).items()
-        if name in recorded and recorded[name]["value"] != own["value"]
-    ]
+    differing, by_file = list[str](), list[str]()
+    for name, own in json.loads(json.dumps(here.recorded())).items():
+        if name in recorded and recorded[name]["value"] != own["value"]:
+            places = {recorded[name]["from"], own["from"]}
+            said = (
+                f"{name} is {recorded[name]['value']} ({recorded[name]['from']}), here {own['value']} ({own['from']})"
+            )
+            (by_file if places in ({"file"}, {"file", "default"}) else differing).append(said)
     if differing:
         log.warning(
             "epoch %d of %s keeps the settings of its plan, although this worker resolves others: %s. Give every worker"
-            " the same declarations and settings file.",
+            " the same declarations.",
             epoch_id, pipeline.name, "; ".join(differing),
         )  # fmt: skip
     seconds = recorded_value(recorded, "timeout")
-    return here.timeout if seconds is None else timedelta(seconds=seconds)
+    return here.timeout if seconds is None else timedelta(seconds=seconds), "; ".join(by_file) or None
 
 
 def params() -> dict[str, Param]:

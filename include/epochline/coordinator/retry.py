@@ -8,17 +8,23 @@ from datetime import timedelta
 
 from epochline.config.resolve import recorded_restart
 from epochline.coordinator.intent import LEASE
-from epochline.declare.settings import Endless
+from epochline.declare.settings import Endless, FixedDelay, NoRestart
 from epochline.ports import Ledger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.failures import GIVEN_UP_AFTER, failed_alike
 
 
-def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta, str]:
-    """The pause before the next attempt of an epoch, which stays its run's until then, and what to say of it."""
+def pause_before_retry(ledger: Ledger, pipeline: str, epoch_id: int) -> tuple[timedelta | None, str]:
+    """The pause before the next attempt of an epoch, which stays its run's until then, and what to say of it.
+
+    None if the restart strategy of the epoch's plan allows no further attempt, whatever the host's number of retries.
+    """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(pipeline, epoch_id)
         strategy = recorded_restart(tx.history.settings(epoch))
+        made = epoch.attempt - epoch.attempts_before
+        if isinstance(strategy, FixedDelay | NoRestart) and made > strategy.retries:
+            return None, f"{epoch}: no restart is left; its plan allowed {strategy.retries}"
         if isinstance(strategy, Endless):
             alike = failed_alike(tx.history.errors(epoch))
             pause = strategy.pause_after(alike)

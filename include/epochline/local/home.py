@@ -137,7 +137,7 @@ DEFAULTS: Mapping[str, int] = {
     "postgres": 25432, "kafka": 29092, "kafka_controller": 29093, "airflow": 28080, "spark": 25002,
     "spark_master": 27077,
 }  # fmt: skip
-_FALLBACK = range(20_000, 32_000)
+FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp
 
 
@@ -231,7 +231,7 @@ class Ports:
         return chosen
 
     def _choose(self, default: int, taken: set[int]) -> int:
-        for port in (default, *random.sample(_FALLBACK, 200)):
+        for port in (default, *random.sample(FALLBACK, 200)):
             if port not in taken and is_free(port):
                 return port
         raise StackError("no free port was found on 127.0.0.1")

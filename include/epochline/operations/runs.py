@@ -62,7 +62,7 @@ class Abort(DirectAction[AbortParameters, None]):
 
     def change(self, case: Case[AbortParameters, None], request: Request) -> Afterwards:
         epoch = case.tx.epochs.lock(case.pipeline, case.parameters.epoch)
-        attempt = abort_in(case.tx, epoch, str(request), may_pause=True)
+        attempt = abort_in(case.tx, epoch, str(request), may_pause=False)
 
         def discard_staging() -> tuple[str, ...]:
             discard(case.subject.ledger, attempt)

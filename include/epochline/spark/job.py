@@ -1,6 +1,7 @@
 """The Spark job of one attempt: reads the planned ranges, stages every sink, writes the end mark."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg2
@@ -28,21 +29,33 @@ from epochline.protocol.offsets import belongs_to
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import driver_is_gone, epochline_error_from, error_of_user, without_frames
+from epochline.spark.functions import NO_REGISTRIES
 from epochline.spark.part_rows import one_pass_writer
 from epochline.spark.session import MEMORY_SETTINGS, prepare
 from epochline.spark.source import RecordSource, claim_reader, read_custom, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
-from epochline.spark.staging import stage
+from epochline.spark.staging import StagingWriter, stage
 
 log = logging.getLogger(__name__)
 
 _DRIVER = "epochline:job"
 
 
-def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credentials: JobCredentials) -> None:
+Records = Callable[[SparkSession, AttemptPlan, JobCredentials, str], RecordSource]
+"""Gives the planned records of an input."""
+
+
+def run(
+    spark: SparkSession,
+    pipeline: str,
+    epoch_id: int,
+    attempt: int,
+    credentials: JobCredentials,
+    records: Records | None = None,
+) -> None:
     """Stage one attempt. Returns once its end mark is written; a failure is recorded with the attempt.
 
-    A second run for the same attempt is refused, or the seal refuses the attempt.
+    A second run for the same attempt is refused, or the seal refuses the attempt. ``records`` stands for the sources.
 
     Raises:
         EpochFencedError: the attempt is not live.
@@ -51,8 +64,8 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
     plan = read_plan(credentials.dsn, pipeline, epoch_id, attempt)
     log.info("job.started pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, attempt)
     try:
-        made = _stage(spark, plan, credentials)
-        _end(plan.ticket, credentials.dsn, made)
+        made = _stage(spark, plan, credentials, records or _records)
+        end(plan.ticket, credentials.dsn, made)
     except Exception as error:
         ours = _what_happened(plan.ticket, credentials.dsn, error)
         if ours is None and driver_is_gone(spark):
@@ -67,20 +80,25 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
     log.info("job.ended pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, attempt)
 
 
-def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> Made:
+def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials, of_input: Records) -> Made:
     if not plan.ranges and plan.kind not in (EpochKind.REQUEUE, EpochKind.IDLE):
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     prepare(spark, plan.pipeline.spark_conf, sum(len(planned.range) for planned in plan.ranges))
     memory = " ".join(f"{name}={spark.conf.get(name, 'not set') or 'not set'!r}" for name in MEMORY_SETTINGS)
     log.info("job.memory pipeline=%s epoch=%d %s", plan.pipeline.name, plan.ticket.epoch_id, memory)
-    records = {name: _records(spark, plan, credentials, name) for name in plan.pipeline.inputs}
+    records = {name: of_input(spark, plan, credentials, name) for name in plan.pipeline.inputs}
     registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
+    stage([(records[""], writer_of(plan, credentials.dsn, registries))])
+    return Made()
+
+
+def writer_of(plan: AttemptPlan, dsn: str, registries: Registries = NO_REGISTRIES) -> StagingWriter:
+    """The writer of an attempt's records, if its pipeline has no transform. Raises as `one_pass_writer`."""
     spec = plan.pipeline.spec
     search = plan.pipeline.commit_statement_timeout if spec.bad_records == "quarantine" else None
-    stage([(records[""], one_pass_writer(spec, plan.ticket, credentials.dsn, registries, search))])
-    return Made()
+    return one_pass_writer(spec, plan.ticket, dsn, registries, search)
 
 
 def _records(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials, name: str) -> RecordSource:
@@ -108,8 +126,11 @@ def _records(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials
     return read_ranges(spark, ranges, kafka, parallelism, prefix)
 
 
-def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:
-    """Write the end mark, the last step of a job and the only proof that it completed."""
+def end(ticket: StagingTicket, dsn: str, made: Made) -> None:
+    """Write the end mark, the last step of a job and the only proof that it completed.
+
+    Raises `EpochFencedError` if the attempt was fenced or sealed.
+    """
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         ended = end_job(cursor, ticket.attempt_id, made.watermark, made.too_late)
         failpoint("end.commit")
