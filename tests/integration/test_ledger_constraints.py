@@ -13,11 +13,12 @@ from psycopg2 import errors, sql
 from psycopg2.extras import RealDictCursor
 
 from epochline.coordinator import abort
-from epochline.errors import LedgerError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
+from epochline.postgres.ledger.versions import head_revision
+from epochline.version import VERSION
 from tests.contract.worlds import postgres_world, run
-from tests.databases import as_admin, query
+from tests.databases import BY_HAND, as_admin, query
 from tests.integration.published_queries import queries
 
 RANGE = """
@@ -49,6 +50,7 @@ def sql_of(postgres_dsn: str) -> Iterator[Execute]:
             cursor.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else cursor.rowcount
 
+    execute(BY_HAND)
     execute("INSERT INTO epochline.pipeline (pipeline) VALUES ('p')")
     execute("INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('hash', 'p', '{}')")
     for epoch_id in (1, 2, 3):
@@ -236,15 +238,15 @@ def test_two_migrations_at_once_take_turns_and_a_third_changes_nothing(empty_dsn
         return migrate.upgrade(empty_dsn)
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(upgrade, range(2))) == [migrate.head_revision()] * 2
-    assert migrate.upgrade(empty_dsn) == migrate.head_revision()
+        assert list(pool.map(upgrade, range(2))) == [head_revision()] * 2
+    assert migrate.upgrade(empty_dsn) == head_revision()
 
 
 @pytest.mark.fault("F35")
 def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(sql_of: Execute, postgres_dsn: str) -> None:
     sql_of("UPDATE epochline.alembic_version SET version_num = '9999'")
 
-    with pytest.raises(LedgerError, match="at revision 9999, which this version of epochline does not know"):
+    with pytest.raises(VersionError, match=f"at revision 9999, which epochline {VERSION} does not know"):
         migrate.upgrade(postgres_dsn)
 
     assert sql_of("SELECT version_num FROM epochline.alembic_version") == [("9999",)]
@@ -255,7 +257,7 @@ def test_a_downgrade_is_refused(sql_of: Execute, postgres_dsn: str) -> None:
     with closing(psycopg2.connect(postgres_dsn)) as connection, connection:
         assert not migrate.run_migrations(connection, "0001")
 
-    assert sql_of("SELECT version_num FROM epochline.alembic_version") == [(migrate.head_revision(),)]
+    assert sql_of("SELECT version_num FROM epochline.alembic_version") == [(head_revision(),)]
     assert sql_of("SELECT count(*) FROM epochline.committed_range") == [(3,)]
 
 

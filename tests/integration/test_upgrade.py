@@ -10,10 +10,12 @@ import psycopg2
 import pytest
 
 from epochline.coordinator import PlanOutcome
-from epochline.errors import LedgerError
+from epochline.errors import VersionError
 from epochline.postgres.ledger import migrate
-from epochline.postgres.ledger.migrate import head_revision, upgrade
+from epochline.postgres.ledger.migrate import upgrade
+from epochline.postgres.ledger.versions import head_revision
 from epochline.protocol.epoch import CommitOutcome, EpochState
+from epochline.version import VERSION
 from tests.chains import chain_breaks
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
@@ -107,7 +109,7 @@ def test_a_ledger_that_was_not_upgraded_is_refused_until_it_is(old: str) -> None
     """No epoch is planned, and nothing changes; after the upgrade the same run plans and commits one."""
     world, epochs = postgres_world(old), query(old, EPOCHS)
 
-    with pytest.raises(LedgerError, match=r"older than this code: run `epochline migrate`"):
+    with pytest.raises(VersionError, match=rf"older than epochline {VERSION}: run `epochline migrate`"):
         world.plan("too early")
 
     assert query(old, EPOCHS) == epochs

@@ -10,6 +10,7 @@ import typer
 
 from epochline.cli.commands import Commands
 from epochline.errors import EpochlineError, one_line
+from epochline.version import VERSION
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -31,9 +32,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"epochline {version('epochline')}")
+        typer.echo(f"epochline {VERSION}")
         raise typer.Exit
 
 

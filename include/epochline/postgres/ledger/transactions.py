@@ -19,8 +19,9 @@ from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
+from epochline.postgres.ledger.versions import opening, refuse_unfit
 from epochline.postgres.queries.driver_errors import explained
-from epochline.postgres.queries.session_settings import one_transaction, refuse_replica, set_local_and_ask
+from epochline.postgres.queries.session_settings import one_transaction
 from epochline.postgres.queries.statements import Connection, query
 from epochline.postgres.targets.states import PostgresStates
 from epochline.postgres.targets.tables import PostgresTargets
@@ -83,7 +84,7 @@ class PostgresLedger:
             isolation_level="READ COMMITTED",
             connect_args={"application_name": application_name, "connect_timeout": 10, **keepalives, **UTF8},
         )
-        self._settings = set_local_and_ask(
+        self._settings = opening(
             {
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
@@ -114,8 +115,8 @@ class PostgresLedger:
             pooled.detach()
             session = cast("Connection", pooled.dbapi_connection)
             with closing(session), one_transaction(session):
-                [(shown,)] = query(session, self._settings)
-                refuse_replica(session, shown)
+                [opened] = query(session, self._settings)
+                refuse_unfit(session, opened)
                 yield session
         except DBAPIError as error:
             # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
@@ -128,6 +129,7 @@ class PostgresLedger:
         """Commit at the end of the block, or roll back if the block raises.
 
         Raises:
+            VersionError: the ledger does not allow this version of epochline; the block does not run.
             LedgerUnavailableError: the connection failed; a commit in progress may or may not have happened.
             LockTimeoutError: another transaction held a lock too long.
             StatementTimeoutError: a statement took too long or was cancelled.
