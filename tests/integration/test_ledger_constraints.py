@@ -13,6 +13,7 @@ from psycopg2 import errors, sql
 from psycopg2.extras import RealDictCursor
 
 from epochline.coordinator import abort
+from epochline.errors import VersionError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
 from epochline.postgres.ledger.versions import head_revision
