@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the site has the repository's pages outside of docs/ too, and its links are those of the checkout."""
+"""A hook of mkdocs: the site has the pages outside of docs/ too, and the links of a checkout lead to its pages."""
 
 import posixpath
 import re
@@ -17,10 +17,13 @@ SOURCE = "https://github.com/epochline/epochline/{}/main/{}"
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Headings get the anchors that GitHub gives them."""
-    config.mdx_configs["toc"] = {
-        "slugify": lambda heading, _: re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-    }
+    config.mdx_configs["toc"] = {"slugify": anchor}
     return config
+
+
+def anchor(heading: str, _: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def place_on_site(path: str) -> str | None:

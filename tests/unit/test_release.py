@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,6 @@ def test_a_version_gets_its_heading_once_and_an_empty_one_none() -> None:
 
 
 def test_a_wheel_may_have_at_most_two_megabytes(tmp_path: Path) -> None:
-    import zipfile
-
     wheel = tmp_path / "large.whl"
     with zipfile.ZipFile(wheel, "w") as files:
         files.writestr("epochline/large.py", "x" * 2_000_001)
