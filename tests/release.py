@@ -12,7 +12,7 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from epochline.version import VERSION
+from epochline.declare.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 2_000_000

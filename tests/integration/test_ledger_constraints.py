@@ -13,11 +13,11 @@ from psycopg2 import errors, sql
 from psycopg2.extras import RealDictCursor
 
 from epochline.coordinator import abort
+from epochline.declare.version import VERSION
 from epochline.errors import VersionError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger import migrate
-from epochline.postgres.ledger.versions import head_revision
-from epochline.version import VERSION
+from epochline.postgres.queries.versions import head_revision
 from tests.contract.worlds import postgres_world, run
 from tests.databases import BY_HAND, as_admin, query
 from tests.integration.published_queries import queries
@@ -263,29 +263,6 @@ def test_a_downgrade_is_refused(sql_of: Execute, postgres_dsn: str) -> None:
 
 
 # What people look at
-
-VIEWS = {
-    "epochs": "pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, planned_at, pre_committed_at,"
-    " committed_at, aborted_at, records_read, records_passed, records_quarantined, rows_written, approval, error",
-    "offsets": "pipeline, generation, epoch_id, topic, topic_id, partition, start_offset, until_offset, state, records_read",
-    "heads": "pipeline, generation, topic, topic_id, partition, origin_offset, next_offset, epoch_id, committed_at",
-    "attempts": "pipeline, epoch_id, attempt, state, run_id, host, started_at, ended_at, rows_staged, fenced_writes, error",
-    "quarantine": "pipeline, epoch_id, topic, partition, offset, key, value, reason, quarantined_at",
-}
-
-
-@pytest.mark.parametrize(("view", "columns"), VIEWS.items(), ids=VIEWS.keys())
-def test_a_view_begins_with_its_promised_columns(sql_of: Execute, view: str, columns: str) -> None:
-    """U7: columns are only ever added, behind these."""
-    found = sql_of(
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'epochline' AND table_name = %s"
-        " ORDER BY ordinal_position",
-        view,
-    )
-
-    promised = columns.split(", ")
-    assert [name for (name,) in found][: len(promised)] == promised
-
 
 Lived = Callable[[str], list[dict[str, Any]]]
 

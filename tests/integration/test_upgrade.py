@@ -12,15 +12,15 @@ import pytest
 from packaging.version import Version
 
 from epochline.coordinator import PlanOutcome
+from epochline.declare.version import VERSION
 from epochline.errors import EpochlineError, VersionError
 from epochline.operations import Request
 from epochline.postgres.ledger import migrate
 from epochline.postgres.ledger.attempt_plan import read_plan
 from epochline.postgres.ledger.migrate import upgrade
-from epochline.postgres.ledger.versions import REVISIONS, head_revision
 from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.versions import REVISIONS, head_revision
 from epochline.protocol.epoch import CommitOutcome, EpochState
-from epochline.version import VERSION
 from tests.chains import chain_breaks
 from tests.commands import Call
 from tests.contract.worlds import World, postgres_world

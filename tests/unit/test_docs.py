@@ -11,6 +11,7 @@ import pytest
 import epochline
 from bench.times import CALLS, MAKE, table
 from epochline import KafkaSource
+from epochline.declare.version import VERSION
 from epochline.errors import DeclarationError
 from epochline.kafka.records import BYTES, RECORDS
 from epochline.local.process import shipped_settings
@@ -49,6 +50,13 @@ def test_what_a_page_names_exists(page: Path) -> None:
     broken += [name for name in set(MODULE.findall(text)) if not exists(name)]
 
     assert broken == []
+
+
+def test_images_and_archives_have_the_version_of_the_package() -> None:
+    files = [*PAGES, ROOT / "docker-compose.yaml"]
+    told = [said for path in files for said in re.findall(r"epochline(?:-spark)?[:-](\d+\.\d+\.\d+)", path.read_text())]
+
+    assert {*told} == {VERSION}
 
 
 def test_every_dag_file_that_a_reader_copies_is_one_that_airflow_reads_by_default() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.version import VERSION
+from epochline.declare.version import VERSION
 from tests.release import problems, released
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from epochline.version import VERSION
+from epochline.declare.version import VERSION
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -16,9 +16,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from epochline.declare.names import INSPECTOR
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError, LedgerUnavailableError
-from epochline.postgres.ledger.versions import opening, refuse_version
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
+from epochline.postgres.queries.versions import opening, refuse_version
 
 _STATEMENT_TIMEOUT_SECONDS = 10
 _WAIT_FOR_SESSION_SECONDS = 5

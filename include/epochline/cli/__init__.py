@@ -10,7 +10,6 @@ import typer
 
 from epochline.cli.commands import Commands
 from epochline.errors import EpochlineError, one_line
-from epochline.version import VERSION
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -32,6 +31,8 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from epochline.declare.version import VERSION
+
         typer.echo(f"epochline {VERSION}")
         raise typer.Exit
 

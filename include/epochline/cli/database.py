@@ -7,10 +7,10 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection, new_type, register_type, string_types
 
-from epochline.postgres.ledger.versions import opening, refuse_version
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.versions import opening, refuse_version
 
 Row = dict[str, Any]
 

@@ -171,8 +171,8 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
 
     from epochline.cli import database
     from epochline.postgres.ledger.migrate import changed_definitions, current_revision
-    from epochline.postgres.ledger.versions import head_revision, opening, refuse_version
     from epochline.postgres.queries.statements import run
+    from epochline.postgres.queries.versions import head_revision, opening, refuse_version
 
     about: dict[str, Any] = {"check": "ledger", "subject": name}
     wanted = head_revision()

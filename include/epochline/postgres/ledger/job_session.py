@@ -11,7 +11,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerUnavailableError, one_line
 from epochline.failpoints import failpoint
-from epochline.postgres.ledger.versions import opening, refuse_unfit
+from epochline.postgres.queries.versions import opening, refuse_unfit
 
 # Without these a writer that lost its network could hold its transaction, and make a fence wait, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}

@@ -13,14 +13,14 @@ from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
 from epochline.declare.text_settings import UTF8
+from epochline.declare.version import VERSION
 from epochline.errors import ConfigurationError, LedgerError, VersionError
 from epochline.postgres.ledger import roles
-from epochline.postgres.ledger.versions import MIGRATIONS, REVISIONS, head_revision
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
 from epochline.postgres.queries.statements import Connection, change
 from epochline.postgres.queries.statements import run as execute
-from epochline.version import VERSION
+from epochline.postgres.queries.versions import MIGRATIONS, REVISIONS, head_revision
 
 _DEFINITIONS = ("functions", "views", "roles")
 """Files of ``migrations/definitions``, in the order in which they are applied."""

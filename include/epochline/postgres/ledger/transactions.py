@@ -19,10 +19,10 @@ from epochline.postgres.ledger.history import PostgresHistory, PostgresOperators
 from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
-from epochline.postgres.ledger.versions import opening, refuse_unfit
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction
 from epochline.postgres.queries.statements import Connection, query
+from epochline.postgres.queries.versions import opening, refuse_unfit
 from epochline.postgres.targets.states import PostgresStates
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.sink import Sink

@@ -3,6 +3,7 @@
 import psycopg2
 from psycopg2 import errorcodes
 
+from epochline.declare.version import VERSION
 from epochline.errors import (
     EpochlineError,
     LedgerError,
@@ -12,7 +13,6 @@ from epochline.errors import (
     StatementTimeoutError,
     VersionError,
 )
-from epochline.version import VERSION
 
 _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
 """The class of errors whose message may contain the value."""

@@ -12,8 +12,8 @@ import psycopg2
 from psycopg2.extensions import connection
 
 from epochline.declare.text_settings import TEXT_SETTINGS
+from epochline.declare.version import VERSION
 from epochline.errors import ConfigurationError
-from epochline.version import VERSION
 
 
 def set_local(settings: Mapping[str, str | int]) -> str:

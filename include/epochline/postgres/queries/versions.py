@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from epochline.declare.version import VERSION
 from epochline.errors import VersionError
 from epochline.postgres.queries.session_settings import refuse_replica, set_local
 from epochline.postgres.queries.statements import Connection
-from epochline.version import VERSION
 
-MIGRATIONS = Path(__file__).with_name("migrations")
+MIGRATIONS = Path(__file__).parents[1] / "ledger" / "migrations"
 REVISIONS = {script.name[:4]: script for script in sorted(MIGRATIONS.glob("versions/*.sql"))}
 """The script of each revision, in order."""
 
