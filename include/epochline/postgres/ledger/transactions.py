@@ -66,6 +66,7 @@ class PostgresLedger:
         application_name: shown in ``pg_stat_activity``.
         lock_timeout: seconds to wait for a lock before `LockTimeoutError`.
         sink_factory: creates the sinks that show an epoch after its commit; None if no such sink is needed.
+        any_version: ask no ledger whether it allows this version: for what concerns targets alone.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class PostgresLedger:
         application_name: str = "epochline",
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
         sink_factory: SinkFactory | None = None,
+        any_version: bool = False,
     ) -> None:
         self._sink_factory = sink_factory
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
@@ -94,7 +96,8 @@ class PostgresLedger:
                 "synchronous_commit": "on",
                 # The statement of a killed task ends within seconds. By default the server lets it run.
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
-            }
+            },
+            any_version=any_version,
         )
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:

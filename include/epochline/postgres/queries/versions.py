@@ -17,8 +17,8 @@ MIGRATIONS = Path(__file__).parents[1] / "ledger" / "migrations"
 REVISIONS = {script.name[:4]: script for script in sorted(MIGRATIONS.glob("versions/*.sql"))}
 """The script of each revision, in order."""
 
-_ASK = """SELECT current_setting('session_replication_role'), revision, oldest_version
-    FROM (SELECT) AS one LEFT JOIN epochline.versions ON true"""
+_ROLE = "SELECT current_setting('session_replication_role')"
+_VERSIONS = ", revision, oldest_version FROM (SELECT) AS one LEFT JOIN epochline.versions ON true"
 
 
 def head_revision() -> str:
@@ -26,9 +26,12 @@ def head_revision() -> str:
     return max(REVISIONS)
 
 
-def opening(settings: Mapping[str, str | int]) -> str:
-    """The first message of a transaction: settings, as `set_local` makes them, and a row for `refuse_unfit`."""
-    return f"{set_local(settings)}; {_ASK}"
+def opening(settings: Mapping[str, str | int], *, any_version: bool = False) -> str:
+    """The first message of a transaction: settings, as `set_local` makes them, and a row for `refuse_unfit`.
+
+    With ``any_version`` it asks no ledger, which may be missing.
+    """
+    return f"{set_local(settings)}; {_ROLE}{'' if any_version else _VERSIONS}"
 
 
 def refuse_unfit(session: Connection, opened: tuple[Any, ...]) -> None:
@@ -39,7 +42,8 @@ def refuse_unfit(session: Connection, opened: tuple[Any, ...]) -> None:
         VersionError: the ledger does not allow this version.
     """
     refuse_replica(session, opened[0])
-    refuse_version(opened)
+    if len(opened) > 1:
+        refuse_version(opened)
 
 
 def refuse_version(opened: tuple[Any, ...]) -> None:
