@@ -22,7 +22,7 @@ WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint format up down status lock
+.PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint site release format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -115,13 +115,20 @@ bench: setup ## measure what docs/performance.md says
 bench-quick: setup ## the ratios that matter, at small size, beside the stored ones: five minutes at most
 	$(BIN)/python -m bench.quick
 
-lint: setup ## ruff, mypy, import-linter, spelling, Markdown
+lint: setup site ## ruff, mypy, import-linter, spelling, Markdown, dead links
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=include $(BIN)/lint-imports
 	$(BIN)/codespell .
 	$(BIN)/pymarkdown scan --recurse $(MARKDOWN)
+
+# In an environment of its own, which uv keeps in its cache.
+site: setup ## the documentation as a site in build/site; a dead link or anchor is an error
+	@$(BIN)/uv run -q --isolated --no-project --python $(BIN)/python --with-requirements requirements-site.txt mkdocs build -q
+
+release: setup ## check and build a release of the last commit, and write the changelog's heading; publishes nothing
+	@$(BIN)/python -m tests.release
 
 format: setup ## format the code, sort its imports, and correct what ruff can correct
 	$(BIN)/ruff check --fix-only .
@@ -139,3 +146,4 @@ status: setup ## what runs, where, and where the passwords lie
 lock: $(INSTALLED) ## pin every package again from pyproject.toml
 	$(LOCK) --all-extras pyproject.toml -o requirements.txt
 	$(LOCK) --group dev -c requirements.txt -o requirements-dev.txt
+	$(LOCK) --group site -o requirements-site.txt

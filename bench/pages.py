@@ -16,6 +16,7 @@ from bench.servers import servers
 from epochline.airflow.pages.rendering import page
 from epochline.airflow.pages.views import HistoryFilter, epoch_view, pipeline_view, pipelines_view
 from epochline.airflow.reading import snapshot
+from tests.databases import BY_HAND
 
 EPOCHS = (1_000, 100_000, 1_000_000)
 ROUNDS = 20
@@ -68,6 +69,7 @@ def fill(dsn: str, count: int, options: str = "") -> None:
     ANALYZE epochline.epoch, epochline.planned_range, epochline.committed_range, epochline.attempt, epochline.receipt
     """  # noqa: S608 - a number
     with closing(psycopg2.connect(dsn, options=options)) as session, session, session.cursor() as cursor:
+        cursor.execute(BY_HAND)
         cursor.execute(statements)
 
 
@@ -112,7 +114,7 @@ def measured(lengths: Sequence[int], rounds: int) -> Times:
                 cursor.execute(f"CREATE DATABASE {name} OWNER epochline TEMPLATE epochline")
             whole = stack.postgres.dsn(name, login="postgres")
             with closing(psycopg2.connect(whole)) as session, session, session.cursor() as cursor:
-                cursor.execute(_FIRST)
+                cursor.execute(f"{BY_HAND}; {_FIRST}")
             fill(whole, length, _UNCHECKED)
             with closing(psycopg2.connect(whole)) as session, session.cursor() as cursor:
                 session.autocommit = True

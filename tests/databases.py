@@ -14,6 +14,9 @@ from psycopg2.extensions import parse_dsn
 from epochline.local.postgres import Postgres
 from epochline.postgres.ledger.migrate import upgrade
 
+BY_HAND = "SET epochline.version TO 'by hand'"
+"""Lets a session change the ledger's epochs, as a person may who knows what they do."""
+
 QUICK: Mapping[str, str] = {"scram_iterations": "1"}
 """Settings for servers that many short sessions log in to: the passwords of a stack are random, so that the 4,096 rounds
 of the default guard nothing, and they are half of the 6.3 ms that a session takes to open."""
@@ -57,6 +60,7 @@ def query(dsn: str, statement: str | sql.Composable, *values: object, **options:
         options: of the session.
     """
     with closing(psycopg2.connect(dsn, **options)) as session, session, session.cursor() as cursor:
+        cursor.execute(BY_HAND)
         cursor.execute(statement, values or None)
         return cursor.fetchall() if cursor.description else []
 

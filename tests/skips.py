@@ -11,6 +11,7 @@ LISTED = (
     # A made-up log is read in any case.
     "EPOCHLINE_TEST_LOG names no access log",
     "as an ordinary user, all other tests show it",
+    "the checkout has no history: the older wheel cannot be built",
 )
 """Why a test may be skipped."""
 

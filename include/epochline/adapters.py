@@ -32,8 +32,11 @@ class Adapters(Connections):
 
     application_name: str
 
-    def ledger(self, of: Pipeline | str) -> Ledger:
-        """The ledger of a pipeline, or of a connection id, for actions on pipelines that may no longer be declared."""
+    def ledger(self, of: Pipeline | str, *, any_version: bool = False) -> Ledger:
+        """The ledger of a pipeline, or of a connection id, for actions on pipelines that may no longer be declared.
+
+        With ``any_version``, only targets may be asked: there may be no ledger, or one of another version.
+        """
         from epochline.failpoints import watched
         from epochline.postgres.ledger.transactions import LOCK_TIMEOUT_SECONDS, PostgresLedger
         from epochline.sinks import sinks_by
@@ -47,6 +50,7 @@ class Adapters(Connections):
             application_name=self.application_name,
             lock_timeout=lock_timeout,
             sink_factory=sinks_by(self.kafka_settings),
+            any_version=any_version,
         )
         return watched(ledger)
 

@@ -134,7 +134,11 @@ class KafkaBehindError(DataLossError):
 
 
 class LedgerError(EpochlineError):
-    """The ledger is missing, has another version, or refuses a change."""
+    """The ledger is missing, or refuses a change."""
+
+
+class VersionError(LedgerError):
+    """The ledger does not allow this version of epochline: it lacks a migration, or a newer version has migrated it."""
 
 
 class LedgerBehindError(LedgerError, PipelineStandsError):

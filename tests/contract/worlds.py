@@ -17,6 +17,7 @@ from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanPreview
 from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
+from epochline.postgres.ledger.job_session import connect
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.balances import PartitionCounts
@@ -217,7 +218,7 @@ class PostgresWriter:
             )
 
     def _session(self, ticket: StagingTicket) -> closing[connection]:
-        return closing(psycopg2.connect(self._dsn, application_name=ticket.application_name))
+        return closing(connect(self._dsn, ticket.application_name))
 
 
 def fake_world() -> World:

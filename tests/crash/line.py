@@ -28,6 +28,7 @@ from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.part_rows import one_pass_writer
 from epochline.spark.staging import StagingWriter
+from tests.databases import BY_HAND
 from tests.driver import Driver, epoch_of
 from tests.integration.kafka_topics import make_topic
 from tests.job import write_as_spark
@@ -168,6 +169,7 @@ class Line(Driver):
             if again or not hasattr(self._looking, "session"):
                 self._looking.session = psycopg2.connect(self.dsn)
                 self._looking.session.autocommit = True
+                self._looking.session.cursor().execute(BY_HAND)
             try:
                 with self._looking.session.cursor() as cursor:
                     cursor.execute(text, values or None)

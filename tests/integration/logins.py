@@ -11,6 +11,7 @@ from psycopg2.extensions import parse_dsn
 from sqlalchemy.engine import make_url
 
 from epochline.local.stack import Stack
+from tests.databases import BY_HAND
 
 Login = Callable[..., str]
 """Makes a login with these roles and attributes, for this test; gives its libpq URL."""
@@ -57,6 +58,7 @@ def execute(dsn: str, *statements: Any, values: Sequence[Any] | None = None) -> 
     """Run statements one by one, each its own transaction; the rows of the last."""
     with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
         session.autocommit = True
+        cursor.execute(BY_HAND)
         for statement in statements:
             cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description else []

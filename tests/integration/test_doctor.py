@@ -187,8 +187,10 @@ def older_ledger(world: World) -> Mend:
 
 def newer_ledger(world: World) -> Mend:
     ((now,),) = query(world.dsn, "SELECT version_num FROM epochline.alembic_version")
-    query(world.dsn, "UPDATE epochline.alembic_version SET version_num = '9999'")
-    return lambda _: query(world.dsn, "UPDATE epochline.alembic_version SET version_num = %s", now)
+    query(world.dsn, "UPDATE epochline.alembic_version SET version_num = '9999', oldest_version = '9.0.0'")
+    return lambda _: query(
+        world.dsn, "UPDATE epochline.alembic_version SET version_num = %s, oldest_version = '0.2.0'", now
+    )
 
 
 def other_views(world: World) -> Mend:
@@ -322,7 +324,7 @@ FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     wrong_password: (f"postgresql {POSTGRES}", "password authentication failed", CORRECT),
     postgres_away: (f"postgresql {POSTGRES}", "cannot be reached", CORRECT),
     no_ledger: (f"ledger {POSTGRES}", "this database has none", "epochline migrate"),
-    newer_ledger: (f"ledger {POSTGRES}", "at revision 9999; this code needs ", "install the version of epochline"),
+    newer_ledger: (f"ledger {POSTGRES}", "at revision 9999 and allows epochline 9.0.0 and newer; this is ", "install epochline 9.0.0 or newer"),
     other_views: (f"ledger {POSTGRES}", "with views of another version", "epochline migrate"),
     old_server: (f"postgresql {POSTGRES}", "epochline needs 99 or newer", "upgrade the server"),
     older_ledger: (f"ledger {POSTGRES}", "at revision 0001; this code needs ", "epochline migrate"),

@@ -25,8 +25,15 @@ from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import Topic, delete_records, produce
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-SECTION = re.search(r"^## What an operator may do$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
-BLOCKS = re.findall(r"^```console\n(.*?)^```$", SECTION[1] if SECTION else "", re.MULTILINE | re.DOTALL)
+
+
+def blocks(section: str) -> list[str]:
+    """What a section shows of a terminal."""
+    (text,) = re.findall(rf"^## {section}$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+BLOCKS, UPGRADE = blocks("What an operator may do"), blocks("Upgrades")
 DECLARED = """
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable, epoch_dag
 
@@ -124,7 +131,7 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
         )
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=named)
+@pytest.mark.parametrize("block", BLOCKS + UPGRADE, ids=named)
 def test_a_command_of_the_page_prints_what_the_page_shows(
     block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -5,19 +5,28 @@ import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
+from packaging.version import Version
 
 from epochline.coordinator import PlanOutcome
-from epochline.errors import LedgerError
+from epochline.declare.version import VERSION
+from epochline.errors import EpochlineError, VersionError
+from epochline.operations import Request
 from epochline.postgres.ledger import migrate
-from epochline.postgres.ledger.migrate import head_revision, upgrade
+from epochline.postgres.ledger.attempt_plan import read_plan
+from epochline.postgres.ledger.migrate import upgrade
+from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.versions import REVISIONS, head_revision
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.chains import chain_breaks
+from tests.commands import Call
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
 from tests.databases import query
+from tests.integration.page_views import pipelines
 
 RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
 TABLES = "0001"
@@ -46,6 +55,90 @@ def test_the_first_migration_makes_the_tables_of_the_release() -> None:
         hashlib.sha256(f"{schemas}{statements}".encode()).hexdigest()
         == "dca9c8e5e9281162033110f8e6abe58c928dc99320746cf6b76fdac6691852d2"
     )
+
+
+def test_each_migration_states_the_oldest_version_that_may_go_on_after_it() -> None:
+    """From 0013 on, which began it; a version that this code refuses would refuse itself."""
+    stated = {name: re.findall(r"oldest_version = '(.*)'", script.read_text()) for name, script in REVISIONS.items()}
+
+    assert {name for name, versions in stated.items() if len(versions) != 1} == {f"{n:04}" for n in range(1, 13)}
+    assert all(Version(versions[0]) <= Version(VERSION) for versions in stated.values() if versions)
+
+
+def everything(dsn: str) -> dict[str, list[Any]]:
+    """The rows of the ledger and of every target, by table."""
+    tables = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text IN %s"
+    names = query(dsn, tables, ("epochline", "epochline_staging", "public"))
+    return {name: query(dsn, f"SELECT t::text FROM {name} t ORDER BY 1") for (name,) in names}
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "not allowed"])
+@pytest.mark.fault("F35")
+def test_a_ledger_that_a_newer_version_migrated_says_whether_this_one_may_go_on(
+    world: World, postgres_dsn: str, on_ledger: Call, allowed: bool
+) -> None:
+    """Each task, the Spark job, the commands and the pages in Airflow: all of them go on, or none does anything."""
+    planned, ticket = world.to_begun()
+    oldest = VERSION if allowed else "9.0.0"
+    query(postgres_dsn, "UPDATE epochline.alembic_version SET version_num = '9999', oldest_version = %s", oldest)
+    before = everything(postgres_dsn)
+    steps: dict[str, Callable[[], object]] = {
+        "plan_epoch": world.plan,
+        "the job's plan": lambda: read_plan(postgres_dsn, "orders", 1, 1),
+        "the job's parts": lambda: world.stage(planned, ticket),
+        "seal": lambda: world.seal(ticket),
+        "commit_epoch": lambda: world.commit(planned),
+        "publish": world.publish,
+        "abort_epoch": world.abort,
+        "an action": lambda: world.act("pause", Request(actor="me", reason="a test")),
+        "the pages": lambda: pipelines(postgres_dsn),
+    }
+
+    refused = {}
+    for name, step in steps.items():
+        try:
+            step()
+        except EpochlineError as error:
+            refused[name] = str(error)
+    code, _, said = on_ledger("ledger", "orders")
+
+    if allowed:
+        assert (refused, code, world.epoch(1).state, len(world.visible())) == ({}, 0, EpochState.COMMITTED, 15)
+    else:
+        message = (
+            f"The ledger is at revision 9999 and allows epochline 9.0.0 and newer; this is {VERSION}. Nothing was changed."
+            " Install epochline 9.0.0 or newer for this process, and restart it."
+        )
+        assert refused == dict.fromkeys(steps, message)
+        assert (code, " ".join(said.split())) == (1, f"error: {message}")
+        assert everything(postgres_dsn) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO epochline.pipeline (pipeline) VALUES ('other')",
+        "INSERT INTO epochline.epoch SELECT * FROM epochline.epoch",
+        "UPDATE epochline.epoch SET state = 'ABORTED', aborted_at = now()",
+        "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt) VALUES ('orders', 1, 9)",
+        "INSERT INTO epochline.part (attempt_id, sink) VALUES (1, 'orders')",
+        "UPDATE epochline.receipt SET tried_at = now()",
+        "INSERT INTO epochline.action (pipeline) VALUES ('orders')",
+    ],
+    ids=lambda statement: " ".join(statement.split()[:3]),
+)
+@pytest.mark.fault("F35")
+def test_a_session_that_says_no_version_takes_no_step_of_an_epoch(
+    world: World, postgres_dsn: str, statement: str
+) -> None:
+    """Not even where a pooler gives it a session in which this version made its setting."""
+    world.to_planned()
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute(set_local({}))
+        session.commit()
+
+        with pytest.raises(psycopg2.Error, match=r"of epochline 0\.1\.0 or of no epochline.*allows epochline 0\.2\.0"):
+            cursor.execute(statement)
 
 
 @pytest.fixture
@@ -105,14 +198,15 @@ def test_an_upgrade_brings_every_view_and_function_and_a_repeat_changes_nothing(
 @pytest.mark.fault("F35")
 def test_a_ledger_that_was_not_upgraded_is_refused_until_it_is(old: str) -> None:
     """No epoch is planned, and nothing changes; after the upgrade the same run plans and commits one."""
-    world, epochs = postgres_world(old), query(old, EPOCHS)
+    epochs = query(old, EPOCHS)
 
-    with pytest.raises(LedgerError, match=r"older than this code: run `epochline migrate`"):
-        world.plan("too early")
+    with pytest.raises(VersionError, match=rf"older than epochline {VERSION}: run `epochline migrate`"):
+        postgres_world(old)
 
     assert query(old, EPOCHS) == epochs
     upgrade(old)
-    world.to_committed("too early")
+    world = postgres_world(old)
+    world.to_committed("after it")
     assert world.epoch(4).state is EpochState.COMMITTED
 
 

@@ -1,28 +1,31 @@
 """The wheel, installed where no checkout is: one `pip install` brings the library, the Spark job, plugin and DAGs."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from epochline.declare.version import VERSION
 from epochline.local.stack import Stack
 from epochline.operations import DAG_ACTIONS
 from tests.commands import kafka_connection
 from tests.databases import as_connection, query
+from tests.release import PACKAGES, problems
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 2_000_000
 NOTHING: Mapping[str, str] = {}
-NOT_FOR_RUNNING = {"epochline_examples/README.md"}
 COLUMNS = "id bigint, amount numeric(12,2)"
 
 PLACES = """
@@ -91,7 +94,7 @@ class Installed:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout if code == 0 else done.stdout + done.stderr
 
-    def answer(self, code: str, folder: Path, **variables: str) -> object:
+    def answer(self, code: str, folder: Path, **variables: str) -> Any:
         """The JSON that a piece of Python prints last."""
         return json.loads(self.run("python", "-c", code, folder=folder, variables=variables).splitlines()[-1])
 
@@ -103,15 +106,14 @@ def of_git(*folders: str) -> list[str]:
     return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
 
 
-@pytest.fixture(scope="module")
-def installed() -> Iterator[Installed]:
+@contextmanager
+def installation(fill: Callable[[Path], object]) -> Iterator[Installed]:
+    """Builds a wheel of the source that ``fill`` puts into a folder, and installs it in an environment of its own."""
     folder = Path(tempfile.mkdtemp(prefix="epochline-wheel-"))
     uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
     try:
-        for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
-            target = folder / "source" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / path, target)
+        (folder / "source").mkdir()
+        fill(folder / "source")
         build = ["build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", "wheel", "source"]
         subprocess.run([*uv, *build], cwd=folder, check=True)
         (wheel,) = (folder / "wheel").glob("*.whl")
@@ -127,6 +129,39 @@ def installed() -> Iterator[Installed]:
         shutil.rmtree(folder)
 
 
+def this_checkout(folder: Path) -> None:
+    for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, target)
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    with installation(this_checkout) as made:
+        yield made
+
+
+OLDER = "e08fd0146eb6"
+"""The last commit of 0.1.0 whose ledger is this one but for the migration that made versions known."""
+
+
+@pytest.fixture(scope="module")
+def older() -> Iterator[Installed]:
+    archived = subprocess.run(
+        ["git", "archive", OLDER, "include", "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if archived.returncode:
+        pytest.skip("the checkout has no history: the older wheel cannot be built")
+    with installation(
+        lambda folder: tarfile.open(fileobj=io.BytesIO(archived.stdout)).extractall(folder, filter="data")
+    ) as made:
+        yield made
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
@@ -135,12 +170,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_wheel_has_every_file_of_the_package_and_no_other(installed: Installed) -> None:
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    tracked = {path.removeprefix("include/") for path in of_git(*PACKAGES)}
 
-    tracked = {path.removeprefix("include/") for path in of_git("include/epochline", "include/epochline_examples")}
-    assert names == tracked - NOT_FOR_RUNNING
-    assert installed.wheel.stat().st_size <= MOST_BYTES
+    assert problems(installed.wheel, tracked) == []
 
 
 def test_a_build_leaves_no_metadata_next_to_the_package(installed: Installed) -> None:
@@ -216,10 +248,10 @@ def test_airflow_lists_the_provider_and_mounts_the_plugin_once(
     assert found == {
         "heavy": [],
         "info": {
-            "package-name": "epochline", "name": "Epochline", "versions": ["0.1.0"],
+            "package-name": "epochline", "name": "Epochline", "versions": [VERSION],
             "description": "Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that SQL can read.",
         },
-        "known": "0.1.0",
+        "known": VERSION,
         "plugins": ["epochline"],
         "errors": {},
         "apps": ["/epochline"],
@@ -242,14 +274,19 @@ def test_one_line_in_a_dags_folder_gives_every_dag_for_operators(installed: Inst
     assert found == {"dags": sorted([*actions, "epochline_janitor", "epochline_log_ends"]), "refused": {}}
 
 
-def test_an_epoch_runs_from_a_folder_with_one_pipeline(
-    installed: Installed, project: Path, stack: Stack, postgres_dsn: str, kafka_bootstrap: str, topic_name: str
-) -> None:
-    """The ledger's migrations, the statements and the project's own parse function are found."""
-    servers = {
+@pytest.fixture
+def servers(postgres_dsn: str, kafka_bootstrap: str) -> Mapping[str, str]:
+    """The variables that name a database with a ledger and a broker."""
+    return {
         "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
         "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka_bootstrap),
     }
+
+
+def test_an_epoch_runs_from_a_folder_with_one_pipeline(
+    installed: Installed, project: Path, stack: Stack, postgres_dsn: str, servers: Mapping[str, str], topic_name: str
+) -> None:
+    """The ledger's migrations, the statements and the project's own parse function are found."""
 
     def epochline(*arguments: str) -> str:
         return installed.run("epochline", *arguments, folder=project, variables=servers)
@@ -265,3 +302,74 @@ def test_an_epoch_runs_from_a_folder_with_one_pipeline(
     assert "2 records read, 2 passed" in said
     assert sorted(query(postgres_dsn, "SELECT city, visitors FROM visits")) == [("paris", 4), ("rome", 3)]
     assert sorted(path.name for path in project.iterdir()) == ["dags", "spark_jobs", "tests", "visits.txt"]
+
+
+OF_FAILURE = ["error", "error_class", "failed_at"]
+"""What an older version notes of its refusal, at the attempt and as the failure of a plan."""
+
+TASKS = """
+import json
+from epochline import coordinator
+from epochline.cli.connections import adapters
+from epochline.config.discovery import find
+from epochline.protocol.epoch import Run
+declared = find("payments")
+ledger, kafka, run = adapters().ledger(declared), adapters().offsets(declared), Run(dag_id="payments", run_id="cli", host="here")
+steps = {
+    "commit": lambda: coordinator.commit(ledger, kafka, "payments", 1),
+    "abort": lambda: coordinator.abort(ledger, "payments", 1, run, reason="by hand", by_operator=True),
+}
+said = {}
+for name, step in steps.items():
+    try:
+        step()
+    except Exception as error:
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.fault("F35")
+def test_an_older_package_works_until_the_ledger_is_migrated_and_is_then_refused(
+    older: Installed,
+    installed: Installed,
+    project: Path,
+    postgres_dsn: str,
+    servers: Mapping[str, str],
+    topic_name: str,
+) -> None:
+    """INV-6: an upgrade between seal and commit. The older code, which asks no ledger, writes nothing any more."""
+    query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE")
+
+    def by(package: Installed, *arguments: str, code: int = 0, **variables: str) -> str:
+        return package.run("epochline", *arguments, folder=project, code=code, variables={**servers, **variables})
+
+    def kept() -> list[list[tuple[Any, ...]]]:
+        tables = query(
+            postgres_dsn,
+            "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace::regnamespace::text IN ('epochline', 'epochline_staging', 'public') ORDER BY 1",
+        )
+        return [
+            query(postgres_dsn, f"SELECT to_jsonb(t) - %s FROM {name} t ORDER BY to_jsonb(t)", OF_FAILURE)
+            for (name,) in tables
+            if name != "epochline.plan_failure"
+        ]
+
+    by(older, "init", "payments", "--columns", COLUMNS, "--topic", topic_name)
+    (project / "payments.txt").write_text('{"id": 1, "amount": 3}\n{"id": 2, "amount": 4}\n')
+    by(older, "migrate")
+    by(older, "feed", "payments.txt", "--topic", topic_name)
+    by(older, "run", "payments", "--master", "local[1]", code=137, EPOCHLINE_FAILPOINT="commit.transaction:exit")
+    assert query(postgres_dsn, "SELECT state FROM epochline.epoch") == [("PRE_COMMITTED",)]
+    by(installed, "migrate")
+    before = kept()
+
+    refused = by(older, "run", "payments", "--master", "local[1]", code=1)
+    tasks = older.answer(TASKS, project, **servers)
+
+    message = "this session is of epochline 0.1.0 or of no epochline, and the ledger allows epochline 0.2.0 and newer"
+    assert message in refused
+    assert {name for name, said in tasks.items() if message in said} == {"commit", "abort"}
+    assert kept() == before
+    by(installed, "run", "payments", "--master", "local[1]")
+    assert query(postgres_dsn, "SELECT id FROM payments ORDER BY 1") == [(1,), (2,)]

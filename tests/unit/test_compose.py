@@ -15,6 +15,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from epochline.declare.version import VERSION
 from epochline.local import spark
 from epochline.local.jars import KAFKA
 from epochline.local.process import shipped_settings
@@ -112,7 +113,7 @@ def test_the_file_has_the_form_that_compose_expects_and_the_services_of_the_arch
     airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
     assert set(SERVICES) == {"kafka", "postgres"} | cluster | airflow
     images = {SERVICES[name]["image"] for name in cluster | airflow}
-    assert images == {"epochline:" + found('^version = "([^"]+)"', PYPROJECT)}, "the one image"
+    assert images == {f"epochline:{VERSION}"}, "the one image"
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

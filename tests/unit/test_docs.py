@@ -1,4 +1,4 @@
-"""Pages agree with the code: links, names, layers, memory settings, times, the reference, and cited requirements."""
+"""Pages agree with the code: names, layers, memory settings, times, the reference, and cited requirements."""
 
 import configparser
 import re
@@ -11,6 +11,7 @@ import pytest
 import epochline
 from bench.times import CALLS, MAKE, table
 from epochline import KafkaSource
+from epochline.declare.version import VERSION
 from epochline.errors import DeclarationError
 from epochline.kafka.records import BYTES, RECORDS
 from epochline.local.process import shipped_settings
@@ -25,18 +26,11 @@ PAGES = sorted(
     for folder in ("", "docs", "docs/adr", "include/epochline_examples", "plugins", "tests")
     for path in (ROOT / folder).glob("*.md")
 )
-LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`((?:bench|dags|docs|include|plugins|spark_jobs|tests)/[\w./-]*)`(?! \(new\))")
 MADE = re.compile(r"^`([\w./-]+)`:$", re.MULTILINE)
 """A file that the reader of a page writes."""
 
 MODULE = re.compile(r"\b(epochline(?:_examples)?(?:\.[a-z_]+){2,}(?:\.[A-Z]\w+)?)\b")
-
-
-def slugs(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def exists(dotted: str) -> bool:
@@ -50,17 +44,19 @@ def exists(dotted: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path) -> None:
+    """`make site` finds links that are dead."""
     text = page.read_text()
-    broken = []
-    for link in LINK.findall(text):
-        path, _, anchor = link.partition("#")
-        target = page.parent / path if path else page
-        if "://" not in link and (not target.exists() or (anchor and anchor not in slugs(target))):
-            broken.append(link)
-    broken += [path for path in set(NAMED.findall(text)) - set(MADE.findall(text)) if not (ROOT / path).exists()]
+    broken = [path for path in set(NAMED.findall(text)) - set(MADE.findall(text)) if not (ROOT / path).exists()]
     broken += [name for name in set(MODULE.findall(text)) if not exists(name)]
 
     assert broken == []
+
+
+def test_images_and_archives_have_the_version_of_the_package() -> None:
+    files = [*PAGES, ROOT / "docker-compose.yaml"]
+    told = [said for path in files for said in re.findall(r"epochline(?:-spark)?[:-](\d+\.\d+\.\d+)", path.read_text())]
+
+    assert {*told} == {VERSION}
 
 
 def test_every_dag_file_that_a_reader_copies_is_one_that_airflow_reads_by_default() -> None:

@@ -146,7 +146,8 @@ def test_help_imports_no_driver_and_no_pydantic(environment: Environment, option
     assert "epochline" in said
     assert not those(modules, "pydantic", "psutil", *HEAVY)
     ours = {one for one in modules if one.startswith("epochline.")}
-    assert ours == {"epochline.cli", "epochline.cli.commands", "epochline.errors"}
+    told = {"epochline.declare", "epochline.declare.version"} if option == "--version" else set()
+    assert ours == {"epochline.cli", "epochline.cli.commands", "epochline.errors", *told}
 
 
 LEDGER = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"

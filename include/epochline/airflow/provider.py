@@ -1,7 +1,8 @@
 """What Airflow lists about this package among its providers; the entry point ``apache_airflow_provider``."""
 
-from importlib.metadata import version
 from typing import Any
+
+from epochline.declare.version import VERSION
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -13,5 +14,5 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "epochline",
         "name": "Epochline",
         "description": "Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that SQL can read.",
-        "versions": [version("epochline")],
+        "versions": [VERSION],
     }

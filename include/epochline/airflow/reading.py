@@ -18,11 +18,11 @@ from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerError, LedgerUnavailableError
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
-from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.versions import opening, refuse_version
 
 _STATEMENT_TIMEOUT_SECONDS = 10
 _WAIT_FOR_SESSION_SECONDS = 5
-_SETTINGS = set_local({"statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
+_OPENING = opening({"statement_timeout": _STATEMENT_TIMEOUT_SECONDS * 1000})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,11 @@ def snapshot(dsn: str, *, inspect: bool = False) -> Iterator[Snapshot]:
 
     Raises:
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, has no session left, or refuses.
+        VersionError: the ledger does not allow this version of epochline.
     """
     try:
         with _engine(dsn).begin() as connection:
-            connection.exec_driver_sql(_SETTINGS)
+            refuse_version(tuple(connection.exec_driver_sql(_OPENING).one()))
             if inspect:
                 _take_role(connection, dsn)
             yield Snapshot(connection)

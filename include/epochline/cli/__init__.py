@@ -31,9 +31,9 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from epochline.declare.version import VERSION
 
-        typer.echo(f"epochline {version('epochline')}")
+        typer.echo(f"epochline {VERSION}")
         raise typer.Exit
 
 

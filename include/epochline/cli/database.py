@@ -10,6 +10,7 @@ from psycopg2.extensions import connection, new_type, register_type, string_type
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.named import statement
 from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.queries.versions import opening, refuse_version
 
 Row = dict[str, Any]
 
@@ -28,14 +29,16 @@ class _Reading(Session):
 
 
 @contextmanager
-def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
+def session(dsn: str, *, write: bool = False, any_version: bool = False) -> Iterator[Session]:
     """Open a session in which each query sees what is committed at that moment.
 
     Args:
         dsn: libpq URL.
         write: allow changes; otherwise the server refuses them.
+        any_version: open it whatever version of epochline the ledger allows, and without a ledger.
 
     Raises:
+        VersionError: the ledger does not allow this version of epochline.
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, or refuses.
     """
     try:
@@ -48,6 +51,9 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
         )
         try:
             connection.autocommit = True
+            if not any_version:
+                _, rows = execute(connection, opening({}))
+                refuse_version(rows[0])
             yield connection
         finally:
             connection.close()

@@ -120,7 +120,7 @@ def _check(declared: Declared, name: str, checked: _Checked) -> None:
 def _misfits(pipeline: Pipeline, checked: _Checked) -> Sequence[str]:
     """Why the tables that exist do not fit a declaration; notes whether a database answered. Prints the notes."""
     try:
-        with connections.adapters().ledger(pipeline).transaction() as tx:
+        with connections.adapters().ledger(pipeline, any_version=True).transaction() as tx:
             fit = tx.targets.compare(pipeline)
     except (ConfigurationError, LedgerError) as error:
         checked.away.setdefault(one_line(error), []).append(pipeline.name)

@@ -23,6 +23,7 @@ from epochline.errors import (
     RightsMissingError,
     SourceUnavailableError,
     TopicMissingError,
+    VersionError,
     one_line,
 )
 from epochline.protocol.quantities import counted
@@ -164,7 +165,7 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
     mend = _correct(name, "host, port, login and password")
     try:
-        with database.session(connections.adapters().postgres_dsn(name)) as opened:
+        with database.session(connections.adapters().postgres_dsn(name), any_version=True) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
             refuse_an_older_server(version)
             said = f"PostgreSQL {version // 10_000}.{version % 10_000} answers"
@@ -182,8 +183,10 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
     """What a database says of its ledger and of this login."""
     from psycopg2.errors import InsufficientPrivilege
 
-    from epochline.postgres.ledger.migrate import changed_definitions, current_revision, head_revision
+    from epochline.cli import database
+    from epochline.postgres.ledger.migrate import changed_definitions, current_revision
     from epochline.postgres.queries.statements import run
+    from epochline.postgres.queries.versions import head_revision, opening, refuse_version
 
     about: dict[str, Any] = {"check": "ledger", "subject": name}
     wanted = head_revision()
@@ -199,8 +202,13 @@ def _inside(opened: "Session", name: str, pipelines: Sequence[Pipeline]) -> Iter
         elif there == wanted:
             of_ledger = Check(**about, said=f"at revision {there}")
         elif there is not None and there > wanted:
-            newer = "install the version of epochline that migrated it, or a newer one"
-            of_ledger = Check(**about, outcome="wrong", said=said, mend=newer)
+            _, (versions,) = database.execute(opened, opening({}))
+            try:
+                refuse_version(versions)
+                of_ledger = Check(**about, said=f"{said}, and may work on it")
+            except VersionError as error:
+                newer = f"install epochline {versions[-1]} or newer, and restart every process"
+                of_ledger = _wrong(error, "ledger", name, newer)
     yield of_ledger
     yield _rights(opened, name, pipelines, there=there is not None)
     state = run(opened, "session_state").one()

@@ -40,7 +40,7 @@ def sql(
     if query is None:
         _open_psql(dsn, write)
         return
-    with database.session(dsn, write=write) as opened:
+    with database.session(dsn, write=write, any_version=True) as opened:
         database.show_texts(opened, numbers=as_json)
         columns, rows = database.execute(opened, query)
     _print(columns, list(rows), as_json, as_csv)

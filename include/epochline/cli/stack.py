@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from epochline.cli import database, printing
 from epochline.cli.airflow_access import URL, airflow_access, airflow_api
 from epochline.config import discovery
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError, one_line
+from epochline.errors import ConfigurationError, EpochlineError, LedgerError, StackError, VersionError, one_line
 from epochline.local.stack import PARTS, Stack, StackStatus, State
 from epochline.protocol.standing import StandingWord, standing_of_pipeline
 
@@ -156,15 +155,17 @@ def airflow(
 
 def _name_standing(dsn: str) -> None:
     """Say which pipelines of the stack's ledger stand, so that a healthy stack is not taken for healthy pipelines."""
-    with suppress(LedgerError), database.session(dsn) as opened:  # no ledger yet, or an older one
-        words = {
-            row["pipeline"]: standing_of_pipeline(row).word for row in database.ask(opened, "standing", pipeline=None)
-        }
-        standing = [
-            f"{name} ({word})" for name, word in words.items() if word.stands and word is not StandingWord.DROPPED
-        ]
-        if standing:
-            typer.echo(f"pipelines that stand: {', '.join(standing)}; `epochline list` says why")
+    try:
+        with database.session(dsn) as opened:
+            rows = database.ask(opened, "standing", pipeline=None)
+    except LedgerError as error:
+        if isinstance(error, VersionError):
+            typer.echo(f"ledger: {error}")
+        return
+    words = {row["pipeline"]: standing_of_pipeline(row).word for row in rows}
+    standing = [f"{name} ({word})" for name, word in words.items() if word.stands and word is not StandingWord.DROPPED]
+    if standing:
+        typer.echo(f"pipelines that stand: {', '.join(standing)}; `epochline list` says why")
 
 
 def show_status(answer: StackStatus) -> None:

@@ -43,13 +43,10 @@ def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPl
         EpochNotFoundError: the ledger has no such attempt.
         EpochFencedError: the attempt is fenced, sealed or has ended, or the epoch has a newer one.
         LedgerUnavailableError: PostgreSQL does not answer; a repeat helps.
-        LedgerError: the ledger is missing or has another version.
+        LedgerError: the ledger is missing, or does not allow this version of epochline.
     """
     try:
-        with transaction(dsn, "epochline:plan") as session, session.cursor() as cursor:
-            # One snapshot for the whole plan, in a transaction that cannot write.
-            failpoint("job.snapshot")
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        with transaction(dsn, "epochline:plan", snapshot=True) as session, session.cursor() as cursor:
             return _read(cursor, pipeline, epoch_id, attempt)
     except psycopg2.Error as error:
         raise explained(error) from error

@@ -6,12 +6,12 @@ from typing import Any
 
 import psycopg2
 from psycopg2 import errors
-from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
+from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, ISOLATION_LEVEL_REPEATABLE_READ, connection
 
 from epochline.declare.text_settings import UTF8
 from epochline.errors import LedgerUnavailableError, one_line
 from epochline.failpoints import failpoint
-from epochline.postgres.queries.session_settings import refuse_replica, set_local_and_ask
+from epochline.postgres.queries.versions import opening, refuse_unfit
 
 # Without these a writer that lost its network could hold its transaction, and make a fence wait, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -19,7 +19,7 @@ _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
 """Longer than Kafka may take for the next batch; short enough to release the locks of a hanging worker."""
 
-_SETTINGS = set_local_and_ask(
+_SETTINGS = opening(
     {
         "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION,
         "synchronous_commit": "on",
@@ -37,11 +37,15 @@ LOST = (
 """Errors that may mean a fenced attempt, because the session ended or its table is gone. The writer checks then."""
 
 
-def connect(dsn: str, application_name: str) -> connection:
+def connect(dsn: str, application_name: str, *, snapshot: bool = False) -> connection:
     """Open a session for one transaction, at READ COMMITTED and with our settings.
 
-    Raises `LedgerUnavailableError` if PostgreSQL refuses or does not answer, `ConfigurationError` if the login's
-    sessions fire no triggers.
+    With ``snapshot`` the whole transaction sees one moment, and cannot write.
+
+    Raises:
+        LedgerUnavailableError: PostgreSQL refuses or does not answer.
+        ConfigurationError: the login's sessions fire no triggers.
+        VersionError: the ledger does not allow this version of epochline.
     """
     failpoint("session.connect")
     try:
@@ -51,19 +55,20 @@ def connect(dsn: str, application_name: str) -> connection:
     except psycopg2.OperationalError as error:
         # libpq's message names host, port, user and database, but never the password.
         raise LedgerUnavailableError(f"PostgreSQL cannot be reached: {one_line(error)}") from None
-    session.set_session(isolation_level=ISOLATION_LEVEL_READ_COMMITTED, autocommit=False)
+    level = ISOLATION_LEVEL_REPEATABLE_READ if snapshot else ISOLATION_LEVEL_READ_COMMITTED
+    session.set_session(isolation_level=level, readonly=snapshot, autocommit=False)
     with session.cursor() as cursor:
         failpoint("session.settings")
         cursor.execute(_SETTINGS)
-        [(shown,)] = cursor.fetchall()
-    refuse_replica(session, shown)
+        [opened] = cursor.fetchall()
+    refuse_unfit(session, opened)
     return session
 
 
 @contextmanager
-def transaction(dsn: str, application_name: str) -> Iterator[connection]:
-    """Open a session for one transaction; commit it at the end of the block, roll it back on an error."""
-    session = connect(dsn, application_name)
+def transaction(dsn: str, application_name: str, *, snapshot: bool = False) -> Iterator[connection]:
+    """Open a session, as `connect` does; commit it at the end of the block, roll it back on an error."""
+    session = connect(dsn, application_name, snapshot=snapshot)
     try:
         yield session
         failpoint("session.commit")

@@ -7,23 +7,20 @@ Tables change by versioned migrations (``migrations/versions``). Views, function
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
 from epochline.declare.text_settings import UTF8
-from epochline.errors import ConfigurationError, LedgerError
+from epochline.declare.version import VERSION
+from epochline.errors import ConfigurationError, LedgerError, VersionError
 from epochline.postgres.ledger import roles
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import one_transaction, set_local
 from epochline.postgres.queries.statements import Connection, change
 from epochline.postgres.queries.statements import run as execute
-
-_MIGRATIONS = Path(__file__).with_name("migrations")
-_VERSIONS = {script.name[:4]: script for script in sorted(_MIGRATIONS.glob("versions/*.sql"))}
-"""The script of each revision, in order."""
+from epochline.postgres.queries.versions import MIGRATIONS, REVISIONS, head_revision
 
 _DEFINITIONS = ("functions", "views", "roles")
 """Files of ``migrations/definitions``, in the order in which they are applied."""
@@ -33,11 +30,6 @@ OLDEST_SERVER = 16
 
 # An arbitrary number, the same in every process that migrates.
 _MIGRATION_LOCK = 0x6570_6F63_68
-
-
-def head_revision() -> str:
-    """The revision of the ledger that this code needs."""
-    return max(_VERSIONS)
 
 
 def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
@@ -53,13 +45,14 @@ def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
 
     Raises:
         RightsMissingError: this login may not make the schemas or the tables; nothing was changed.
-        LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
+        VersionError: the ledger was migrated by a newer version of epochline.
+        LedgerError: the server is too old.
     """
     with _migrating(dsn) as connection:
         current = current_revision(connection)
-        if current is not None and current not in _VERSIONS:
-            raise LedgerError(
-                f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
+        if current is not None and current not in REVISIONS:
+            raise VersionError(
+                f"The ledger is at revision {current}, which epochline {VERSION} does not know (its newest is"
                 f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a"
                 " newer one."
             )
@@ -73,7 +66,7 @@ def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
 def run_migrations(connection: Connection, until: str) -> bool:
     """Run the migrations up to a revision that the ledger lacks; returns whether there were any."""
     before = current_revision(connection)
-    missing = [revision for revision in _VERSIONS if (before or "") < revision <= until]
+    missing = [revision for revision in REVISIONS if (before or "") < revision <= until]
     if missing and before is None:
         for schema in roles.LEDGER_SCHEMAS:
             # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
@@ -81,7 +74,7 @@ def run_migrations(connection: Connection, until: str) -> bool:
                 change(connection, "CREATE SCHEMA {schema}", schema=schema)
         execute(connection, "make_revision_table")
     for revision in missing:
-        change(connection, sql.SQL(_VERSIONS[revision].read_text()))
+        change(connection, sql.SQL(REVISIONS[revision].read_text()))
         execute(connection, "keep_revision", revision=revision)
     return bool(missing)
 
@@ -116,7 +109,7 @@ def changed_definitions(connection: Connection) -> list[str]:
 
 
 def _definition(name: str) -> str:
-    return _MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
+    return MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
 
 
 def _sha256(script: str) -> str:

@@ -5,7 +5,6 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from epochline.declare.event_time import PartitionTime
-from epochline.errors import LedgerError
 from epochline.ports import DueReceipt, PipelineRow
 from epochline.postgres.queries.statements import Row
 from epochline.protocol.epoch import Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
@@ -69,15 +68,9 @@ def head_columns(head: SavedHead) -> dict[str, Any]:
 
 
 def epoch(row: Row) -> Epoch:
-    """An epoch.
-
-    Raises:
-        LedgerError: an older ledger lacks a column. PostgreSQL does not notice that a row lacks it.
-    """
+    """An epoch."""
     columns = row._asdict()
     copied = {field.name for field in fields(Epoch)} - _COMPOSED
-    if not columns.keys() >= copied:
-        raise LedgerError("The ledger is older than this code: run `epochline migrate`.")
     return Epoch(
         **{name: columns[name] for name in copied},
         state=EpochState(row.state),

@@ -20,8 +20,9 @@ from epochline.postgres.ledger.quarantine import PostgresQuarantine
 from epochline.postgres.ledger.receipts import PostgresReceipts
 from epochline.postgres.ledger.savepoints import PostgresSavepoints
 from epochline.postgres.queries.driver_errors import explained
-from epochline.postgres.queries.session_settings import one_transaction, refuse_replica, set_local_and_ask
+from epochline.postgres.queries.session_settings import one_transaction
 from epochline.postgres.queries.statements import Connection, query
+from epochline.postgres.queries.versions import opening, refuse_unfit
 from epochline.postgres.targets.states import PostgresStates
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.sink import Sink
@@ -65,6 +66,7 @@ class PostgresLedger:
         application_name: shown in ``pg_stat_activity``.
         lock_timeout: seconds to wait for a lock before `LockTimeoutError`.
         sink_factory: creates the sinks that show an epoch after its commit; None if no such sink is needed.
+        any_version: ask no ledger whether it allows this version: for what concerns targets alone.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class PostgresLedger:
         application_name: str = "epochline",
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
         sink_factory: SinkFactory | None = None,
+        any_version: bool = False,
     ) -> None:
         self._sink_factory = sink_factory
         keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
@@ -83,7 +86,7 @@ class PostgresLedger:
             isolation_level="READ COMMITTED",
             connect_args={"application_name": application_name, "connect_timeout": 10, **keepalives, **UTF8},
         )
-        self._settings = set_local_and_ask(
+        self._settings = opening(
             {
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
@@ -93,7 +96,8 @@ class PostgresLedger:
                 "synchronous_commit": "on",
                 # The statement of a killed task ends within seconds. By default the server lets it run.
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
-            }
+            },
+            any_version=any_version,
         )
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
@@ -114,8 +118,8 @@ class PostgresLedger:
             pooled.detach()
             session = cast("Connection", pooled.dbapi_connection)
             with closing(session), one_transaction(session):
-                [(shown,)] = query(session, self._settings)
-                refuse_replica(session, shown)
+                [opened] = query(session, self._settings)
+                refuse_unfit(session, opened)
                 yield session
         except DBAPIError as error:
             # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
@@ -128,6 +132,7 @@ class PostgresLedger:
         """Commit at the end of the block, or roll back if the block raises.
 
         Raises:
+            VersionError: the ledger does not allow this version of epochline; the block does not run.
             LedgerUnavailableError: the connection failed; a commit in progress may or may not have happened.
             LockTimeoutError: another transaction held a lock too long.
             StatementTimeoutError: a statement took too long or was cancelled.

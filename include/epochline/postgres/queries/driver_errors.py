@@ -3,6 +3,7 @@
 import psycopg2
 from psycopg2 import errorcodes
 
+from epochline.declare.version import VERSION
 from epochline.errors import (
     EpochlineError,
     LedgerError,
@@ -10,6 +11,7 @@ from epochline.errors import (
     LockTimeoutError,
     PlanChangedError,
     StatementTimeoutError,
+    VersionError,
 )
 
 _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
@@ -35,14 +37,14 @@ def explained(error: BaseException | None) -> EpochlineError:
     if code == errorcodes.UNIQUE_VIOLATION and error.diag.constraint_name == "one_unfinished_epoch":
         return PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
     if code in (errorcodes.UNDEFINED_TABLE, errorcodes.INVALID_SCHEMA_NAME) and "epochline." in message:
-        return LedgerError(
-            f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
+        return VersionError(
+            f"PostgreSQL: {message}. The ledger is missing, or older than epochline {VERSION}: run `epochline migrate`."
         )
     if code in (errorcodes.UNDEFINED_COLUMN, errorcodes.UNDEFINED_FUNCTION):
         # PostgreSQL does not say in which schema it looked.
         return LedgerError(
-            f"PostgreSQL: {message}. If that belongs to the ledger, the ledger is older than this code: run"
-            " `epochline migrate`."
+            f"PostgreSQL: {message}. If that belongs to the ledger, the ledger is older than epochline"
+            f" {VERSION}: run `epochline migrate`."
         )
     if code == errorcodes.READ_ONLY_SQL_TRANSACTION:
         return LedgerError(

@@ -19,8 +19,8 @@ CREATE TABLE epochline.alembic_version (version_num varchar(32) CONSTRAINT alemb
 
 -- name: keep_revision
 -- Record the revision of the ledger.
-WITH before AS (DELETE FROM epochline.alembic_version)
-INSERT INTO epochline.alembic_version (version_num) VALUES (%(revision)s)
+WITH known AS (UPDATE epochline.alembic_version SET version_num = %(revision)s RETURNING version_num)
+INSERT INTO epochline.alembic_version (version_num) SELECT %(revision)s WHERE NOT EXISTS (SELECT FROM known)
 
 -- name: definition_sha256
 -- The version of a file of definitions that this database has.

@@ -12,24 +12,24 @@ import psycopg2
 from psycopg2.extensions import connection
 
 from epochline.declare.text_settings import TEXT_SETTINGS
+from epochline.declare.version import VERSION
 from epochline.errors import ConfigurationError
 
 
 def set_local(settings: Mapping[str, str | int]) -> str:
-    """One message that makes settings, which no user gives, and `TEXT_SETTINGS`. Times are in milliseconds."""
-    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in {**TEXT_SETTINGS, **settings}.items())
+    """One message that makes settings, which no user gives, and `TEXT_SETTINGS`. Times are in milliseconds.
 
-
-def set_local_and_ask(settings: Mapping[str, str | int]) -> str:
-    """`set_local` for a transaction that writes. Its one row is for `refuse_replica`. SHOW takes no snapshot either."""
-    return f"{set_local(settings)}; SHOW session_replication_role"
+    It says the version of this package, which the ledger's triggers ask for.
+    """
+    made = {**TEXT_SETTINGS, **settings, "epochline.version": VERSION}
+    return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in made.items())
 
 
 def refuse_replica(session: connection, shown: str) -> None:
     """Refuse a login for which PostgreSQL enforces no foreign key and fires no ordinary trigger.
 
     Raises:
-        ConfigurationError: ``shown``, which `set_local_and_ask` gives, says so: a superuser has set it.
+        ConfigurationError: ``shown``, the session's setting, says so: a superuser has set it.
     """
     if shown == "replica":
         user = session.info.user

@@ -51,7 +51,7 @@ BEGIN
 
     GRANT SELECT ON epochline.epoch, epochline.declaration, epochline.planned_range, epochline.planned_target,
         epochline.attempt, epochline.part, epochline.requeue_claim, epochline.quarantined_record, epochline.event_times,
-        epochline.refused_row TO epochline_writer;
+        epochline.refused_row, epochline.versions TO epochline_writer;
     -- SELECT … FOR KEY SHARE needs the right to update at least one column.
     GRANT UPDATE (job_ended_at, error, error_class, error_command, failed_at, watermark, records_too_late)
         ON epochline.attempt TO epochline_writer;

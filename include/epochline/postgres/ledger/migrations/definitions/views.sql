@@ -1,5 +1,9 @@
 -- Views for people. CREATE OR REPLACE VIEW lets a view only grow: add new columns at its end.
 
+-- The newest migration of this ledger, and the oldest version of epochline that may work on it.
+CREATE OR REPLACE VIEW epochline.versions AS
+SELECT version_num AS revision, oldest_version FROM epochline.alembic_version;
+
 CREATE OR REPLACE VIEW epochline.pipelines AS
 SELECT pipeline, generation, last_epoch_id, cluster_id, created_at, paused_at, paused_by, paused_reason, dropped_at,
        dropped_by, dropped_reason, paused_command
