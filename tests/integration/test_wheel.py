@@ -18,8 +18,8 @@ from epochline.local.stack import Stack
 from epochline.operations import DAG_ACTIONS
 from tests.commands import kafka_connection
 from tests.databases import as_connection, query
+from tests.wheels import ROOT, build_wheel, of_git
 
-ROOT = Path(__file__).parents[2]
 MOST_BYTES = 2_000_000
 NOTHING: Mapping[str, str] = {}
 NOT_FOR_RUNNING = {"epochline_examples/README.md"}
@@ -96,26 +96,12 @@ class Installed:
         return json.loads(self.run("python", "-c", code, folder=folder, variables=variables).splitlines()[-1])
 
 
-def of_git(*folders: str) -> list[str]:
-    """The files that git keeps, or would keep, in the folders."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
-
-
 @pytest.fixture(scope="module")
 def installed() -> Iterator[Installed]:
     folder = Path(tempfile.mkdtemp(prefix="epochline-wheel-"))
     uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
     try:
-        for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
-            target = folder / "source" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / path, target)
-        build = ["build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", "wheel", "source"]
-        subprocess.run([*uv, *build], cwd=folder, check=True)
-        (wheel,) = (folder / "wheel").glob("*.whl")
-
+        wheel = build_wheel(folder / "wheel")
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         made = Installed(wheel, folder / "venv" / "bin" / "python")
         for package in Path(sysconfig.get_path("purelib")).iterdir():

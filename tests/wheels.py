@@ -1,0 +1,36 @@
+"""The wheel of this checkout, and the pins of its lock file."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def of_git(*folders: str) -> list[str]:
+    """The files that git keeps, or would keep, in the folders."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel in a folder, of copies beside it: a build leaves files next to what it builds."""
+    source = folder.with_name("source")
+    for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
+        target = source / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, target)
+    uv = [sys.executable, "-m", "uv", "--offline", "--quiet", "build", "--wheel", "--no-build-isolation"]
+    subprocess.run([*uv, "--python", sys.executable, "--out-dir", folder, source], check=True)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def locked(package: str) -> str:
+    """The version of a package in the lock file."""
+    pinned = re.search(rf"^{package}==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    assert pinned is not None, package
+    return pinned[1]
