@@ -4,7 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,3 +38,11 @@ def locked(package: str) -> str:
     pinned = re.search(rf"^{package}==(\S+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     assert pinned is not None, package
     return pinned[1]
+
+
+def lowest(*extras: str) -> Iterator[str]:
+    """The lowest version that the package takes of each of its own requirements and those of the extras, as a pin."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for one in extras for text in project["optional-dependencies"][one])]
+    for one in map(Requirement, texts):
+        yield from (f"{one.name}=={least.version}" for least in one.specifier if least.operator == ">=")

