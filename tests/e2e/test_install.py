@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import psycopg2
 import pytest
+from uv import find_uv_bin
 
 from tests.databases import query
 from tests.ports import free_port
@@ -158,11 +159,15 @@ def terminal(folder: Path, variables: Mapping[str, str]) -> Iterator[Terminal]:
 
 def make_environment(folder: Path, airflow: str) -> dict[str, str]:
     """The variables of a terminal with an Airflow of its own, the wheel at hand, and pip, which is uv's."""
-    uv = [sys.executable, "-m", "uv"]
+    uv = find_uv_bin()
     build_wheel(folder / "wheel")
-    subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
     binaries = folder / "venv" / "bin"
-    (binaries / "pip").write_text(f'#!/bin/sh\nexec {" ".join(uv)} pip "$@"\n')
+    pins = ROOT / "requirements.txt"
+    if airflow != NEWEST:
+        pins = folder / "lowest.txt"
+        pins.write_text("\n".join(lowest("airflow", "spark")))
+    (binaries / "pip").write_text(f'#!/bin/sh\n[ $1 != install ] || set -- "$@" -c {pins}\nexec {uv} pip "$@"\n')
     (binaries / "pip").chmod(0o755)
     kept = {
         name: value
@@ -176,12 +181,9 @@ def make_environment(folder: Path, airflow: str) -> dict[str, str]:
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT", "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT",
         )
     }  # fmt: skip
-    pins = folder / "lowest.txt"
-    pins.write_text("\n".join(lowest("airflow", "spark")))
-    of_the_checkout = {"UV_OFFLINE": "1", "UV_CONSTRAINT": str(ROOT / "requirements.txt")}
     (folder / "airflow").mkdir()
     return {
-        **kept, **ports, **(of_the_checkout if airflow == NEWEST else {"UV_CONSTRAINT": str(pins)}),
+        **kept, **ports, **({"UV_OFFLINE": "1"} if airflow == NEWEST else {}),
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{ports['AIRFLOW__API__PORT']}/execution/",
