@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,9 @@ log.dirs={folder}/log
 
 
 @contextmanager
-def running(command: Sequence[object], answers: Callable[[], bool], **options: object) -> Iterator[None]:
+def running(
+    command: Sequence[object], answers: Callable[[], bool], end: int = signal.SIGTERM, **options: object
+) -> Iterator[None]:
     """A server, from its first answer to the end of the block."""
     server = subprocess.Popen(list(map(str, command)), **options)  # type: ignore[call-overload]
     try:
@@ -55,7 +58,7 @@ def running(command: Sequence[object], answers: Callable[[], bool], **options: o
         assert server.poll() is None, command
         yield
     finally:
-        server.terminate()
+        server.send_signal(end)
         server.wait()
 
 
@@ -86,7 +89,8 @@ def postgres(folder: Path) -> Iterator[str]:
         return False
 
     server = [programs / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", ""]
-    with running(server, answers, stderr=subprocess.DEVNULL, **account):
+    # On SIGTERM it would wait for open sessions.
+    with running(server, answers, signal.SIGINT, stderr=subprocess.DEVNULL, **account):
         yield url
 
 
