@@ -59,7 +59,11 @@ def running(
         yield
     finally:
         server.send_signal(end)
-        server.wait()
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 @contextmanager
