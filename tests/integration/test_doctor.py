@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import entry_points, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -298,9 +298,26 @@ def no_spark_submit(world: World) -> Mend:
     return lambda command: world.patch.setenv("PATH", world.shell(f'{command}; echo "$PATH"'))
 
 
-def old_package(world: World) -> Mend:
-    world.patch.setattr(f"{INSTALLATION}.version", lambda name: "0.1" if name == "typer" else version(name))
+def installs(world: World, package: str, other: str | None) -> Mend:
+    def found(name: str) -> str:
+        if name == package and other is None:
+            raise PackageNotFoundError(name)
+        return str(other) if name == package else version(name)
+
+    world.patch.setattr(f"{INSTALLATION}.version", found)
     return lambda _: world.patch.setattr(f"{INSTALLATION}.version", version)
+
+
+def old_package(world: World) -> Mend:
+    return installs(world, "typer", "0.1")
+
+
+def no_extra(world: World) -> Mend:
+    return installs(world, "pgpq", None)
+
+
+def other_client(world: World) -> Mend:
+    return installs(world, "pyspark-client", "4.1.3")
 
 
 def no_entry_points(world: World) -> Mend:
@@ -312,6 +329,8 @@ POSTGRES = "epochline_postgres"
 CORRECT = "in AIRFLOW_CONN_EPOCHLINE_POSTGRES, correct host, port, login and password"
 FAULTS: Mapping[Callable[[World], Mend], tuple[str, str, str]] = {
     old_package: ("packages", "typer>=0.20 is needed, 0.1 is installed", "-m pip install 'typer>=0.20'"),
+    no_extra: ("packages spark", "pgpq<0.13,>=0.12 is needed, none is installed", "make setup"),
+    other_client: ("packages spark", "pyspark-client 4.1.3 share files", "pyspark==4.1.3 pyspark-client==4.1.3"),
     no_java: ("java", "no `java` was found on PATH. Spark 4.2 needs Java 17 or 21.", "or set JAVA_HOME"),
     no_spark_submit: ("spark-submit", "there is no spark-submit on PATH", "export PATH="),
     no_folder: ("declarations", "there is no folder", "export EPOCHLINE_DAGS="),

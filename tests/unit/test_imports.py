@@ -174,7 +174,18 @@ def test_a_command_imports_only_the_drivers_of_the_servers_that_it_asks(
     assert arguments != ("ledger",) or "epochline.declare.pipeline" not in modules
 
 
-# Airflow's tasks.
+# Airflow's parse of a DAG file, and its tasks.
+
+
+def test_the_parse_of_a_dag_file_imports_no_driver_no_spark_and_no_arrow(environment: Environment) -> None:
+    """Airflow itself imports SQLAlchemy."""
+    paths = os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs"))
+    parse = "import runpy\nassert runpy.run_path('dags/access_log.py')['dag'].task_ids"
+
+    _, modules = run(parse, {**environment, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"})
+
+    assert not those(modules, "fastapi", "fastavro", "pgpq", "sqlglot", *HEAVY - {"airflow", "sqlalchemy"})
+
 
 TASKS = """
 import runpy

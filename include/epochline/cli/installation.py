@@ -83,15 +83,14 @@ def _extras(pipelines: Pipelines) -> Iterator[str]:
     """The extras without which these pipelines do not run in this environment."""
     from epochline.config.registry import registry_connections
 
-    if _version(AIRFLOW) is not None:
-        yield "airflow"
-    if pipelines:
-        yield "spark"
-    if any(map(registry_connections, pipelines.values())):
-        yield "avro"
-    files = [sink for one in pipelines.values() for sink in one.sinks if isinstance(sink, Files)]
-    if any(sink.path.startswith("s3") for sink in files):
-        yield "s3"
+    paths = [sink.path for one in pipelines.values() for sink in one.sinks if isinstance(sink, Files)]
+    needed = {
+        "airflow": _version(AIRFLOW),
+        "spark": pipelines,
+        "avro": any(map(registry_connections, pipelines.values())),
+        "s3": any(path.startswith("s3") for path in paths),
+    }
+    yield from (extra for extra, why in needed.items() if why)
 
 
 def _packages(ours: Distribution, extra: str | None) -> Check:
@@ -108,9 +107,9 @@ def _packages(ours: Distribution, extra: str | None) -> Check:
     unfit = {one: has for one, (has, wanted) in found.items() if has is None or not wanted.contains(has, True)}
     said = "; ".join(f"{one} is needed, {has or 'none'} is installed" for one, has in unfit.items())
     mend = _pip("install", *unfit) if extra is None else install(extra)
-    spark, client = _version("pyspark"), _version("pyspark-client")
-    if extra == "spark" and not unfit and spark != client:
-        said = f"pyspark {spark} and pyspark-client {client} share files, and must be of one version"
+    client = _version("pyspark-client")
+    if extra == "spark" and not unfit and _version("pyspark") != client:
+        said = f"pyspark {_version('pyspark')} and pyspark-client {client} share files, and must be of one version"
         mend = _pip("install", f"pyspark=={client}", f"pyspark-client=={client}")
     if said:
         return Check(check="packages", subject=extra, outcome="wrong", said=said, mend=mend)

@@ -8,7 +8,7 @@ from epochline.errors import ExtraMissingError
 
 _EXTRA_OF = {
     "airflow": "airflow",
-    **dict.fromkeys(("confluent_kafka", "numpy", "pgpq", "pyarrow", "pyspark"), "spark"),
+    **dict.fromkeys(("confluent_kafka", "msgspec", "numpy", "pgpq", "pyarrow", "pyspark"), "spark"),
     # The last four are what the client of schema registries imports.
     **dict.fromkeys(("fastavro", "attr", "authlib", "cachetools", "httpx2"), "avro"),
     "s3fs": "s3",
