@@ -34,6 +34,14 @@ _EpochTopic, _FetchTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic, Fet
 class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
     """The admin client. Its methods use the same internals as kafka-python's own requests."""
 
+    def cluster(self) -> tuple[str, list[int]]:
+        """The id of the cluster, and the ids of the brokers that are up.
+
+        `describe_cluster` of kafka-python raises KeyError for brokers before 3.7.
+        """
+        metadata = self._manager.run(self._get_cluster_metadata, [])
+        return metadata["cluster_id"], [broker["node_id"] for broker in metadata["brokers"]]
+
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late."""
         ends: dict[TopicPartition, int | None] = self._manager.run(self._async_leader_epoch_ends, epochs)
