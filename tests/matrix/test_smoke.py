@@ -1,5 +1,6 @@
 """The smoke path of `make matrix`: on the servers and packages of one row, epochs are exact and a killed driver shows nothing."""
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def test_epochs_are_exact_and_a_killed_driver_shows_nothing(
     [(version,)] = line.query("SHOW server_version")
     record_property("PostgreSQL", version)
     record_property("Spark", pyspark.__version__)
+    record_property("Python", platform.python_version())
     line.compressed()
     assert line.codecs() == {partition: {number} for partition, number in enumerate(CODECS.values())}
     with transactional_producer(line.bootstrap, f"tx-{line.topic}") as producer:
@@ -130,8 +132,11 @@ def visible(line: Sparked) -> object:
     return tables, line.heads()
 
 
-def test_a_postgresql_below_the_range_is_refused_before_anything_is_made(empty_database: str) -> None:
+def test_a_postgresql_below_the_range_is_refused_before_anything_is_made(
+    empty_database: str, record_property: Callable[[str, str], None]
+) -> None:
     [(version,)] = query(empty_database, "SHOW server_version")
+    record_property("PostgreSQL", version)
     assert RANGES["PostgreSQL"].is_older(version)
 
     with pytest.raises(LedgerError, match=rf"PostgreSQL {version}.*needs {RANGES['PostgreSQL'].oldest} or newer"):

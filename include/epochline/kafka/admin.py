@@ -20,6 +20,7 @@ from kafka.errors import KafkaConnectionError, NoError, SaslAuthenticationFailed
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 
+from epochline.config.versions import RANGES
 from epochline.errors import SourceAuthenticationError, SourceError
 
 _CONSUMER = _ANY_LEADER = _UNKNOWN = _NO_SESSION = -1
@@ -133,7 +134,7 @@ def check_versions(servers: str, offered: Mapping[ApiKey, tuple[int, int]]) -> N
     if lacking:
         raise SourceError(
             f"Kafka at {servers} is too old: it lacks {', '.join(lacking)}. Nothing was planned. Exactly-once epochs"
-            " need Kafka 2.8 or newer on every broker."
+            f" need Kafka {RANGES['Kafka'].oldest} or newer on every broker."
         )
 
 

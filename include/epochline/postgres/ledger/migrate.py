@@ -13,6 +13,7 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
+from epochline.config.versions import RANGES
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError, LedgerError
 from epochline.postgres.ledger import roles
@@ -28,8 +29,8 @@ _VERSIONS = {script.name[:4]: script for script in sorted(_MIGRATIONS.glob("vers
 _DEFINITIONS = ("functions", "views", "roles")
 """Files of ``migrations/definitions``, in the order in which they are applied."""
 
-OLDEST_SERVER = 16
-"""The oldest major version of PostgreSQL on which every statement works. Tests run on it and on the newest."""
+OLDEST_SERVER = int(RANGES["PostgreSQL"].oldest)
+"""The oldest major version of PostgreSQL on which every statement works."""
 
 # An arbitrary number, the same in every process that migrates.
 _MIGRATION_LOCK = 0x6570_6F63_68
