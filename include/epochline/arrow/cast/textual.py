@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.jsontext import check_json
+from epochline.arrow.cast.jsontext import check_json, doubtful_documents
 from epochline.arrow.cast.reasons import DoesNotFitError, require
 from epochline.arrow.cast.types import byte_layout
 from epochline.declare.columns import ColumnType
@@ -40,6 +40,8 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
     pattern = _PATTERNS.get(kind.name)
     if pattern is not None:
         return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
+    if kind.name in ("json", "jsonb"):
+        return lambda array, kind: _document(to_text(_stringlike(array), kind), binary=kind.name == "jsonb")
     check = _CHECKS.get(kind.name)
     if check is not None:
         return lambda array, kind: _keeping(_checked(to_text(_stringlike(array), kind), check), kind)
@@ -81,6 +83,11 @@ _PATTERNS = {
 
 def _matching(texts: pa.Array, pattern: str, kind: ColumnType) -> pa.Array:
     require(pc.match_substring_regex(texts, pattern), f"not a {kind}")
+    return texts
+
+
+def _document(texts: pa.Array, *, binary: bool) -> pa.Array:
+    _checked(doubtful_documents(texts, binary=binary), partial(check_json, binary=binary))
     return texts
 
 
@@ -169,7 +176,5 @@ def _read_words(text: str, amounts: list[Decimal]) -> None:
 _CHECKS: dict[str, Callable[[str], None]] = {
     "inet": _check_inet,
     "cidr": _check_cidr,
-    "json": partial(check_json, binary=False),
-    "jsonb": partial(check_json, binary=True),
     "interval": _check_interval,
 }
