@@ -53,8 +53,8 @@ ROWS: Mapping[str, Row] = {
     "kafka-2.7": Row(
         shows=("Kafka",), tests=(_SMOKE, "-k", "kafka_below", "--kafka", "2.7"), version="2.7", result="refused"
     ),
-    "spark-4.1": Row(
-        shows=("Spark",), tests=_EXACT, pins=("pyspark==4.1.0", "pyspark-client==4.1.0"), version="4.1"
+    "spark-4.0": Row(
+        shows=("Spark",), tests=_EXACT, pins=("pyspark==4.0.0", "pyspark-client==4.0.0"), version="4.0"
     ),
     "python-3.13": Row(shows=("Python",), tests=_EXACT, python="3.13", version="3.13"),
     "airflow-3.2": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.2."), version="3.2"),

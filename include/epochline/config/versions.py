@@ -32,6 +32,6 @@ RANGES: Mapping[str, Range] = {
     "Python": Range("3.11", "3.13"),
     "PostgreSQL": Range("16", "18"),
     "Kafka": Range("2.8", "4.2"),
-    "Spark": Range("4.1", "4.2"),
+    "Spark": Range("4.0", "4.2"),
     "Airflow": Range("3.2.2", "3.3"),
 }
