@@ -57,7 +57,7 @@ ROWS: Mapping[str, Row] = {
         shows=("Spark",), tests=_EXACT, pins=("pyspark==4.0.0", "pyspark-client==4.0.0"), version="4.0"
     ),
     "python-3.13": Row(shows=("Python",), tests=_EXACT, python="3.13", version="3.13"),
-    "airflow-3.2": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.2."), version="3.2"),
+    "airflow-3.2": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.2."), version="3.2.2"),
     "airflow-3.3": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.3."), version="3.3"),
 }  # fmt: skip
 
