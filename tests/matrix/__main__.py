@@ -129,16 +129,10 @@ def read() -> list[Line]:
 
 def table(lines: Sequence[Line]) -> str:
     """The table of the page: per range what was run of it."""
-    rows = ["| | Range | Run | Refused |", "|---|---|---|---|"]
+    rows = ["| | Range | Runs |", "|---|---|---|"]
     for what, supported in RANGES.items():
-        of = [line for line in lines if line.what == what]
-        ran = [
-            f"{line.version} {line.result if line.result != 'works' else ''}".strip()
-            for line in of
-            if line.result != "refused"
-        ]
-        refused = [line.version for line in of if line.result == "refused"]
-        rows.append(f"| {what} | {supported} | {', '.join(ran)} | {', '.join(refused)} |")
+        runs = "; ".join(f"{line.version} {line.result}" for line in lines if line.what == what)
+        rows.append(f"| {what} | {supported} | {runs} |")
     return "\n".join(rows)
 
 
