@@ -85,7 +85,17 @@ def run(name: str, row: Row, commit: str) -> list[Line]:
             result = f"not run: no {'such test' if python else f'Python {row.python}'} here"
         else:
             report = Path(folder) / "report.xml"
-            command = [python, "-m", "pytest", "-n", "0", f"--junit-xml={report}", *row.tests]
+            command = [
+                python,
+                "-m",
+                "pytest",
+                "-n",
+                "0",
+                "-o",
+                "junit_family=xunit1",
+                f"--junit-xml={report}",
+                *row.tests,
+            ]
             print(f"{name}: {' '.join(command)}", flush=True)
             code = subprocess.run(command, cwd=ROOT, check=False).returncode
             found, skipped = _found(report)
