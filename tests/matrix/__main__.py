@@ -24,6 +24,7 @@ from tests.crash.reliability import commit_of_tree
 DATA, PAGE = ROOT / "docs" / "data" / "versions.tsv", ROOT / "docs" / "versions.md"
 _SMOKE = "tests/matrix/test_smoke.py"
 _EXACT = (_SMOKE, "-k", "exact")
+_IN_SPARK = [f"tests/integration/spark/test_spark_{what}.py" for what in ("transform", "state", "event_time")]
 _INSTALL = "tests/e2e/test_install.py"
 
 
@@ -54,7 +55,8 @@ ROWS: Mapping[str, Row] = {
         shows=("Kafka",), tests=(_SMOKE, "-k", "kafka_below", "--kafka", "2.7"), version="2.7", result="refused"
     ),
     "spark-4.0": Row(
-        shows=("Spark",), tests=_EXACT, pins=("pyspark==4.0.0", "pyspark-client==4.0.0"), version="4.0"
+        shows=("Spark",), tests=(_SMOKE, *_IN_SPARK, "-m", "not slow", "-k", "not below"), version="4.0",
+        pins=("pyspark==4.0.0", "pyspark-client==4.0.0"),
     ),
     "python-3.13": Row(shows=("Python",), tests=_EXACT, python="3.13", version="3.13"),
     "airflow-3.2": Row(shows=("Airflow",), tests=(_INSTALL, "-k", "3.2."), version="3.2.2"),
@@ -85,17 +87,8 @@ def run(name: str, row: Row, commit: str) -> list[Line]:
             result = f"not run: no {'such test' if python else f'Python {row.python}'} here"
         else:
             report = Path(folder) / "report.xml"
-            command = [
-                python,
-                "-m",
-                "pytest",
-                "-n",
-                "0",
-                "-o",
-                "junit_family=xunit1",
-                f"--junit-xml={report}",
-                *row.tests,
-            ]
+            options = ["-n", "0", "-o", "junit_family=xunit1", f"--junit-xml={report}"]
+            command = [python, "-m", "pytest", *options, *row.tests]
             print(f"{name}: {' '.join(command)}", flush=True)
             code = subprocess.run(command, cwd=ROOT, check=False).returncode
             found, skipped = _found(report)
