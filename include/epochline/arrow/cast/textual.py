@@ -1,7 +1,9 @@
 """Cast to text, and to types that PostgreSQL reads from text. Each value is checked as COPY would check it."""
 
+import contextlib
 import ipaddress
 import re
+import socket
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -110,6 +112,12 @@ def _check_inet(text: str) -> None:
     """An address with an optional prefix length. PostgreSQL refuses zones and dotted masks."""
     if "%" in text or not _PREFIX_LENGTH.fullmatch(text):
         raise DoesNotFitError("not an address")
+    address, _, bits = text.partition("/")
+    family, most = (socket.AF_INET6, 128) if ":" in address else (socket.AF_INET, 32)
+    with contextlib.suppress(OSError):  # a tenth of the time of `ipaddress`, which decides what this refuses
+        socket.inet_pton(family, address)
+        if int(bits or 0) <= most:
+            return
     try:
         ipaddress.ip_interface(text)
     except ValueError as error:
