@@ -22,7 +22,7 @@ WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage reliability stale semantics model requirements reference soak bench bench-quick lint site release format up down status lock
+.PHONY: help setup demo test test-fast test-ci representatives test-all test-long coverage matrix reliability stale semantics model requirements reference soak bench bench-quick lint site release format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -74,6 +74,10 @@ coverage: setup ## which lines and branches of the library the fast tests run
 	$(BIN)/coverage run -m pytest $(SHARED) $(WITHOUT_SERVERS) $(FAST)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+# Other Pythons are looked for on PATH. Each row may be named: `python -m tests.matrix kafka-2.8`.
+matrix: setup ## the smoke path on both ends of each range of versions, half an hour at most; writes docs/versions.md
+	$(BIN)/python -m tests.matrix
 
 # A test that is not run keeps the line of the run that it was in, with that run's date and commit.
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it

@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
 _PROPERTY = "recovery_seconds"
-_WRITTEN = ("docs/reliability.md", "docs/data/reliability.tsv", "docs/semantics.md", "docs/data/semantics.tsv")
+_WRITTEN = tuple(
+    f"docs/{of}" for name in ("reliability", "semantics", "versions") for of in (f"{name}.md", f"data/{name}.tsv")
+)
 """Files that a run of tests writes: they do not make its working tree another one."""
 _COLUMNS = ("fault", "test", "cases", "outcome", "recovery_seconds", "date", "commit")
 

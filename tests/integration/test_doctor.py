@@ -18,6 +18,7 @@ import pytest
 from psycopg2.extensions import parse_dsn
 from sqlalchemy.engine import make_url
 
+from epochline.config.versions import RANGES, Range
 from epochline.kafka import source
 from epochline.local.jars import java_executable
 from epochline.local.stack import Stack
@@ -381,6 +382,16 @@ def test_a_fault_is_named_with_what_mends_it_and_is_green_afterwards(
     do(printed)
     after = world.checks()
     assert check not in after if fault in (broken_declaration, without_the_word) else after[check]["outcome"] == "ok"
+
+
+def test_a_postgresql_that_is_newer_than_any_that_was_tried_is_a_warning(world: World) -> None:
+    world.patch.setitem(RANGES, "PostgreSQL", Range("16", "17"))
+
+    answers = world.checks()["postgresql"]
+
+    assert answers["outcome"] == "warning"
+    assert answers["said"].endswith("answers; epochline was tried on 16 to 17 alone")
+    assert world.call("doctor")[0] == 0
 
 
 def test_a_login_that_may_not_make_the_ledger_is_told_what_a_dba_has_to_run(world: World, new_empty: str) -> None:

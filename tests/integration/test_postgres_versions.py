@@ -1,65 +1,34 @@
 """The oldest PostgreSQL that is supported, and what is said of one that is older; every other test runs on the newest."""
 
 import itertools
-import shutil
-import signal
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pytest
 
 from epochline import PostgresTable
 from epochline.errors import LedgerError
-from epochline.local.postgres import binaries, server_account
 from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
 from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
 from epochline.postgres.queries import statements
 from tests.databases import as_admin, query
 from tests.integration.bench import KV, Bench
-from tests.ports import free_port
-from tests.waiting import wait_for
+from tests.matrix.servers import postgres
 
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Callable[[], str]]:
-    """Makes databases with a ledger on a server of the oldest version, whose binaries are installed next to the newest ones."""
-    programs = binaries().parents[1] / "pginstall" / "bin"
-    folder = Path(tempfile.mkdtemp(prefix="epochline-oldest-"))
-    data, port = folder / "data", free_port()
-    account = server_account(data, [programs / "postgres", folder])
-    account.own(folder)
-    made = ["-D", str(data), "-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]
-    run = partial(subprocess.Popen[bytes], cwd="/", stdout=subprocess.DEVNULL)
-    assert run([*account.prefix, str(programs / "initdb"), *made]).wait() == 0
-    settings = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
-    server = run([*account.prefix, str(programs / "postgres"), *settings])
-    at, numbers = f"postgresql://postgres@127.0.0.1:{port}/", itertools.count(1)
+    """Makes databases with a ledger on a server of the oldest version."""
+    numbers = itertools.count(1)
+    with postgres(str(OLDEST_SERVER)) as url:
 
-    def answers() -> bool:
-        with suppress(psycopg2.OperationalError):
-            psycopg2.connect(f"{at}postgres").close()
-            return True
-        return False
+        def new() -> str:
+            name = f"oldest_{next(numbers)}"
+            as_admin(f"{url}postgres", f"CREATE DATABASE {name}")
+            upgrade(f"{url}{name}")
+            return f"{url}{name}"
 
-    def new() -> str:
-        name = f"oldest_{next(numbers)}"
-        as_admin(f"{at}postgres", f"CREATE DATABASE {name}")
-        upgrade(f"{at}{name}")
-        return f"{at}{name}"
-
-    try:
-        wait_for("PostgreSQL answers", answers)
         yield new
-    finally:
-        server.send_signal(signal.SIGQUIT)
-        server.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.server

@@ -14,6 +14,7 @@ from epochline.cli import connections, printing
 from epochline.cli.airflow_access import URL, airflow_api
 from epochline.cli.installation import Check, not_asked
 from epochline.cli.standing import Servers
+from epochline.config.versions import RANGES
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.topic import KafkaTopic
@@ -168,8 +169,11 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
         with database.session(connections.adapters().postgres_dsn(name), any_version=True) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
             refuse_an_older_server(version)
-            said = f"PostgreSQL {version // 10_000}.{version % 10_000} answers"
-            found = [Check(check="postgresql", subject=name, said=said), *_inside(opened, name, pipelines)]
+            number, supported = f"{version // 10_000}.{version % 10_000}", RANGES["PostgreSQL"]
+            said, newer = f"PostgreSQL {number} answers", supported.is_newer(number)
+            said += f"; epochline was tried on {supported} alone" if newer else ""
+            answers = Check(check="postgresql", subject=name, outcome="warning" if newer else "ok", said=said)
+            found = [answers, *_inside(opened, name, pipelines)]
     except EpochlineError as error:
         if missing := _NO_SUCH_DATABASE.search(str(error)):
             mend = f'CREATE DATABASE "{missing["name"]}";'

@@ -20,6 +20,7 @@ from kafka.errors import KafkaConnectionError, NoError, SaslAuthenticationFailed
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, IsolationLevel, OffsetForLeaderEpochRequest
 
+from epochline.config.versions import RANGES
 from epochline.errors import SourceAuthenticationError, SourceError
 
 _CONSUMER = _ANY_LEADER = _UNKNOWN = _NO_SESSION = -1
@@ -33,6 +34,14 @@ _EpochTopic, _FetchTopic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic, Fet
 
 class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
     """The admin client. Its methods use the same internals as kafka-python's own requests."""
+
+    def cluster(self) -> tuple[str, list[int]]:
+        """The id of the cluster, and the ids of the brokers that are up.
+
+        `describe_cluster` of kafka-python raises KeyError for brokers before 3.7.
+        """
+        metadata = self._manager.run(self._get_cluster_metadata, [])
+        return metadata["cluster_id"], [broker["node_id"] for broker in metadata["brokers"]]
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late."""
@@ -125,7 +134,7 @@ def check_versions(servers: str, offered: Mapping[ApiKey, tuple[int, int]]) -> N
     if lacking:
         raise SourceError(
             f"Kafka at {servers} is too old: it lacks {', '.join(lacking)}. Nothing was planned. Exactly-once epochs"
-            " need Kafka 2.8 or newer on every broker."
+            f" need Kafka {RANGES['Kafka'].oldest} or newer on every broker."
         )
 
 

@@ -95,8 +95,7 @@ def check_records(
 def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
     wanted = int(topic.transaction_timeout.total_seconds() * 1000)
     # Any broker may coordinate the sink's transactions.
-    described = admin.describe_cluster()["brokers"]
-    brokers = [str(broker["broker_id"]) for broker in described if not broker.get("is_fenced")]
+    brokers = [str(broker) for broker in admin.cluster()[1]]
     allowed = min(map(int, _values(admin, ConfigResourceType.BROKER, brokers, _MAX_TIMEOUT, topic)), default=wanted)
     if wanted > allowed:
         raise SinkError(

@@ -94,7 +94,7 @@ class KafkaOffsets:
     def look(self, source: DeclaredSource) -> SourceView:
         source = one_source(source)
         with self._client() as call:
-            cluster_id = call("describe_cluster")["cluster_id"]
+            cluster_id = call("cluster")[0]
             partitions = self._partitions(topics.matching(source, call, cluster_id))
             keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
             if not keys:

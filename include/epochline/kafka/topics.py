@@ -106,7 +106,7 @@ def retention(topics: Sequence[str], call: Callable[..., Any]) -> dict[str, Rete
 
 def group_retention(call: Callable[..., Any]) -> timedelta | None:
     """How long the cluster keeps the offsets of groups without members; None if it does not tell this login."""
-    setting, broker = "offsets.retention.minutes", call("describe_cluster")["brokers"][0]["broker_id"]
+    setting, broker = "offsets.retention.minutes", call("cluster")[1][0]
     try:
         resources = [ConfigResource(ConfigResourceType.BROKER, str(broker), [setting])]
         config = call("describe_configs", resources, config_filter="all")["broker"][str(broker)]

@@ -12,6 +12,7 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
+from epochline.config.versions import RANGES
 from epochline.declare.text_settings import UTF8
 from epochline.declare.version import VERSION
 from epochline.errors import ConfigurationError, LedgerError, VersionError
@@ -25,8 +26,8 @@ from epochline.postgres.queries.versions import MIGRATIONS, REVISIONS, head_revi
 _DEFINITIONS = ("functions", "views", "roles")
 """Files of ``migrations/definitions``, in the order in which they are applied."""
 
-OLDEST_SERVER = 16
-"""The oldest major version of PostgreSQL on which every statement works. Tests run on it and on the newest."""
+OLDEST_SERVER = int(RANGES["PostgreSQL"].oldest)
+"""The oldest major version of PostgreSQL on which every statement works."""
 
 # An arbitrary number, the same in every process that migrates.
 _MIGRATION_LOCK = 0x6570_6F63_68
