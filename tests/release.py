@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 MOST_BYTES = 2_000_000
 NOT_FOR_RUNNING = {"epochline_examples/README.md"}
 PACKAGES = ("include/epochline", "include/epochline_examples")
-FAKE = re.compile(rb"^class \w*(?:Fake|Mock|Stub|InMemory)\w*", re.MULTILINE)
+FAKE = re.compile(rb"^class \w*(?:Fake|Mock|Stub)\w*", re.MULTILINE)
 UV_BUILD = (
     sys.executable,
     "-m",

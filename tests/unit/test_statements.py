@@ -60,7 +60,5 @@ def test_nothing_names_what_kafka_no_longer_has(word: str) -> None:
     texts = [path for path in texts if path.suffix in (".py", ".md", ".toml", ".yaml", ".conf", ".sh")]
 
     assert len(texts) > 300
-    assert [str(path) for path in texts if word in path.read_text().lower()] in (
-        [],
-        [str(ROOT / "docs/requirements.md")],
-    )
+    naming = {str(path.relative_to(ROOT)) for path in texts if word in path.read_text().lower()}
+    assert naming <= {"docs/requirements.md", "docs/versions.md"}  # what is asked for, and what was tried
