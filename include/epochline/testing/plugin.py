@@ -65,6 +65,8 @@ def run_epoch(
     try:
         from epochline.testing.epochs import EpochRunner
     except ModuleNotFoundError as error:
-        pytest.fail(f"run_epoch needs the package {error.name}: install epochline[spark]", pytrace=False)
+        pytest.fail(
+            f"run_epoch needs the package {str(error.name).partition('.')[0]}: install epochline[spark]", pytrace=False
+        )
     with database(epochline_postgres, _epochline_template) as dsn:
         yield EpochRunner(dsn, lambda: request.getfixturevalue("epochline_spark"))
