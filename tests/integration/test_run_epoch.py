@@ -222,6 +222,15 @@ def test_a_users_tests_run_without_java_and_kafka_and_leave_no_database(
     assert query(server, "SELECT datname FROM pg_database ORDER BY datname") == before
 
 
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(USERS)
+    (tmp_path / "conftest.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
+
+    said = pytest_of_a_user(tmp_path, "-k", "an_order", EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn)
+
+    assert "run_epoch needs the package pyspark: install epochline[spark]" in said, said
+
+
 def test_tests_that_do_not_use_the_fixture_pay_nothing(tmp_path: Path) -> None:
     (tmp_path / "test_others.py").write_text(OTHERS)
 

@@ -61,7 +61,12 @@ def run_epoch(
 ) -> Iterator[EpochRunner]:
     """Runs epochs of pipelines, as `EpochRunner` says, in a database that ends with the test."""
     from epochline.testing.databases import database
-    from epochline.testing.epochs import EpochRunner
 
+    try:
+        from epochline.testing.epochs import EpochRunner
+    except ModuleNotFoundError as error:
+        pytest.fail(
+            f"run_epoch needs the package {str(error.name).partition('.')[0]}: install epochline[spark]", pytrace=False
+        )
     with database(epochline_postgres, _epochline_template) as dsn:
         yield EpochRunner(dsn, lambda: request.getfixturevalue("epochline_spark"))
