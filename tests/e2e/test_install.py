@@ -226,8 +226,8 @@ def test_the_page_leads_from_pip_install_to_a_committed_epoch_and_its_page(airfl
                     wait_for("an epoch is committed", lambda: query(f"{dba}/shop", COMMITTED) != [(0,)], 120)
                 said = reader.run(block if kind == "bash" else f"psql '{dba}/postgres' <<'SQL'\n{block}\nSQL")
             address = f"http://127.0.0.1:{variables['AIRFLOW__API__PORT']}"
-            login = f'curl -sf {address}/auth/token | sed \'s/.*access_token":"\\([^"]*\\).*/\\1/\''
-            page = reader.run(f'curl -sf -H "Authorization: Bearer $({login})" {address}/epochline/')
+            login = f'curl -sf --max-time 60 {address}/auth/token | sed \'s/.*access_token":"\\([^"]*\\).*/\\1/\''
+            page = reader.run(f'curl -sf --max-time 60 -H "Authorization: Bearer $({login})" {address}/epochline/')
 
             assert "COMMITTED" in said
             assert "orders" in page
