@@ -12,6 +12,7 @@ from psycopg2 import sql
 from psycopg2.extras import RealDictCursor
 
 from epochline import coordinator
+from epochline.config.discovery import find
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.declare.columns import LINEAGE
 from epochline.declare.inputs import Sources
@@ -100,7 +101,7 @@ class EpochRunner:
         self._tested: dict[str, _Tested] = {}
         self._epochs = 0
 
-    def __call__(self, pipeline: Pipeline, records: Iterable[Any] = ()) -> EpochResult:
+    def __call__(self, pipeline: Pipeline | str, records: Iterable[Any] = ()) -> EpochResult:
         """Append records to the pipeline's topics and commit one epoch, as a run in production does.
 
         The first epoch of a pipeline makes its tables, and its topics begin empty: ``startup``, ``settings`` and
@@ -109,14 +110,17 @@ class EpochRunner:
         and the next call reads its records again.
 
         Args:
-            pipeline: the declaration.
+            pipeline: the declaration, or its name: it is looked for where `epochline validate` does.
             records: values (bytes, text, None for a tombstone, anything else as JSON) or `Record`.
 
         Raises:
+            DeclarationError: no file declares a pipeline with this name.
             ConfigurationError: the pipeline writes files or a custom sink; a record names no topic of the pipeline.
             EpochlineError: as in production.
             Exception: what parse raised. A transform's error is Spark's.
         """
+        if isinstance(pipeline, str):
+            pipeline = find(pipeline)
         tested = self._tested.get(pipeline.name)
         if tested is None or tested.pipeline != _in_test(pipeline):
             tested = self._begin(pipeline, tested)
