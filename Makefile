@@ -137,5 +137,5 @@ status: setup ## what runs, where, and where the passwords lie
 	@$(BIN)/epochline status
 
 lock: $(INSTALLED) ## pin every package again from pyproject.toml
-	$(LOCK) pyproject.toml -o requirements.txt
+	$(LOCK) --all-extras pyproject.toml -o requirements.txt
 	$(LOCK) --group dev -c requirements.txt -o requirements-dev.txt

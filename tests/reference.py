@@ -189,8 +189,7 @@ def _column_types() -> Iterator[str]:
     yield "A `parse` may return any of the named Arrow types for a column; integers and floats of any width count."
     yield "A value that the column cannot hold makes a bad record."
     as_text = ", ".join(f"`{name}`" for name in SUPPORTED if parse_type(name).carrier == "text")
-    yield f"COPY carries a table as binary, or as text if it has a column of type {as_text}, or one that is listed below as a text."
-    yield "`numeric(p,s)` of at most 38 digits is carried as binary."
+    yield f"COPY carries a table as binary, or as text if it has an array or a column of type {as_text}."
     yield from ("", "| Types (aliases) | `parse` may return |", "|---|---|")
     rows: dict[str, list[str]] = {}
     for spelled in (*SUPPORTED, "numeric(12,2)"):

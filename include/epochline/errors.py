@@ -88,6 +88,10 @@ class ConfigurationError(EpochlineError):
     """A setting, connection or file that a command needs is missing or unusable."""
 
 
+class ExtraMissingError(ConfigurationError):
+    """What is asked needs packages that only an extra of this package brings; the message has the command."""
+
+
 class RightsMissingError(ConfigurationError):
     """A login of PostgreSQL may not make what is missing; ``statements`` are what a DBA has to run, in this order."""
 

@@ -183,7 +183,7 @@ def cursor(new_database: Callable[[], str]) -> Iterator[Any]:
 def _copied(cursor: Any, text: str, array: pa.Array[Any]) -> list[list[Any]]:
     """What PostgreSQL shows of a column, carried as its type is, and as text."""
     found = []
-    for others in ({}, {"other": "uuid"}):  # a uuid is carried as text, and takes the whole table along
+    for others in ({}, {"other": "interval"}):  # an interval is carried as text, and takes the whole table along
         columns = {"v": text, **others}
         declared = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         cursor.execute(f"DROP TABLE IF EXISTS pg_temp.matrix; CREATE TEMP TABLE matrix (at serial, {declared})")
@@ -209,6 +209,23 @@ def test_a_value_is_read_back_as_it_was(cursor: Any, text: str, value: Any, show
     if text != "bytea":
         as_key = value if text in AS_WRITTEN else re.sub("/(32|128)$", "", shown) if text == "inet" else shown
         assert as_text(cast.array, column).to_pylist() == [as_key]
+
+
+@pytest.mark.parametrize("text", MATRIX)
+def test_values_of_different_lengths_are_read_back_from_one_batch(cursor: Any, text: str) -> None:
+    """Some types are encoded by columns, at the width of the longest value; NULLs and a slice move the others."""
+    taken, _ = MATRIX[text]
+    kind = record_schema({"v": text}).field("v").type
+    rows = [
+        pa.nulls(1, kind),
+        *(_cast(text, value).array for value, _ in [*taken, *reversed(taken)]),
+        pa.nulls(2, kind),
+    ]
+
+    copied = _copied(cursor, text, pa.concat_arrays([rows[1], *rows]).slice(1))
+
+    shown = [text for _, text in taken]
+    assert copied == [[None, *shown, *reversed(shown), None, None]] * 2
 
 
 @pytest.mark.parametrize(("text", "value"), REFUSED, ids=_id)

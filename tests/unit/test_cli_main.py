@@ -104,8 +104,13 @@ def test_wrong_use_ends_with_two(called: Call, command: str) -> None:
         (StackError("a\nb"), 1, "error: a b\n"),
         (DeclarationError("c"), 2, "error: c\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (
+            ModuleNotFoundError("No module named 'fastavro.schema'", name="fastavro.schema"),
+            1,
+            "error: fastavro is not installed here. It belongs to the extra 'avro': run `make setup`.\n",
+        ),
     ],
-    ids=["1", "2", "130"],
+    ids=["1", "2", "130", "an extra is missing"],
 )
 def test_the_exit_code_is_that_of_the_error(
     called: Call, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str

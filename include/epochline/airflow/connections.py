@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import (
 
 from epochline.adapters import Adapters
 from epochline.config.connections import SPARK_CONNECT, Connection, spark_writers
+from epochline.config.extras import naming_extras
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochlineError, one_line
 from epochline.protocol.epoch import Interval, Run
@@ -49,7 +50,8 @@ def epochline_errors() -> Iterator[None]:
     say, so its traceback is only shown if it has a cause.
     """
     try:
-        yield
+        with naming_extras():
+            yield
     except EpochlineError as error:
         message = f"{type(error).__name__}: {error}"
         log.error("%s", one_line(message))

@@ -5,6 +5,7 @@ The same tasks as a group of a user's own DAG.
 
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 from jinja2 import StrictUndefined, Template
 
 from epochline.airflow.operators import AbortEpochOperator, CommitEpochOperator, PlanEpochOperator, PublishOperator
-from epochline.airflow.pre_commit import PreCommitOperator, RetryByLedger
+from epochline.airflow.pre_commit import PreCommitOperator
 from epochline.airflow.settings import COMMIT_PATIENCE, PLAN_PATIENCE, PUBLISH_PATIENCE, commit_patience, params
 from epochline.config.resolve import ResolvedSettings, file_settings, resolve_settings
 from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
@@ -29,9 +30,12 @@ from epochline.errors import DeclarationError
 
 _DOC = Template(Path(__file__).with_name("dag.md.jinja").read_text(), trim_blocks=True, undefined=StrictUndefined)
 
+_RETRY_POLICIES = find_spec("airflow.sdk.definitions.retry_policy") is not None
+"""Whether the ledger chooses the pause before a retry. Airflow 3.2 always waits the restart strategy's own delay."""
+
 _HELD: dict[str, Any] = {
     "trigger_rule": "all_success", "depends_on_past": False, "wait_for_downstream": False,
-    "retry_policy": None, "retry_exponential_backoff": 0, "max_retry_delay": None,
+    "retry_exponential_backoff": 0, "max_retry_delay": None, **({"retry_policy": None} if _RETRY_POLICIES else {}),
     "do_xcom_push": True, "multiple_outputs": False, "render_template_as_native_obj": False,
 }  # fmt: skip
 """What an epoch relies on; default_args of a surrounding DAG do not change it."""
@@ -135,7 +139,7 @@ def _make_tasks(pipeline: Pipeline, settings: ResolvedSettings) -> None:
         pipeline=pipeline,
         task_id="pre_commit",
         execution_timeout=settings.timeout,
-        **{**options, "retry_policy": RetryByLedger(pipeline)},
+        **{**options, **_retried_by_ledger(pipeline)},
     )
     commit = CommitEpochOperator(
         pipeline=pipeline,
@@ -162,6 +166,14 @@ def _make_tasks(pipeline: Pipeline, settings: ResolvedSettings) -> None:
             **{**few_retries, "trigger_rule": "all_done"},
         )
     plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
+
+
+def _retried_by_ledger(pipeline: Pipeline) -> dict[str, Any]:
+    if not _RETRY_POLICIES:
+        return {}
+    from epochline.airflow.retry import RetryByLedger
+
+    return {"retry_policy": RetryByLedger(pipeline)}
 
 
 def _doc(pipeline: Pipeline) -> str:

@@ -1,4 +1,4 @@
-"""The task that stages an epoch with Spark and seals it, and when Airflow tries it again."""
+"""The task that stages an epoch with Spark and seals it."""
 
 import os
 import re
@@ -11,25 +11,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context
-from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from epochline.airflow.connections import adapters, epochline_errors, run_of, spark_server
 from epochline.airflow.outcome import EPOCH_OF_PLAN, begin_log
 from epochline.airflow.settings import settings_of_epoch
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, LedgerUnavailableError, rebuilt
+from epochline.errors import ConfigurationError, EpochTimeoutError, JobLostError, rebuilt
 from epochline.ports import Ledger
 from epochline.protocol.staging import StagingTicket
 
 _JOB = Path(__file__).parents[1] / "spark" / "main.py"
 """The job's program, as a file: spark-submit takes no module."""
+
+_TAKEN = [name for kind in SparkSubmitOperator.__mro__ for name in signature(kind).parameters]
+_NOT_DURABLE: dict[str, Any] = {"durable": False} if "durable" in _TAKEN else {}
+"""A retry is a new attempt and must not attach to the driver of the attempt before. Older providers never attach."""
 
 _SECONDS_TO_END = 5
 _SHELLS = 128
@@ -49,10 +53,9 @@ class PreCommitOperator(SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "epoch_id")
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        # Not durable: a retry is a new attempt and must not attach to the driver of the attempt before.
         # WARN: at INFO, hundreds of lines of client settings hide the few that tell what happened.
         conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
-        super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
+        super().__init__(conn_id=pipeline.spark_connection, conf=conf, **_NOT_DURABLE, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
         self._other_file: str | None = None
@@ -244,25 +247,3 @@ def how_it_ended(code: int) -> str:
         return f"the driver of the Spark job was killed by signal {number} ({signal.Signals(number).name})"
     except ValueError:
         return f"the driver of the Spark job ended with exit code {code}"
-
-
-class RetryByLedger(RetryPolicy):
-    """Ask the ledger how long to wait: it has the errors of all attempts, and Airflow has its own try number alone."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-
-    def evaluate(
-        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
-    ) -> RetryDecision:
-        """The pause before the next try. Without a ledger, Airflow's ``retry_delay`` is the strategy's own delay."""
-        from epochline.coordinator import pause_before_retry
-
-        epoch_id = getattr(context["task"], "epoch_id", "") if context is not None else ""
-        if try_number > max_tries or not epoch_id:
-            return RetryDecision.default()
-        try:
-            pause, reason = pause_before_retry(adapters().ledger(self.pipeline), self.pipeline.name, int(epoch_id))
-        except LedgerUnavailableError:
-            return RetryDecision.default()
-        return RetryDecision.fail(reason) if pause is None else RetryDecision.retry(pause, reason)

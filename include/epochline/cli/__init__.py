@@ -70,6 +70,11 @@ def main() -> None:
             _say("interrupted")
         raise
     except Exception as error:
+        from epochline.config.extras import extra_missing
+
+        if (missing := extra_missing(error)) is not None:
+            _say(f"error: {missing}")
+            sys.exit(missing.exit_code)
         from epochline.cli.printing import explained
 
         if (explanation := explained(error)) is not None:

@@ -54,7 +54,7 @@ def _checks() -> Iterator[Check]:
     """Every check, each after those that it depends on."""
     declared, declarations = installation.declarations()
     pipelines = declared.pipelines
-    yield from installation.installed()
+    yield from installation.installed(pipelines)
     yield from installation.programs(installation.spark_connections(pipelines))
     yield from declarations
     yield installation.settings()

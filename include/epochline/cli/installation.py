@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, entry_points, version
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, entry_points, version
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +15,10 @@ from epochline.cli import connections
 from epochline.config import discovery
 from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection
 from epochline.config.discovery import Declared
+from epochline.config.extras import install
 from epochline.config.places import checkout, dags_folder
 from epochline.config.resolve import file_settings, settings_file
+from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import CustomSource
 from epochline.errors import ConfigurationError, EpochlineError, StackError, one_line
@@ -54,9 +56,8 @@ def not_asked(checks: Iterable[str], subject: str, why: str) -> Iterator[Check]:
         yield Check(check=check, subject=subject, outcome="not_asked", said=why)
 
 
-def installed() -> Iterator[Check]:
-    """Python, and the packages that Epochline needs."""
-    from packaging.requirements import Requirement
+def installed(pipelines: Pipelines) -> Iterator[Check]:
+    """Python, the packages that Epochline needs, and those of the extras that these pipelines need."""
     from packaging.specifiers import SpecifierSet
 
     try:
@@ -73,19 +74,46 @@ def installed() -> Iterator[Check]:
         said = f"{running} at {sys.executable}; epochline {ours.version} needs {wanted}"
         mend = f"install epochline in an environment of Python {wanted}"
         yield Check(check="python", outcome="wrong", said=said, mend=mend)
-    needed = [Requirement(text) for text in ours.requires or ()]
-    needed = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    found = {str(one): _version(one.name) for one in needed}
-    unfit = {
-        str(one): found[str(one)]
-        for one in needed
-        if not one.specifier.contains(found[str(one)] or "0.dev0", prereleases=True) or found[str(one)] is None
+    for extra in (None, *_extras(pipelines)):
+        yield _packages(ours, extra)
+
+
+def _extras(pipelines: Pipelines) -> Iterator[str]:
+    """The extras without which these pipelines do not run in this environment."""
+    from epochline.config.registry import registry_connections
+
+    if _version(AIRFLOW) is not None:
+        yield "airflow"
+    if pipelines:
+        yield "spark"
+    if any(map(registry_connections, pipelines.values())):
+        yield "avro"
+    files = [sink for one in pipelines.values() for sink in one.sinks if isinstance(sink, Files)]
+    if any(sink.path.startswith("s3") for sink in files):
+        yield "s3"
+
+
+def _packages(ours: Distribution, extra: str | None) -> Check:
+    """Whether the packages of an extra are installed and fit; those that every installation needs without one."""
+    from packaging.requirements import Requirement
+
+    found = {
+        f"{one.name}{one.specifier}": (_version(one.name), one.specifier)
+        for one in map(Requirement, ours.requires or ())
+        if one.name != ours.name
+        and (one.marker is None or one.marker.evaluate({"extra": extra or ""}))
+        and (extra is None or (one.marker is not None and not one.marker.evaluate({"extra": ""})))
     }
-    if not unfit:
-        yield Check(check="packages", said=f"all {len(needed)} fit epochline {ours.version}")
-        return
+    unfit = {one: has for one, (has, wanted) in found.items() if has is None or not wanted.contains(has, True)}
     said = "; ".join(f"{one} is needed, {has or 'none'} is installed" for one, has in unfit.items())
-    yield Check(check="packages", outcome="wrong", said=said, mend=_pip("install", *unfit))
+    mend = _pip("install", *unfit) if extra is None else install(extra)
+    spark, client = _version("pyspark"), _version("pyspark-client")
+    if extra == "spark" and not unfit and spark != client:
+        said = f"pyspark {spark} and pyspark-client {client} share files, and must be of one version"
+        mend = _pip("install", f"pyspark=={client}", f"pyspark-client=={client}")
+    if said:
+        return Check(check="packages", subject=extra, outcome="wrong", said=said, mend=mend)
+    return Check(check="packages", subject=extra, said=f"all {len(found)} fit epochline {ours.version}")
 
 
 def _version(package: str) -> str | None:

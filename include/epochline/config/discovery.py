@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from epochline.config.extras import extra_missing
 from epochline.config.places import dags_folder, functions_folder
 from epochline.declare.external import CustomSink
 from epochline.declare.pipeline import Pipeline
@@ -214,9 +215,8 @@ def _declared_in(path: Path) -> tuple[list[tuple[Pipeline, str]], DeclarationErr
     except DeclarationError as error:
         return reading.pipelines, DeclarationError(f"{_place(path, error)}: {error}")
     except Exception as error:
-        return reading.pipelines, DeclarationError(
-            f"{_place(path, error)}: cannot be read ({type(error).__name__}: {error})"
-        )
+        said = extra_missing(error) or f"{type(error).__name__}: {error}"
+        return reading.pipelines, DeclarationError(f"{_place(path, error)}: cannot be read ({said})")
     finally:
         _declared.reset(token)
     return reading.pipelines, None
@@ -256,6 +256,9 @@ def unimportable(pipeline: Pipeline) -> list[str]:
         try:
             getattr(import_module(module), name)
         except Exception as error:  # a module may raise anything
+            if (missing := extra_missing(error)) is not None:
+                messages.append(f"{where}: {reference} cannot be imported ({missing})")
+                continue
             messages.append(
                 f"{where}: {reference} cannot be imported ({type(error).__name__}: {error}); correct {module}, or"
                 " install what it imports"

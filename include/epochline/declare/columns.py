@@ -17,7 +17,7 @@ class Carrier(enum.StrEnum):
     BINARY = "binary"
     """An exact encoder exists; the server converts nothing."""
     TEXT = "text"
-    """The server parses the value. One such column takes the whole sink's COPY along, which costs twice as much."""
+    """The server parses the value. One such column takes the whole sink's COPY along."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +55,12 @@ class ColumnType:
 _BINARY = {
     "boolean", "smallint", "integer", "bigint", "real", "double precision", "text", "character varying", "bytea",
     "date", "timestamp without time zone", "timestamp with time zone", "time without time zone", "json", "jsonb",
+    "numeric", "uuid", "inet", "cidr", "macaddr",
 }  # fmt: skip
-_TEXT = {"numeric", "uuid", "inet", "cidr", "macaddr", "interval"}
+_TEXT = {"interval"}
 
 BINARY_DIGITS = 38
-"""Digits of a ``numeric(p,s)`` that has an exact encoder. Without a precision, each value has its own scale."""
+"""Digits of a ``numeric(p,s)`` that Arrow carries in 128 bits."""
 
 _ALIASES = {
     "bool": "boolean", "int2": "smallint", "int": "integer", "int4": "integer", "int8": "bigint", "float4": "real",
@@ -114,7 +115,6 @@ def _scalar(text: str, name: str, first: int | None, second: int | None) -> Colu
     if name == "numeric":
         if first is not None and not 1 <= first <= 76:
             raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
-        carrier = Carrier.BINARY if first is not None and first <= BINARY_DIGITS else Carrier.TEXT
         return ColumnType(name=name, carrier=carrier, precision=first, scale=second)
     if second is not None or (first is not None and name not in _LENGTHS | _TIMES):
         raise ValueError(f"type {text!r}: {name} takes no modifier here")

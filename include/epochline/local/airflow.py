@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from epochline.config import places
+from epochline.config.extras import install
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.airflow_api import SILENT_SCHEDULER, AirflowApi
@@ -98,7 +99,8 @@ class Airflow(Part):
         environment = self.whole_environment()
         # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
         if importlib.util.find_spec("asyncpg") is None:
-            raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")
+            needed = "the package asyncpg, which Airflow needs for PostgreSQL, is missing"
+            raise StackError(f"{needed}; run `{install('stack')}`")
         self._migrate(environment)
         for name, arguments in _PROCESSES.items():
             if self.daemons[name].pid is None:

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from epochline.config.extras import install
 from epochline.errors import StackError
 
 KAFKA = Path(__file__).parent / "ivy" / "kafka.xml"
@@ -151,7 +152,7 @@ class JarSet:
     def _fetch(self, report: Callable[[str], None]) -> None:
         java, jars = find_java(), sorted(installed_pyspark().glob("jars/ivy-*.jar"))
         if not jars:
-            raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
+            raise StackError(f"the installed pyspark lacks its Ivy jar; run `{install('spark')}`")
         report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
         self.folder.parent.mkdir(exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
@@ -184,7 +185,7 @@ def installed_pyspark() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise StackError("pyspark is not installed in this Python; run `make setup`")
+        raise StackError(f"pyspark is not installed in this Python; run `{install('spark')}`")
     return Path(spec.origin).parent
 
 

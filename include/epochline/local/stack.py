@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, Ports
 from epochline.local.kafka import Kafka
-from epochline.local.postgres import Postgres
+from epochline.local.postgres import Postgres, binaries
 from epochline.local.spark import Spark
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Stack:
         """
         if unknown := set(parts) - set(PARTS):
             raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        binaries()  # Without the extra that brings every server, none is started.
         # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
         needed = {*parts, "postgres", "spark"} if "airflow" in parts else set(parts)
         with self.home.lock(report):
@@ -262,7 +264,7 @@ class Stack:
         return {
             "state": state,
             "detail": detail,
-            "version": part.version(),
+            "version": _version(part),
             "port": self._ports.known().get(part.name),
             "pids": pids,
             "logs": [daemon.log for daemon in part.daemons.values()],
@@ -279,3 +281,10 @@ class Stack:
         elif any(self.airflow.pids.values()):
             running.add("airflow's other processes")  # they are configured with the ports as well
         return running
+
+
+def _version(part: Part) -> str:
+    try:
+        return part.version()
+    except (StackError, PackageNotFoundError):
+        return "not installed"

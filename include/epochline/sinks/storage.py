@@ -273,7 +273,8 @@ def storage_at(path: str, sink: str) -> Storage:
     try:
         files, root = fsspec.url_to_fs(path, use_listings_cache=False)
     except (ImportError, ValueError) as error:
-        raise SinkError(f"{sink}: {error}. Install fsspec's driver where Airflow and Spark's executors run.") from error
+        driver = "Run `pip install 'epochline[s3]'`" if path.startswith("s3") else "Install fsspec's driver"
+        raise SinkError(f"{sink}: {error}. {driver} where Airflow and Spark's executors run.") from error
     if isinstance(files, LocalFileSystem):
         return LocalDisk(files, root, sink)
     return (Hdfs if "webhdfs" in files.protocol else Storage)(files, root, sink)

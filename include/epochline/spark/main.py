@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from epochline.config.extras import naming_extras
 from epochline.config.places import functions_folder
 from epochline.errors import EpochlineError
 from epochline.spark.credentials import read_credentials
@@ -37,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     threading.Thread(target=_end_with_parent, name="epochline-orphan-watch", daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        _run(options.pipeline, options.epoch, options.attempt)
+        with naming_extras():
+            _run(options.pipeline, options.epoch, options.attempt)
     except EpochlineError as error:
         print(f"EPOCHLINE-ERROR {type(error).__name__}: {without_frames(error)}", file=sys.stderr, flush=True)
         return 1

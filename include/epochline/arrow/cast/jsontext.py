@@ -4,6 +4,10 @@ import json
 import re
 from typing import Any
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from epochline.arrow.cast.numbers import numeric_holds
 from epochline.arrow.cast.reasons import DoesNotFitError, require_utf8
 
@@ -93,6 +97,32 @@ def check_json(text: str, *, binary: bool) -> None:
     document = read_json(text)
     if binary:
         _check_value(document)
+
+
+_LONGEST = 15_000
+_DOUBTFUL = r"\\u0000|[0-9.][eE][+-]?0*[1-9][0-9]{3}"
+"""A text without these that is not longer has no value that only ``jsonb`` refuses."""
+_syntax = msgspec.json.Decoder(msgspec.Raw)
+
+
+def doubtful_documents(texts: pa.Array, *, binary: bool) -> pa.Array:
+    """The texts that `check_json` must see: it certainly takes all others, because msgspec's parser takes them."""
+    lengths = pc.binary_length(texts)
+    opened = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
+    doubtful = pc.or_(pc.greater(opened, MAX_DEPTH), pc.greater(lengths, _LONGEST))
+    if binary:
+        doubtful = pc.or_(doubtful, pc.match_substring_regex(texts, _DOUBTFUL))
+    rows = zip(texts.cast(pa.binary()).to_pylist(), doubtful.to_pylist(), strict=True)
+    seen = [text is not None and (is_doubtful or not _is_json(text)) for text, is_doubtful in rows]
+    return texts.filter(pa.array(seen, pa.bool_()))
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _syntax.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
 
 
 def _check_value(value: Any) -> None:

@@ -11,13 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import are_dates, are_ticks, microseconds, time_number
-from epochline.arrow.cast.jsontext import Numeral, write_json
+from epochline.arrow.cast.jsontext import Numeral, read_json, write_json
 from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true, marked, require_utf8
 from epochline.arrow.cast.temporal import read_text
 from epochline.arrow.cast.types import arrow_type
+from epochline.arrow.formats.json_cut import without_spaces
 from epochline.declare.columns import INTEGERS, UNITS, ColumnType
 from epochline.declare.patterns import written_path
+
+_NULL = b"null"
+_PLAIN = r'^["0-9-][^\\]*$'
+"""A JSON text that is a number, or a text in quotes without an escape."""
 
 
 class Member:
@@ -53,6 +58,31 @@ class Member:
         if pa.types.is_floating(self.given_as) and any_true(pc.is_inf(column)):
             raise pa.ArrowInvalid("out of range")
         return column.cast(self.given_as)
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the column takes a document with the text that it has in the record."""
+        return self.kind.name == "jsonb" and self.kind.element is None
+
+    def cut(self, values: list[bytes]) -> pa.Array:
+        """Texts that were cut out of the records, read as by `take`; raises `DoesNotFitError` if one does not fit."""
+        if self.keeps_text:
+            return pa.array([None if text == _NULL else without_spaces(text) for text in values], self.written)
+        if self._take not in (_number, _number_or_text):
+            return pa.array(map(self._read_cut, values), self.written, size=len(values)).cast(self.carried)
+        texts = pa.array(values, pa.binary()).cast(pa.string())
+        others = pc.invert(pc.match_substring_regex(texts, _PLAIN))
+        read: list[Any] = texts.filter(others).cast(pa.binary()).to_pylist()
+        return pc.replace_with_mask(
+            pc.ascii_trim(texts, '"'), others, pa.array(map(self._read_cut, read), self.written, size=len(read))
+        )
+
+    def _read_cut(self, text: bytes) -> Any:
+        if text == _NULL:
+            return None
+        if self._take is _bytes and b"\\" not in text and text[:1] == b'"':
+            return _from_base64(text[1:-1])
+        return self._take(read_json(text.decode()))
 
     def take(self, document: dict[str, Any]) -> Any:
         """The member's value as ``written``, None for null; raises `DoesNotFitError` if it does not fit the column."""
@@ -148,8 +178,13 @@ def _bytes(value: Any) -> bytes:
     r"""From base64, or from hexadecimal digits after ``\x`` as PostgreSQL writes them: base64 has no ``\``."""
     text = _text(value)
     try:
-        if text.startswith("\\x"):
-            return binascii.unhexlify(text[2:])
+        return binascii.unhexlify(text[2:]) if text.startswith("\\x") else _from_base64(text)
+    except ValueError as error:
+        raise DoesNotFitError("not base64") from error
+
+
+def _from_base64(text: str | bytes) -> bytes:
+    try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise DoesNotFitError("not base64") from error

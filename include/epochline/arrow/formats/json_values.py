@@ -1,10 +1,11 @@
-"""Read JSON records: all at once by Arrow's reader if it can separate them, else one by one.
+"""Read JSON records: all at once by Arrow's reader and a cutter if they can separate them, else one by one.
 
-The reader of single records defines the result. Arrow's reader is used only for values on which both agree, so that a
-record gives the same values whatever other records are in its batch.
+The reader of single records defines the result. The others are used only for values on which all agree, so that a
+record gives the same values whatever other records are in its batch (ADR 0056).
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.json
 from epochline.arrow.cast.jsontext import MAX_DEPTH, read_json
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true
 from epochline.arrow.cast.types import byte_layout
+from epochline.arrow.formats.json_cut import Cutter, OverlappingError, without_spaces
 from epochline.arrow.formats.json_members import Member, most_digits
 from epochline.declare.columns import ColumnType
 
@@ -39,16 +41,21 @@ class JsonReader:
         read_as: dict[tuple[str, ...], pa.DataType] = {}
         # Arrow's reader gives one type for each value, so two columns of one value must agree on it.
         self._at_once = all(
-            member.at_once and read_as.setdefault(member.steps, member.read_as) == member.read_as
+            read_as.setdefault(member.steps, member.read_as) == member.read_as
             for member in self._members.values()
+            if member.at_once
         )
         self._schema = _nested(read_as) if self._at_once else None
         self._strange_number = _strange_number(read_as.values())
+        self._cut = [member for member in self._members.values() if not member.at_once]
+        self._cutter: Cutter | None = None
+        with suppress(OverlappingError):
+            self._cutter = Cutter([member.steps for member in self._cut])
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
-        if self._at_once and len(texts) >= _ONE_BY_ONE:
-            columns = self._read_at_once(texts)
+        if self._at_once and self._cutter is not None and len(texts) >= _ONE_BY_ONE:
+            columns = self._read_at_once(texts, self._cutter)
             if columns is not None:
                 return columns, {}
             middle = len(texts) // 2
@@ -59,8 +66,8 @@ class JsonReader:
         documents: list[Any] = texts.to_pylist()
         return self.read_each(documents)
 
-    def _read_at_once(self, texts: pa.Array) -> list[pa.Array] | None:
-        """Read all records with Arrow's reader. Returns None unless each text certainly gave one row.
+    def _read_at_once(self, texts: pa.Array, cutter: Cutter) -> list[pa.Array] | None:
+        """Read all records with Arrow's reader and the cutter. Returns None unless each text certainly gave one row.
 
         Every text begins with ``{`` and ends with ``}``. Inside a document no ``{`` can directly follow a ``}``, and a
         string cannot contain the line feed between two texts. So no document spans two texts, and each text gives at
@@ -70,20 +77,31 @@ class JsonReader:
             return None
         lines = pc.binary_join_element_wise(texts, "", "\n")
         data: Any = lines.buffers()[2]
+        # Arrow's reader takes NaN and Infinity, the cutter refuses them.
+        must_be_cut = bool(self._cut) or any(word in memoryview(data).tobytes() for word in _NOT_JSON)
+        try:
+            cut = cutter.lines(data, len(texts)) if must_be_cut else []
+            given = self._read_by_arrow(data, len(texts)) if self._schema else {}
+            if cut is None or given is None:
+                return None
+            given |= {member.name: member.cut(values) for member, values in zip(self._cut, cut, strict=True)}
+        except (pa.ArrowInvalid, DoesNotFitError):
+            return None
+        return [given[name] for name in self._members]
+
+    def _read_by_arrow(self, data: Any, count: int) -> dict[str, pa.Array] | None:
         if self._strange_number and _is_in(data, self._strange_number):
             return None
         source: Any = pa.BufferReader(data)  # the stubs know only files of Python
-        try:
-            table = pyarrow.json.read_json(
-                source,
-                pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
-                pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
-            )
-            if table.num_rows != len(texts):
-                return None
-            return [member.given(_column(table, member.steps)) for member in self._members.values()]
-        except pa.ArrowInvalid:
+        table = pyarrow.json.read_json(
+            source,
+            pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
+            pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+        )
+        if table.num_rows != count:
             return None
+        members = (member for member in self._members.values() if member.at_once)
+        return {member.name: member.given(_column(table, member.steps)) for member in members}
 
     def read_each(self, texts: list[str]) -> tuple[list[pa.Array], dict[int, str]]:
         """As `read`, but one record after the other."""
@@ -96,6 +114,7 @@ class JsonReader:
                 if not isinstance(document, dict):
                     raise DoesNotFitError("not a JSON object")
                 taken = [member.take(document) for member in members]
+                self._keep_texts(text, taken)
             except DoesNotFitError as error:
                 problems[row] = str(error)
                 taken = [None] * len(members)
@@ -107,6 +126,16 @@ class JsonReader:
         ]
         return columns, problems
 
+    def _keep_texts(self, text: str, taken: list[Any]) -> None:
+        """Replace documents by their texts in the record, as they are read all at once, if the cutter takes it."""
+        kept = [at for at, member in enumerate(self._members.values()) if member.keeps_text and taken[at] is not None]
+        cut = self._cutter.one(text) if kept and self._cutter is not None else None
+        if cut is not None:
+            texts = dict(zip((member.name for member in self._cut), cut, strict=True))
+            names = list(self._members)
+            for at in kept:
+                taken[at] = without_spaces(texts[names[at]])
+
 
 def joined(arrays: Sequence[pa.Array]) -> pa.Array:
     """Join columns of one member: decimals become texts where others are texts, because some were read one by one."""
@@ -115,7 +144,6 @@ def joined(arrays: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(arrays)
 
 
-# Arrow's reader accepts these as numbers, but JSON does not.
 _NOT_JSON = (b"NaN", b"Inf")
 _BRACE, _BRACKET, _LAST_BRACE = b"{[}"
 
@@ -127,9 +155,6 @@ def _is_plain(texts: pa.Array) -> bool:
         return False
     codes = np.frombuffer(data, np.uint8)
     if not ((codes[starts] == _BRACE).all() and (codes[starts + lengths - 1] == _LAST_BRACE).all()):
-        return False
-    whole = bytes(data)
-    if any(word in whole for word in _NOT_JSON):
         return False
     if int(lengths.max()) <= MAX_DEPTH:
         return True

@@ -11,6 +11,7 @@ from epochline.arrow.cast.arrays import literals
 from epochline.arrow.cast.calendar import since_2000
 from epochline.arrow.cast.csv_text import csv_rows, is_temporal
 from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.stage.wire import has_wire_form, wire_form
 from epochline.declare.columns import Carrier
 from epochline.errors import EpochlineError
 
@@ -20,8 +21,14 @@ class CopyEncoder:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
-        self._sent = pa.schema([(column.name, _sent_type(column.type)) for column in self._schema])
         kinds = {name: column_type(text) for name, text in columns.items()}
+        self._wired = {name: kind for name, kind in kinds.items() if has_wire_form(kind)}
+        self._sent = pa.schema(
+            [
+                (column.name, pa.binary() if column.name in self._wired else _sent_type(column.type))
+                for column in self._schema
+            ]
+        )
         self._arrays = {name: kind for name, kind in kinds.items() if kind.element is not None}
         carriers = {kind.carrier for kind in kinds.values()}
         self._documents = {name for name, kind in kinds.items() if kind.name == "jsonb"}
@@ -61,7 +68,11 @@ class CopyEncoder:
             return csv_rows(self._with_literals(batch))
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
-        columns = [since_2000(column) if is_temporal(column.type) else column for column in batch.columns]
+        columns = [
+            wire_form(column, self._wired[name]) if name in self._wired
+            else since_2000(column) if is_temporal(column.type) else column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        ]  # fmt: skip
         rows: bytes = self._binary.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._sent))
         return rows
 
