@@ -132,9 +132,10 @@ def test_a_connection_that_is_nowhere_is_refused_with_every_place_that_was_asked
     said = elsewhere(*sql, code=1, **away, AIRFLOW__SECRETS__BACKEND_KWARGS='{"connections_file_path": "/none.json"}')
     assert asked.format(files=f"{FILES} (failed: FileNotFoundError)", failed=" (failed: OperationalError)") in said
 
-    unset = dict.fromkeys(("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__SECRETS__BACKEND"))
-    assert "no Airflow is configured here" in elsewhere(*sql, code=1, **unset, AIRFLOW__SECRETS__BACKEND_KWARGS=None)
-    assert not (tmp_path / "airflow").exists(), "an Airflow without a configuration was imported"
+    names = ("DATABASE__SQL_ALCHEMY_CONN", "SECRETS__BACKEND", "SECRETS__BACKEND_KWARGS")
+    bare = {**dict.fromkeys(f"AIRFLOW__{name}" for name in names), "AIRFLOW_HOME": str(tmp_path / "bare")}
+    assert "no Airflow is configured here" in elsewhere(*sql, code=1, **bare)
+    assert not (tmp_path / "bare").exists(), "an Airflow without a configuration was imported"
 
 
 def test_what_airflow_refuses_is_said_with_what_to_change(scheduler: Scheduler, elsewhere: Elsewhere) -> None:
