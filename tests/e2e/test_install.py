@@ -226,11 +226,15 @@ def test_the_page_leads_from_pip_install_to_a_committed_epoch_and_its_page(airfl
                     wait_for("an epoch is committed", lambda: query(f"{dba}/shop", COMMITTED) != [(0,)], 120)
                 said = reader.run(block if kind == "bash" else f"psql '{dba}/postgres' <<'SQL'\n{block}\nSQL")
             address = f"http://127.0.0.1:{variables['AIRFLOW__API__PORT']}"
-            login = f'curl -sf --max-time 60 {address}/auth/token | sed \'s/.*access_token":"\\([^"]*\\).*/\\1/\''
-            page = reader.run(f'curl -sf --max-time 60 -H "Authorization: Bearer $({login})" {address}/epochline/')
+            (folder / "login").write_text(
+                'curl -s --max-time 60 $1/auth/token | sed \'s/.*access_token":"//; s/".*//\''
+            )
+            page = reader.run(
+                f'curl -siL --max-time 60 -H "Authorization: Bearer $(sh {folder}/login {address})" {address}/epochline/'
+            )
 
             assert "COMMITTED" in said
-            assert "orders" in page
+            assert "orders" in page, page
             sample = (folder / "airflow" / "tests" / "orders_sample.jsonl").read_text().splitlines()
             assert query(f"{dba}/shop", "SELECT count(*) FROM orders") == [(len(sample),)]
             after = reader.run("pip freeze 2> /dev/null").splitlines()
