@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.types import byte_layout
-from epochline.declare.columns import BINARY_DIGITS, ColumnType
+from epochline.declare.columns import ColumnType
 
 _HEXADECIMAL = {"uuid": 16, "macaddr": 6}
 """Bytes of a value whose text is their digits, between punctuation."""
@@ -20,7 +20,7 @@ _HEXADECIMAL = {"uuid": 16, "macaddr": 6}
 def has_wire_form(kind: ColumnType) -> bool:
     """Whether `wire_form` takes a type."""
     if kind.name == "numeric":
-        return kind.precision is None or kind.precision > BINARY_DIGITS
+        return kind.precision is None or kind.is_wide
     return kind.name in ("inet", "cidr") or kind.name in _HEXADECIMAL
 
 
