@@ -82,7 +82,7 @@ ODD = st.sampled_from(
      b'{"ts":"2024-02-29T01:02:03"}', b'{"n":999}', b'{"n":99.99}', b'{"n":1.500}', b'{"n":1.505}', b'{"n":1e1}',
      b'{"n":1e-400}', b'{"n":-0.00}', b'{"w":' + b"9" * 37 + b'.125}', b'{"w":' + b"9" * 38 + b'}', b'{"z":1}',
      b'{"z":0.000000001}', b'{"z":"1e-9"}', b"\xff", b"{\"t\":\"\xc3\xa4\"}",
-     b'{"j":1,"j":[2 , -0]}', b'{"\\u006a":{"a":1.00,"a":2}}', b'{"j":{"a":"\\ud83d\\ude00\\/"}}', b'{"j":"\\ud800"}',
+     b'{"j":1,"j":[2 , -0]}', b'{"\\u006a":{"a":1.00,"a":2}}', b'{"j":{"a":"\\ud83d\\ude00\\/"}}', b'{"j":"\\ud800"}', b'{"j":{"a":"\\u0000","a":1}}',
      b'{"x":"\\ud800","j":[ 1 ]}', b'{"j":"\\u0000"}', b'{"k":"\\u0000"}', b'{"j":1e131072}', b'{"j":"1e9999"}', b'{"k":1E+131072}',
      b'{"j":NaN}', b'{"m":-Infinity}', b'{"m":"NaN"}', b'{"t":"Information","j":{}}', b'{"m":1e9}', b'{"m":-0.00}', b'{"m":"1\\u0030"}',
      b'{"m":{"scale":2,"value":"AAE="}}', b'{"j":' + b"[" * 254 + b"]" * 254 + b"}", b'{"j":' + b"[" * 256 + b"]" * 256 + b"}",
@@ -282,6 +282,15 @@ def test_json_texts_are_written_as_they_were_read(value: Any) -> None:
     assume("NaN" not in text and "Infinity" not in text)
 
     assert json.loads(write_json(read_json(text))) == json.loads(text)
+
+
+@pytest.mark.parametrize("name", ["a'b", 'a"b', "a\nb"])
+def test_a_member_of_any_name_is_a_document(name: str) -> None:
+    path = f"$['{name}']" if '"' in name else f'$["{name}"]'
+
+    rows = parse(Json(columns={"j": "jsonb"}, paths={"j": path}), [json.dumps({name: [1, 2]}).encode()] * 300)
+
+    assert rows == [{"j": "[1,2]", "_error": None}] * 300
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonb"])

@@ -103,10 +103,16 @@ def test_many_refused_rows_are_said_by_the_first_five_once_each() -> None:
         ("COPY stg_p_e4_a1, Zeile 3, Spalte at: »canary«", "3", "at"),
         ("COPY stg_p_e4_a1, ligne 12, colonne at : « canary »", "12", "at"),
         ('COPY stg_p_e4_a1, строка 3: "canary"', "3", None),
+        ("COPY stg_p_e4_a1, line 3, column at", "3", "at"),
+        ('JSON data, line 1: {"canary, line 9...\nCOPY stg_p_e4_a1, line 3, column at', "3", "at"),
+        ('COPY stg_p_e4_a1, line 3: "\nCOPY canary, line 9, column at: "', "3", None),
     ],
 )
 def test_the_place_of_a_refused_value_is_found_in_any_language(context: str, line: str, column: str | None) -> None:
-    """A database may have another ``lc_messages``, which only a superuser may change for a session."""
+    """A database may have another ``lc_messages``, which only a superuser may change for a session.
+
+    A binary COPY shows no value, and a document has a line of its own before.
+    """
     found = _REFUSED_COLUMN.match(context)
 
     assert found is not None

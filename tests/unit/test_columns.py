@@ -68,6 +68,7 @@ def test_a_number_keeps_precision_and_scale(precision: int, scale: int | None) -
         ("integer(4)", "integer takes no modifier"), ("text(4)", "text takes no modifier"),
         ("varchar(4,2)", "takes no modifier"), ("citext(3)", "takes no modifier"),
         ("numeric(0)", "precision must be between 1 and 76"), ("numeric(77)", "precision must be between 1 and 76"),
+        ("numeric(5,77)", "the scale at most 76"),
     ],
 )  # fmt: skip
 def test_a_type_that_cannot_be_carried_is_refused_with_the_reason(text: str, said: str) -> None:

@@ -38,6 +38,11 @@ class ColumnType:
     by_text: bool = False
     """Whether only PostgreSQL knows the type: its values travel as texts, and the seal lets PostgreSQL judge them."""
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether a ``numeric(p,s)`` has more digits than Arrow carries in 128 bits."""
+        return max(self.precision or 0, self.scale or 0) > BINARY_DIGITS
+
     def __str__(self) -> str:
         if self.element is not None:
             return f"{self.element}[]"
@@ -113,8 +118,8 @@ def parse_type(text: str) -> ColumnType:
 def _scalar(text: str, name: str, first: int | None, second: int | None) -> ColumnType:
     carrier, by_text = Carrier.TEXT if name in _TEXT else Carrier.BINARY, name in BY_TEXT
     if name == "numeric":
-        if first is not None and not 1 <= first <= 76:
-            raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
+        if first is not None and not (1 <= first <= 76 and (second or 0) <= 76):
+            raise ValueError(f"type {text!r}: the precision must be between 1 and 76, and the scale at most 76")
         return ColumnType(name=name, carrier=carrier, precision=first, scale=second)
     if second is not None or (first is not None and name not in _LENGTHS | _TIMES):
         raise ValueError(f"type {text!r}: {name} takes no modifier here")

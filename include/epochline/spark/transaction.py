@@ -21,8 +21,8 @@ from epochline.postgres.ledger.parts import (
 from epochline.protocol.refused import RefusedRow
 from epochline.protocol.staging import StagedTable, StagingTicket
 
-_REFUSED_COLUMN = re.compile(r"^COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column>[^:]+?)\s*:)?")
-"""Without words, because they are in the language of the server's ``lc_messages``."""
+_REFUSED_COLUMN = re.compile(r"^(?:.*\n)??COPY [^,]+, \D+ (?P<line>\d+)(?:, \S+ (?P<column>[^:]+?)\s*(?::|$))?")
+"""Without words, which are in the language of the server's ``lc_messages``. A JSON document has a line before it."""
 
 
 class RowRefusedError(Exception):

@@ -28,14 +28,20 @@ def _no_constant(name: str) -> Any:
 
 
 _reader = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constant=_no_constant)
+_reader_of_pairs = json.JSONDecoder(
+    parse_int=Numeral, parse_float=Numeral, parse_constant=_no_constant, object_pairs_hook=tuple
+)
 
 
-def read_json(text: str) -> Any:
-    """Read a JSON document; numbers keep their digits (`Numeral`). Raises `DoesNotFitError` for other texts."""
+def read_json(text: str, *, pairs: bool = False) -> Any:
+    """Read a JSON document; numbers keep their digits (`Numeral`). Raises `DoesNotFitError` for other texts.
+
+    With ``pairs`` an object is a tuple of names and values, in which a repeated name keeps each value.
+    """
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
     try:
-        return _reader.decode(text)
+        return (_reader_of_pairs if pairs else _reader).decode(text)
     except json.JSONDecodeError as error:
         raise DoesNotFitError(f"not JSON: {error.msg} at character {error.pos}") from error
 
@@ -94,7 +100,7 @@ def write_json_as_utf8(value: Any) -> str:
 
 def check_json(text: str, *, binary: bool) -> None:
     """Raise `DoesNotFitError` unless PostgreSQL accepts a text as ``json``, or with ``binary`` as ``jsonb``."""
-    document = read_json(text)
+    document = read_json(text, pairs=binary)
     if binary:
         _check_value(document)
 
@@ -133,10 +139,6 @@ def _check_value(value: Any) -> None:
         if "\0" in value:
             raise DoesNotFitError("\\u0000 in a text")
         require_utf8(value)
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            _check_value(name)
-            _check_value(member)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for element in value:
             _check_value(element)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from epochline.declare.columns import BINARY_DIGITS, Carrier, ColumnType, parse_type
+from epochline.declare.columns import Carrier, ColumnType, parse_type
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -42,8 +42,7 @@ def column_types(columns: Mapping[str, str], labels: Mapping[str, tuple[str, ...
 def arrow_type(kind: ColumnType) -> pa.DataType:
     """The Arrow type that holds every value of a column type, or ``string`` if Arrow has no such type."""
     if kind.name == "numeric" and kind.precision is not None:
-        wide = kind.precision > BINARY_DIGITS
-        return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale or 0)
+        return (pa.decimal256 if kind.is_wide else pa.decimal128)(kind.precision, kind.scale or 0)
     return _ARROW.get(kind.name, pa.string())
 
 

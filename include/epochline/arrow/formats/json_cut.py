@@ -10,16 +10,13 @@ _NULL = msgspec.Raw(b"null")
 Steps = tuple[str, ...]
 
 
-class OverlappingError(ValueError):
-    """One member lies within another, and msgspec gives either the text of an object or its members."""
-
-
 class Cutter:
     """Cuts members out of objects. ``paths`` leads to each by its steps, from the outermost object inwards.
 
     msgspec refuses what is not JSON, also in a member that it skips; in addition it refuses half a surrogate pair.
     Of members with the same name the last one counts, as in `epochline.arrow.cast.jsontext.read_json`.
-    Raises `OverlappingError` if it cannot cut all members in one pass.
+    Raises ``ValueError`` if it cannot cut all members in one pass: one lies within another, or msgspec takes no such
+    name, because there is a quotation mark, a backslash or a control character in it.
     """
 
     def __init__(self, paths: Sequence[Steps]) -> None:
@@ -30,9 +27,9 @@ class Cutter:
             for step in steps[:-1]:
                 within = within.setdefault(step, {})
                 if within is _NULL:
-                    raise OverlappingError(steps)
+                    raise ValueError(steps)
             if within.setdefault(steps[-1], _NULL) is not _NULL:
-                raise OverlappingError(steps)
+                raise ValueError(steps)
         model, fields = _model(tree)
         for steps in paths:
             place, names = [], fields

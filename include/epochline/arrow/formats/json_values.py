@@ -17,7 +17,7 @@ import pyarrow.json
 from epochline.arrow.cast.jsontext import MAX_DEPTH, read_json
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true
 from epochline.arrow.cast.types import byte_layout
-from epochline.arrow.formats.json_cut import Cutter, OverlappingError, without_spaces
+from epochline.arrow.formats.json_cut import Cutter, without_spaces
 from epochline.arrow.formats.json_members import Member, most_digits
 from epochline.declare.columns import ColumnType
 
@@ -49,7 +49,7 @@ class JsonReader:
         self._strange_number = _strange_number(read_as.values())
         self._cut = [member for member in self._members.values() if not member.at_once]
         self._cutter: Cutter | None = None
-        with suppress(OverlappingError):
+        with suppress(ValueError):
             self._cutter = Cutter([member.steps for member in self._cut])
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:

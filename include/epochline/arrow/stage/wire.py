@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.types import byte_layout
-from epochline.declare.columns import BINARY_DIGITS, ColumnType
+from epochline.declare.columns import ColumnType
 
 _HEXADECIMAL = {"uuid": 16, "macaddr": 6}
 """Bytes of a value whose text is their digits, between punctuation."""
@@ -20,7 +20,7 @@ _HEXADECIMAL = {"uuid": 16, "macaddr": 6}
 def has_wire_form(kind: ColumnType) -> bool:
     """Whether `wire_form` takes a type."""
     if kind.name == "numeric":
-        return kind.precision is None or kind.precision > BINARY_DIGITS
+        return kind.precision is None or kind.is_wide
     return kind.name in ("inet", "cidr") or kind.name in _HEXADECIMAL
 
 
@@ -114,11 +114,11 @@ def _plain_numbers(texts: pa.Array) -> pa.Array:
 def _numeric(text: str) -> bytes:
     if text in _NO_NUMBERS:
         return struct.pack(">HhHh", 0, 0, _NO_NUMBERS[text], 0)
-    sign, figures, exponent = Decimal(text).as_tuple()
-    shown = max(-int(exponent), 0)
-    digits = "".join(map(str, figures)) + "0" * int(exponent)
-    whole, fraction = digits[: len(digits) - shown], digits[len(digits) - shown :].rjust(shown, "0")
+    value = Decimal(text)
+    whole, _, fraction = format(value.copy_abs(), "f").partition(".")
+    whole = whole.lstrip("0")
     before, after = -(-len(whole) // 4), -(-len(fraction) // 4)
     padded = whole.rjust(4 * before, "0") + fraction.ljust(4 * after, "0")
     groups = [int(padded[at : at + 4]) for at in range(0, len(padded), 4)]
-    return struct.pack(f">HhHh{len(groups)}h", len(groups), before - 1, sign * _NEGATIVE, shown, *groups)
+    sign = _NEGATIVE if value.is_signed() else 0
+    return struct.pack(f">HhHh{len(groups)}h", len(groups), before - 1, sign, len(fraction), *groups)
