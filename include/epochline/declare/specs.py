@@ -177,6 +177,13 @@ class PipelineSpec:
     event_time: EventTimeSpec | None
     required: tuple[str, ...]
 
+    @property
+    def only_tables(self) -> bool:
+        """Whether PostgreSQL alone sees the columns: no transform, window, topic, file or sink of a user's class."""
+        if self.is_transformed or self.event_time is not None or self.external:
+            return False
+        return all(isinstance(sink, TableSpec) for sink in self.sinks)
+
     def sink(self, table: str) -> SinkSpec:
         """Find a destination by the name of its table, outbox or external sink."""
         return next(sink for sink in self.sinks if sink.table == table)

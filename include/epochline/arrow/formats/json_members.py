@@ -29,16 +29,24 @@ class Member:
     """Reads one member of each object: alone with `take`, or by Arrow's reader, whose values `given` checks.
 
     ``steps`` lead to the value, from the outermost object inwards. ``unit`` is that of a number that stands for a time,
-    ``scale`` that of a decimal that is sent as base64. Arrow's reader reads decimals as ``read_as`` and gives them as
-    ``given_as``.
+    ``scale`` that of a decimal that is sent as base64. With ``keeps_text``, a ``jsonb`` has the text of the record.
+    Arrow's reader reads decimals as ``read_as`` and gives them as ``given_as``.
     """
 
     def __init__(
-        self, name: str, kind: ColumnType, steps: tuple[str, ...], unit: str | None = None, scale: int | None = None
+        self,
+        name: str,
+        kind: ColumnType,
+        steps: tuple[str, ...],
+        unit: str | None = None,
+        scale: int | None = None,
+        *,
+        keeps_text: bool = False,
     ) -> None:
         self.name = name
         self.kind = kind
         self.steps = steps
+        self.keeps_text = keeps_text and kind.name == "jsonb"
         self.carried, self._take, self.at_once = _form(kind)
         self.written = self.carried
         self._unit = None if unit is None else UnitOfTime(kind, unit)
@@ -58,11 +66,6 @@ class Member:
         if pa.types.is_floating(self.given_as) and any_true(pc.is_inf(column)):
             raise pa.ArrowInvalid("out of range")
         return column.cast(self.given_as)
-
-    @property
-    def keeps_text(self) -> bool:
-        """Whether the column takes a document with the text that it has in the record."""
-        return self.kind.name == "jsonb" and self.kind.element is None
 
     def cut(self, values: list[bytes]) -> pa.Array:
         """Texts that were cut out of the records, read as by `take`; raises `DoesNotFitError` if one does not fit."""

@@ -26,7 +26,10 @@ _ONE_BY_ONE = 256
 
 
 class JsonReader:
-    """Reads JSON objects into columns, which `cast_column` then casts. `Member` says what each argument holds."""
+    """Reads JSON objects into columns, which `cast_column` then casts. `Member` says what each argument holds.
+
+    With ``keeps_texts``, a ``jsonb`` has the text of the record: only where PostgreSQL alone sees it (ADR 0056).
+    """
 
     def __init__(
         self,
@@ -34,9 +37,12 @@ class JsonReader:
         steps: Mapping[str, tuple[str, ...]],
         units: Mapping[str, str] = MappingProxyType({}),
         scales: Mapping[str, int] = MappingProxyType({}),
+        *,
+        keeps_texts: bool = False,
     ) -> None:
         self._members = {
-            name: Member(name, kind, steps[name], units.get(name), scales.get(name)) for name, kind in columns.items()
+            name: Member(name, kind, steps[name], units.get(name), scales.get(name), keeps_text=keeps_texts)
+            for name, kind in columns.items()
         }
         read_as: dict[tuple[str, ...], pa.DataType] = {}
         # Arrow's reader gives one type for each value, so two columns of one value must agree on it.

@@ -27,7 +27,7 @@ def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     if isinstance(parse, str):
         return _user_function(pipeline, parse, load_function(parse))
     if isinstance(parse, JsonSpec):
-        return JsonParser(parse)
+        return JsonParser(parse, keeps_texts=pipeline.only_tables)
     if isinstance(parse, AvroSpec):
         return _avro_parser(parse)
     if isinstance(parse, RegexSpec):
@@ -110,9 +110,9 @@ def _fields(matches: pa.StructArray) -> dict[str, pa.Array]:
 class JsonParser:
     """Parses batches as `epochline.declare.parsers.Json` says; raises `DeclarationError` for an unfit default."""
 
-    def __init__(self, parse: JsonSpec) -> None:
+    def __init__(self, parse: JsonSpec, *, keeps_texts: bool) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        self._reader = JsonReader(self._kinds, parse.steps, parse.units, parse.scales)
+        self._reader = JsonReader(self._kinds, parse.steps, parse.units, parse.scales, keeps_texts=keeps_texts)
         self._steps = parse.steps
         self._framed = parse.framed
         self._defaults = {name: read_json(json.dumps(value)) for name, value in parse.defaults.items()}
