@@ -236,7 +236,8 @@ def test_the_core_alone_is_small_and_has_no_arrow_no_spark_and_no_airflow(core: 
     assert "valid: orders" in core.run("epochline", "validate", folder=project)
     assert "not installed" in core.run("epochline", "status", folder=project, code=3)
     for command in (("plan", "orders"), ("ledger",), ("migrate",)):
-        assert "no PostgreSQL runs in" in core.run("epochline", *command, folder=project, code=1)
+        said = core.run("epochline", *command, folder=project, code=1)
+        assert "connection 'epochline_postgres' is not known here" in said
 
 
 @pytest.mark.parametrize(
