@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from epochline.config.places import checkout
 from epochline.errors import ExtraMissingError
@@ -23,11 +24,14 @@ def install(extra: str) -> str:
 
 
 def extra_missing(error: BaseException) -> ExtraMissingError | None:
-    """What to install, for an import that failed because an extra is not installed; None for any other error."""
+    """What to install, for an import that failed because an extra is not installed; None for any other error.
+
+    A file of the user that hides an installed module has its name: the error then stays what it is.
+    """
     if not isinstance(error, ModuleNotFoundError):
         return None
     module = (error.name or "").partition(".")[0]
-    if (extra := _EXTRA_OF.get(module)) is None:
+    if (extra := _EXTRA_OF.get(module)) is None or find_spec(module) is not None:
         return None
     needed = f"{module} is not installed here. It belongs to the extra {extra!r}"
     return ExtraMissingError(f"{needed}: run `{install(extra)}`.")
