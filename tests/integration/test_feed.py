@@ -14,7 +14,7 @@ from kafka.partitioner import murmur2
 from typer.testing import CliRunner, Result
 
 from epochline.cli import app
-from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
+from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError
 from epochline.kafka.feed import FeedReport, feed
 from epochline.kafka.outgoing import Partitioner, json_record
 from epochline.local.stack import Stack
@@ -255,7 +255,7 @@ def test_without_a_stack_feed_says_how_to_start_one_and_down_is_no_error(
 
     fed, down = cli("feed", file, "--topic", "t"), cli("down")
 
-    assert isinstance(fed.exception, StackError)
+    assert isinstance(fed.exception, ConfigurationError)
     assert "epochline up" in str(fed.exception)
     assert down.exit_code == 0
     assert "no stack" in down.output
