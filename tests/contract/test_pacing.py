@@ -345,7 +345,7 @@ def test_a_failure_rate_that_is_used_up_leaves_the_pipeline_down(world: World) -
     ids=["by a command", "by the action"],
 )
 def test_an_operator_who_ends_an_epoch_stops_nothing(world: World, end: Callable[[World], object]) -> None:
-    """ADR 0026: the run of whoever repaired the cause goes on, and a run that fails again stops by itself."""
+    """ADR 0026: an operator who repaired the cause can run it again, and a run that fails again stops by itself."""
     world.plan()
     fail(world, REFUSED)
 

@@ -169,7 +169,7 @@ def _session(pid: int) -> int | None:
 
 
 def make_environment(folder: Path, airflow: str) -> dict[str, str]:
-    """The variables of a terminal with an Airflow of its own, the wheel at hand, and pip, which is uv's."""
+    """The variables of a terminal: a folder for Airflow, where the wheel lies, and uv in place of pip."""
     uv = find_uv_bin()
     build_wheel(folder / "wheel")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)

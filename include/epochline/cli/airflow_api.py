@@ -143,7 +143,7 @@ class AirflowApi:
         at = self.access
         # A request to the stack's own server must not go through a proxy of the environment.
         configuration = Configuration(host=at.url, no_proxy="*" if at.embedded else None)
-        # Whoever asks decides whether to ask again.
+        # The caller decides whether to ask again.
         patience = urllib3.Retry(total=None, connect=0, read=0, other=0, redirect=5)
         configuration.retries = patience
         client = ApiClient(configuration)

@@ -1,4 +1,4 @@
-"""The fixture for authors' tests with a transform, state and windows: a JVM of its own, in a pytest of a user's."""
+"""The fixture for authors' tests with a transform, state and windows: a separate pytest starts a JVM."""
 
 import os
 import subprocess

@@ -84,7 +84,8 @@ class JsonReader:
         lines = pc.binary_join_element_wise(texts, "", "\n")
         data: Any = lines.buffers()[2]
         # Arrow's reader takes NaN and Infinity, the cutter refuses them.
-        must_be_cut = bool(self._cut) or any(word in memoryview(data).tobytes() for word in _NOT_JSON)
+        whole = b"" if self._cut else memoryview(data).tobytes()
+        must_be_cut = bool(self._cut) or any(word in whole for word in _NOT_JSON)
         try:
             cut = cutter.lines(data, len(texts)) if must_be_cut else []
             given = self._read_by_arrow(data, len(texts)) if self._schema else {}
