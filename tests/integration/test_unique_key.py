@@ -14,6 +14,7 @@ from epochline.declare.columns import STAGED_LINEAGE
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetError
 from epochline.postgres.targets import fates
 from epochline.protocol.epoch import CommitOutcome, EpochState
+from tests.databases import BY_HAND
 from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
@@ -250,7 +251,7 @@ def test_every_fate_of_a_row_is_counted(bench: NewBench) -> None:
     assert one.rows() == [("a", 2), ("b", 2), ("newer", 9)]
     assert counts(one, 3) == {"inserted": 1, "updated": 1, "deleted": 1, "superseded": 3, "unchanged": 1}
     with pytest.raises(errors.CheckViolation, match="every_row_is_accounted_for"):
-        one.sql("UPDATE epochline.receipt SET inserted = 2 WHERE epoch_id = 3")
+        one.sql(f"{BY_HAND}; UPDATE epochline.receipt SET inserted = 2 WHERE epoch_id = 3")
 
 
 def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
