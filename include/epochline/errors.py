@@ -84,6 +84,15 @@ class AirflowUnavailableError(StackError, retryable=True):
     """Airflow's API does not answer, or its database is away, as while a server restarts: a retry helps."""
 
 
+class JavaMissingError(StackError):
+    """No supported Java runs here. ``said`` is what was found, and ``mend`` how to get one."""
+
+    def __init__(self, message: str, said: str = "", mend: str = "") -> None:
+        super().__init__(message)
+        self.said = said
+        self.mend = mend
+
+
 class ConfigurationError(EpochlineError):
     """A setting, connection or file that a command needs is missing or unusable."""
 

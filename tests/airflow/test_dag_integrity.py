@@ -35,7 +35,8 @@ for path in sys.argv[1:]:
                     "down": sorted(task.downstream_task_ids), "setup": task.is_setup, "teardown": task.is_teardown,
                     "fails_run": task.on_failure_fail_dagrun, "retries": task.retries,
                     "timeout": task.execution_timeout.total_seconds(), "conn_id": getattr(task, "_conn_id", None),
-                    "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
+                    "policy": type(getattr(task, "retry_policy", None)).__name__,
+                    "durable": getattr(task, "durable", None), "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
                     "returns": inspect.formatannotation(inspect.signature(type(task).execute).return_annotation),
                     "outlets": [f"{type(one).__name__} {one.name}" for one in task.outlets],
                     "templates": [
@@ -58,6 +59,24 @@ dag = epoch_dag(Pipeline(
     sinks=[PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())],
 ))
 """
+
+AS_AIRFLOW_3_2 = """
+import importlib.util
+from airflow.providers.apache.spark.operators import spark_submit
+from airflow.sdk import BaseOperator
+
+class SparkSubmitOperator(BaseOperator):
+    template_fields = ()
+
+    def __init__(self, *, application="", conf=None, conn_id="spark_default", **options):
+        super().__init__(**options)  # refuses an argument that it does not know, such as durable
+        self._conn_id = conn_id
+
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "airflow.sdk.definitions.retry_policy" else find(name)
+spark_submit.SparkSubmitOperator = SparkSubmitOperator
+"""
+"""What Airflow 3.2.2 with version 6.0.1 of its Spark provider lacks."""
 
 Dag = dict[str, Any]
 
@@ -146,6 +165,25 @@ def test_the_page_of_a_dag_says_what_to_do_and_explains_publish_where_there_is_o
             "*pre-committed*",
         ):
             assert what in dag["doc"]
+
+
+def test_the_ledger_chooses_pauses_and_no_driver_is_attached_to_with_an_airflow_that_has_either(
+    followed: Dag, tmp_path: Path
+) -> None:
+    """Airflow 3.2 has no retry policies, and its Spark operator no ``durable``: neither is named to it."""
+    (tmp_path / "followed.py").write_text(FOLLOWED)
+    code = AS_AIRFLOW_3_2 + READ
+
+    [older] = answer_without_airflow(code, tmp_path / "followed.py", home=tmp_path)["dags"]
+
+    policies = {name: task["policy"] for name, task in followed["tasks"].items()}
+    assert policies == {**dict.fromkeys(policies, "NoneType"), "pre_commit": "RetryByLedger"}
+    assert followed["tasks"]["pre_commit"]["durable"] is False
+    assert {task["policy"] for task in older["tasks"].values()} == {"NoneType"}
+    assert older["tasks"]["pre_commit"]["durable"] is None
+    assert [task["retries"] for task in older["tasks"].values()] == [
+        task["retries"] for task in followed["tasks"].values()
+    ]
 
 
 def test_the_tasks_that_show_epochs_announce_them(followed: Dag) -> None:

@@ -104,12 +104,16 @@ def test_status_and_doctor_say_which_airflow_is_asked_and_what_holds_each_connec
     told = json.loads(elsewhere("status", "--json", **login, code=3))
     checked = elsewhere("doctor", **login)
     own = elsewhere("status", **login, AIRFLOW_CONN_EPOCHLINE_KAFKA="kafka://broker:9092", code=3)
+    no_file = {"AIRFLOW__SECRETS__BACKEND_KWARGS": '{"connections_file_path": "/none.json"}'}
+    passed_over = json.loads(elsewhere("status", "--json", **login, **no_file, code=3))["connections"]
 
     url = scheduler.stack.airflow.url
     assert f"trigger, logs and list ask: {url} (from EPOCHLINE_AIRFLOW_URL, version 3.3.2)" in shown
     assert told["asks"] == {"url": url, "from": "EPOCHLINE_AIRFLOW_URL", "version": "3.3.2", "error": None}
     places = {POSTGRES: "Airflow's metadata database", KAFKA: f"Airflow's secrets back end {FILES}"}
     assert told["connections"] == {**places, "spark_default": None}
+    failed = f"Airflow's secrets back end {FILES} (failed: FileNotFoundError)"
+    assert passed_over == {POSTGRES: f"{places[POSTGRES]}, after {failed}", KAFKA: None, "spark_default": None}
     assert f"ok connection {POSTGRES}: PostgreSQL: from {places[POSTGRES]}" in checked
     assert f"ok connection {KAFKA}: Kafka: from {places[KAFKA]}" in checked
     assert f"airflow_api EPOCHLINE_AIRFLOW_URL: Airflow 3.3.2 at {url} takes the login admin" in checked

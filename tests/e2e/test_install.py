@@ -233,11 +233,18 @@ def test_the_page_leads_from_pip_install_to_a_committed_epoch_and_its_page(airfl
             (folder / "login").write_text(
                 'curl -s --max-time 60 $1/auth/token | sed \'s/.*access_token":"//; s/".*//\''
             )
+            asks = f"EPOCHLINE_AIRFLOW_URL={address} EPOCHLINE_AIRFLOW_TOKEN=$(sh {folder}/login {address})"
+            listed = reader.run(f"{asks} epochline list")
+            triggered = reader.run(f"{asks} epochline trigger orders")
+            logs = reader.run(f"{asks} epochline logs orders")
             page = reader.run(
                 f'curl -siL --max-time 60 -H "Authorization: Bearer $(sh {folder}/login {address})" {address}/epochline/'
             )
 
             assert "COMMITTED" in said
+            assert "next runs are unknown" not in listed, listed
+            assert "nothing to read" in triggered, triggered
+            assert "epoch 1 of orders is COMMITTED" in logs, logs
             assert "orders" in page, page
             sample = (folder / "airflow" / "tests" / "orders_sample.jsonl").read_text().splitlines()
             assert query(f"{dba}/shop", "SELECT count(*) FROM orders") == [(len(sample),)]

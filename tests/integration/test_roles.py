@@ -220,23 +220,29 @@ def test_a_reader_that_may_inspect_sees_bytes_only_after_it_took_the_role(
         denied(reader, "SET ROLE epochline_inspector", change)
 
 
-def test_a_migration_lets_the_pages_login_inspect_or_names_the_statement_and_no_other_reader(
+def test_a_migration_lets_the_pages_login_read_and_inspect_or_names_the_statements_and_no_other_login(
     stack: Stack, postgres_dsn: str, login: Login
 ) -> None:
     """SEC-6: an installation that is older than the inspector's role gets it with the next `epochline migrate`."""
-    pages, other = login("epochline_reader"), login("epochline_reader")
+    pages, older, other = login(), login("epochline_reader"), login("epochline_reader")
     stranger = login()
 
     left = arrange_roles(postgres_dsn, viewer=user(pages))
-    assert left == [f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;']
+    assert left == [
+        f'GRANT "epochline_reader" TO "{user(pages)}";',
+        f'GRANT "epochline_inspector" TO "{user(pages)}" WITH INHERIT FALSE;',
+    ]
+    assert arrange_roles(postgres_dsn, viewer=user(older)) == [
+        f'GRANT "epochline_inspector" TO "{user(older)}" WITH INHERIT FALSE;'
+    ]
     assert arrange_roles(superuser(stack, postgres_dsn), viewer=user(pages)) == []
 
     assert arrange_roles(postgres_dsn, viewer=user(pages)) == []
     assert execute(pages, "SET ROLE epochline_inspector", "SELECT value FROM epochline.quarantine") == []
     denied(pages, "SELECT value FROM epochline.quarantine")
     denied(other, "SET ROLE epochline_inspector")
-    for unknown in (user(stranger), "no such login"):
-        assert arrange_roles(postgres_dsn, viewer=unknown) == []
+    denied(stranger, "SELECT count(*) FROM epochline.epochs")
+    assert arrange_roles(postgres_dsn, viewer="no such login") == []
 
 
 @pytest.mark.parametrize("name", ["epochline_job", "epochline_viewer"])
@@ -405,9 +411,11 @@ def migrate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     call = caller(monkeypatch, capsys)
 
-    def run_it(dsn: str, sinks: int = 1) -> tuple[int, list[str]]:
+    def run_it(dsn: str, sinks: int = 1, pages: str | None = None) -> tuple[int, list[str]]:
         (tmp_path / "orders.py").write_text(PIPELINE.replace("SINKS", str(sinks)))
         connect_to(monkeypatch, postgres=dsn)
+        if pages is not None:
+            monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_READER", pages)
         code, out, _err = call("migrate")
         return code, [line.strip() for line in out.splitlines() if line.startswith("  ")]
 
@@ -419,15 +427,18 @@ def test_a_login_that_owns_nothing_learns_every_statement_for_a_dba_and_then_mig
 ) -> None:
     """SEC-6: the names of the login and the database need quotes."""
     admin = bare_server.superuser_dsn
-    execute(admin, """CREATE ROLE "Team's" LOGIN PASSWORD 'x'""", 'CREATE DATABASE "our shop"')
-    dsn = f"postgresql://Team%27s:x@127.0.0.1:{bare_server.port}/our%20shop"
+    execute(
+        admin, """CREATE ROLE "Team's" LOGIN PASSWORD 'x'""", "CREATE ROLE pages LOGIN PASSWORD 'x'",
+        'CREATE DATABASE "our shop"',
+    )  # fmt: skip
+    dsn, pages = (f"postgresql://{one}:x@127.0.0.1:{bare_server.port}/our%20shop" for one in ("Team%27s", "pages"))
     as_dba = superuser_of(admin, dsn)
     execute(
         as_dba, 'REVOKE ALL ON DATABASE "our shop" FROM PUBLIC', """GRANT CONNECT ON DATABASE "our shop" TO "Team's" """
     )
     before = execute(as_dba, MADE)
 
-    code, statements = migrate(dsn, sinks=2)
+    code, statements = migrate(dsn, sinks=2, pages=pages)
 
     assert (code, execute(as_dba, MADE)) == (ConfigurationError.exit_code, before)
     assert statements == [
@@ -437,6 +448,8 @@ def test_a_login_that_owns_nothing_learns_every_statement_for_a_dba_and_then_mig
         """GRANT "epochline_owner" TO "Team's";""",
         *(f'GRANT CONNECT ON DATABASE "our shop" TO "{role}";' for role in ROLES),
         'GRANT TEMPORARY ON DATABASE "our shop" TO "epochline_owner";',
+        'GRANT "epochline_reader" TO "pages";',
+        'GRANT "epochline_inspector" TO "pages" WITH INHERIT FALSE;',
         """CREATE SCHEMA "epochline" AUTHORIZATION "Team's";""",
         """CREATE SCHEMA "epochline_staging" AUTHORIZATION "Team's";""",
         """CREATE SCHEMA "other" AUTHORIZATION "Team's";""",
@@ -445,6 +458,7 @@ def test_a_login_that_owns_nothing_learns_every_statement_for_a_dba_and_then_mig
     ]
     execute(as_dba, *statements)
     assert [migrate(dsn, sinks=2), migrate(dsn, sinks=2)] == [(0, [])] * 2
+    assert execute(pages, "SELECT count(*) FROM epochline.epochs") == [(0,)]
     world = postgres_world(dsn)
     world.to_committed()
     assert len(world.visible()) == 15

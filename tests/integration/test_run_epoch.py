@@ -222,13 +222,22 @@ def test_a_users_tests_run_without_java_and_kafka_and_leave_no_database(
     assert query(server, "SELECT datname FROM pg_database ORDER BY datname") == before
 
 
-def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(stack: Stack, tmp_path: Path) -> None:
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it_and_one_that_a_file_hides_is_not(
+    stack: Stack, tmp_path: Path
+) -> None:
     (tmp_path / "test_orders.py").write_text(USERS)
     (tmp_path / "conftest.py").write_text("import sys\nsys.modules['pyspark'] = None\n")
+    arguments = (tmp_path, "-k", "an_order")
 
-    said = pytest_of_a_user(tmp_path, "-k", "an_order", EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn)
+    missing = pytest_of_a_user(*arguments, EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn)
+    (tmp_path / "conftest.py").write_text("import pyspark\n")
+    (tmp_path / "pyspark.py").touch()
+    hidden = pytest_of_a_user(*arguments, EPOCHLINE_TEST_POSTGRES=stack.postgres.superuser_dsn)
 
-    assert "run_epoch needs the package pyspark: install epochline[spark]" in said, said
+    said = "pyspark is not installed here. It belongs to the extra 'spark': run `make setup`."
+    assert said in missing, missing
+    assert "'pyspark' is not a package" in hidden, hidden
+    assert "It belongs to the extra" not in hidden
 
 
 def test_tests_that_do_not_use_the_fixture_pay_nothing(tmp_path: Path) -> None:

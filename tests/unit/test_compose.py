@@ -18,7 +18,7 @@ import yaml
 from epochline.declare.version import VERSION
 from epochline.local import spark
 from epochline.local.jars import KAFKA
-from epochline.local.process import shipped_settings
+from epochline.local.part import shipped_settings
 
 PROJECT = Path(__file__).parents[2]
 INCLUDE = PROJECT / "include"

@@ -14,7 +14,7 @@ from epochline import KafkaSource
 from epochline.declare.version import VERSION
 from epochline.errors import DeclarationError
 from epochline.kafka.records import BYTES, RECORDS
-from epochline.local.process import shipped_settings
+from epochline.local.part import shipped_settings
 from epochline.spark.session import DEFAULTS, MEMORY_SETTINGS, SHUFFLES
 from tests import reference
 from tests.crash.matrix import FAULTS

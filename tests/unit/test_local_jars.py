@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.errors import StackError
+from epochline.errors import JavaMissingError, StackError
 from epochline.local import spark_home as module
 from epochline.local.jars import KAFKA, JarSet, cache_folder, find_java
 from epochline.local.spark_home import spark_home
@@ -196,8 +196,10 @@ def test_another_java_is_refused_by_version(tmp_path: Path, says: str, code: int
 
 
 def test_without_java_the_error_says_what_to_install_or_which_java_home_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="apt-get install"):
+    with pytest.raises(JavaMissingError, match="apt-get install") as missing:
         find_java({"PATH": str(tmp_path)})
+    assert missing.value.said == "no `java` was found on PATH"
+    assert missing.value.mend.startswith("install it (Debian, Ubuntu: `apt-get install")
     with pytest.raises(StackError, match=str(tmp_path)):
         find_java({"JAVA_HOME": str(tmp_path)})
 

@@ -19,6 +19,7 @@ def answer(connection_id: str) -> dict[str, Any]:
     that fails is passed over as Airflow passes over it, and named; one that denies access is not passed over.
     """
     asked: list[str] = []
+    failed: list[str] = []
     try:
         from airflow.configuration import ensure_secrets_loaded
 
@@ -31,11 +32,11 @@ def answer(connection_id: str) -> dict[str, Any]:
         try:
             connection = back_end.get_connection(conn_id=connection_id)
             if connection is not None:
-                failed = [one for one in asked if one.endswith(")")]
                 return {"where": ", after ".join([place, *failed]), **_fields(connection)}
             asked.append(place)
         except Exception as error:  # A back end may raise anything, and its text may hold a secret.
-            asked.append(f"{place} (failed: {type(error).__name__})")
+            failed.append(f"{place} (failed: {type(error).__name__})")
+            asked.append(failed[-1])
             if type(error).__name__ == "AirflowSecretsBackendAccessDenied":
                 break
     return {"asked": asked}

@@ -142,10 +142,10 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
 
     Safe to run at any time, also several times at once. Alters no column of an existing table. If the declaration names
     its columns, checks the table's owner and unique keys; `plan` compares the rest. Also creates the roles of least
-    privilege and their grants, and lets the login of the connection epochline_reader see quarantined bytes on the
-    pages in Airflow. If this login may not do that, prints the statements for a DBA; only those pages and pipelines
-    with a writer_connection need them. If it may not create schemas or tables, prints the statements for a DBA and
-    changes nothing. With NAME, only the ledgers and tables of these pipelines.
+    privilege and their grants, and lets the login of the connection epochline_reader read for the pages in Airflow. If
+    this login may not do that, prints the statements for a DBA; only those pages and pipelines with a writer_connection
+    need them. If it may not create schemas or tables, prints all statements for a DBA and changes nothing. With NAME,
+    only the ledgers and tables of these pipelines.
 
     Exit code 0: ledger and targets exist; 1: refused, a DBA has to act first, or a table is not one that Epochline
     made; 2: a declaration is broken, or there is no such pipeline. In both cases the message says why, and the other
@@ -191,8 +191,8 @@ def migrate(names: Names = None, as_json: AsJson = False) -> None:
         for connection, (revision, left_to_a_dba) in ledgers.items():
             printing.say(f"ledger of {connection}: {'not migrated' if revision is None else f'at revision {revision}'}")
             if left_to_a_dba:
-                lacking = "schemas" if revision is None else "the roles of least privilege"
-                printing.say(f"this login may not create {lacking}; a DBA has to run, in this database:")
+                lacking = "create schemas" if revision is None else "make or grant the roles of least privilege"
+                printing.say(f"this login may not {lacking}; a DBA has to run, in this database:")
                 printing.say("\n".join(f"  {statement}" for statement in left_to_a_dba))
                 printing.say("then run `epochline migrate` again")
         show_targets(created, refused, printing.say)
@@ -232,9 +232,13 @@ def migrate_ledgers(pipelines: Iterable[Pipeline]) -> Ledgers:
         tables.setdefault(pipeline.postgres_connection, []).extend(made)
     ids = sorted(tables) or [POSTGRES]
     dsns = {connection: connections.adapters().postgres_dsn(connection) for connection in ids}
-    revisions = {connection: upgrade(dsn, tables.get(connection, ())) for connection, dsn in dsns.items()}
+    viewers = {connection: _viewer(connection) for connection in ids}
+    revisions = {
+        connection: upgrade(dsn, tables.get(connection, ()), viewer=viewers[connection])
+        for connection, dsn in dsns.items()
+    }
     return {
-        connection: (revisions[connection], arrange_roles(dsn, viewer=_viewer(connection)))
+        connection: (revisions[connection], arrange_roles(dsn, viewer=viewers[connection]))
         for connection, dsn in dsns.items()
     }
 

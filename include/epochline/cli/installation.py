@@ -21,7 +21,7 @@ from epochline.config.resolve import file_settings, settings_file
 from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import CustomSource
-from epochline.errors import ConfigurationError, EpochlineError, StackError, one_line
+from epochline.errors import ConfigurationError, EpochlineError, JavaMissingError, one_line
 
 Pipelines = Mapping[str, Pipeline]
 Outcome = Literal["ok", "warning", "wrong", "not_asked"]
@@ -164,17 +164,16 @@ def _submit(connection: Connection | None) -> str:
 
 
 def _java(*, needed: bool) -> Check:
-    from epochline.local.jars import JAVA_HINT, java_executable, java_version
+    from epochline.local.jars import java_executable, java_version
 
     try:
         java = java_executable()
         by = "JAVA_HOME" if os.environ.get("JAVA_HOME") else "PATH"
         return Check(check="java", said=f"{java_version(java)} at {java}, by {by}")
-    except StackError as error:
-        hint = JAVA_HINT.partition(": ")[2]
-        said = str(error).removesuffix(f" {JAVA_HINT}") + " Spark 4.2 needs Java 17 or 21."
+    except JavaMissingError as error:
+        said = f"{error.said}. Spark 4.2 needs Java 17 or 21."
         said += "" if needed else " Here only preview, run and replay need it."
-        return Check(check="java", outcome="wrong" if needed else "warning", said=said, mend=hint)
+        return Check(check="java", outcome="wrong" if needed else "warning", said=said, mend=error.mend)
 
 
 def declarations() -> tuple[Declared, list[Check]]:

@@ -4,7 +4,6 @@ The rules are those of `migrate`, of the plan and of a writer's check. Nothing i
 """
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _OF_LEDGER = ("ledger", "rights", "session_replication_role", "read_only")
 _NO_TOPIC = KafkaSource(pattern="no topic has a name with blanks")
 """A look at it gives the cluster alone."""
-
-_NO_SUCH_DATABASE = re.compile(r'database "(?P<name>.+)" does not exist')
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,13 +157,16 @@ def _unusable(name: str) -> Iterator[Check]:
 
 
 def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
+    from psycopg2.extensions import parse_dsn
+
     from epochline.cli import database
     from epochline.postgres.ledger.migrate import refuse_an_older_server
 
     printing.progress(f"asking PostgreSQL of {name}, for at most 10 seconds …")
     mend = _correct(name, "host, port, login and password")
+    dsn = connections.adapters().postgres_dsn(name)
     try:
-        with database.session(connections.adapters().postgres_dsn(name), any_version=True) as opened:
+        with database.session(dsn, any_version=True) as opened:
             version, mend = opened.info.server_version, "upgrade the server, or name another one in the connection"
             refuse_an_older_server(version)
             number, supported = f"{version // 10_000}.{version % 10_000}", RANGES["PostgreSQL"]
@@ -175,8 +175,10 @@ def _database(name: str, pipelines: Sequence[Pipeline]) -> Iterator[Check]:
             answers = Check(check="postgresql", subject=name, outcome="warning" if newer else "ok", said=said)
             found = [answers, *_inside(opened, name, pipelines)]
     except EpochlineError as error:
-        if missing := _NO_SUCH_DATABASE.search(str(error)):
-            mend = f'CREATE DATABASE "{missing["name"]}";'
+        wanted = parse_dsn(dsn).get("dbname")
+        # libpq gives no code for an error at connect: only its text tells a missing database.
+        if f'database "{wanted}" does not exist' in str(error):
+            mend = f'CREATE DATABASE "{wanted}";'
         yield _wrong(error, "postgresql", name, mend)
         yield from not_asked(_OF_LEDGER, name, "PostgreSQL was not reached")
         return

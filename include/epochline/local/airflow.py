@@ -23,8 +23,8 @@ from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.kafka import Kafka
+from epochline.local.part import Part, shipped_settings
 from epochline.local.postgres import Postgres, client_environment
-from epochline.local.process import Part, shipped_settings
 from epochline.local.spark import Spark, task_environment
 from epochline.local.spark_home import spark_home
 

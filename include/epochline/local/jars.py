@@ -19,32 +19,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochline.config.extras import install
-from epochline.errors import StackError
+from epochline.errors import JavaMissingError, StackError
 
 KAFKA = Path(__file__).parent / "ivy" / "kafka.xml"
 """The Ivy file of the broker."""
 
 
 SUPPORTED = (17, 21)
-JAVA_HINT = (
-    "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install"
-    " openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install"
-    " openjdk@21`), or set JAVA_HOME to an installed one"
+_GET_JAVA = (
+    "install it (Debian, Ubuntu: `apt-get install openjdk-17-jre-headless`; Fedora: `dnf install"
+    " java-21-openjdk-headless`; macOS: `brew install openjdk@21`), or set JAVA_HOME to an installed one"
 )
+
+
+def _no_java(said: str) -> JavaMissingError:
+    return JavaMissingError(f"{said}. Kafka 4.2 and Spark 4.2 need Java 17 or 21: {_GET_JAVA}", said, _GET_JAVA)
 
 
 def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
 
-    Raises `StackError` if `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
+    Raises `JavaMissingError` if `$JAVA_HOME` has no ``java``; or it is not set, and `$PATH` has none.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")
     java = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
     if java is None:
-        raise StackError(f"no `java` was found on PATH. {JAVA_HINT}")
+        raise _no_java("no `java` was found on PATH")
     if java_home and not os.access(java, os.X_OK):
-        raise StackError(f"JAVA_HOME is {java_home}, but {java} is no program. {JAVA_HINT}")
+        raise _no_java(f"JAVA_HOME is {java_home}, but {java} is no program")
     return Path(java)
 
 
@@ -58,7 +61,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
 def java_version(java: Path, environment: Mapping[str, str] | None = None) -> str:
     """The supported version that a ``java`` gives.
 
-    Raises `StackError` if it does not run, or has another version.
+    Raises `JavaMissingError` if it does not run, or has another version.
     """
     env = os.environ if environment is None else environment
     try:
@@ -66,14 +69,14 @@ def java_version(java: Path, environment: Mapping[str, str] | None = None) -> st
             [java, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StackError(f"{java} does not run ({type(error).__name__}). {JAVA_HINT}") from error
+        raise _no_java(f"{java} does not run ({type(error).__name__})") from error
     match = re.search(r'version "(\d+)([^"]*)"', answer.stderr + answer.stdout)
     if match is None:
-        raise StackError(f"{java} -version gave no version (exit code {answer.returncode}). {JAVA_HINT}")
+        raise _no_java(f"{java} -version gave no version (exit code {answer.returncode})")
     version = match.group(1) + match.group(2)
     # Java 8 and older report 1.8 and the like: their first number is 1, which is refused as well.
     if int(match.group(1)) not in SUPPORTED:
-        raise StackError(f"{java} is Java {version}. {JAVA_HINT}")
+        raise _no_java(f"{java} is Java {version}")
     return version
 
 

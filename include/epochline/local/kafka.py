@@ -11,7 +11,7 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import LOOPBACK, write_private
 from epochline.local.jars import KAFKA, JarSet, find_java
-from epochline.local.process import Server, java_environment
+from epochline.local.part import Server, java_environment
 
 _LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
 _PROBE_TOPIC = "epochline-readiness-probe"  # never created

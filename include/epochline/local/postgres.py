@@ -24,7 +24,7 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
 from epochline.local.home import LOOPBACK, write_private
-from epochline.local.process import Server
+from epochline.local.part import Server
 
 SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.

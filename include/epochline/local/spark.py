@@ -24,7 +24,8 @@ from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import LOOPBACK, Home, Ports, write_private
 from epochline.local.jars import find_java
-from epochline.local.process import Daemon, Part, Server, java_environment, shipped_settings
+from epochline.local.part import Part, Server, java_environment, shipped_settings
+from epochline.local.process import Daemon
 from epochline.local.spark_home import spark_home
 
 WORKERS = ("spark-worker-1", "spark-worker-2")

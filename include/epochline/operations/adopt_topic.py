@@ -1,10 +1,8 @@
 """Adopt a topic that was made again or truncated: a new generation begins, and earlier commits stay."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from pydantic import Field
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from epochline.coordinator.observe import ConsumerGroup, cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
@@ -13,61 +11,24 @@ from epochline.operations.action import (
     Afterwards,
     Case,
     DirectAction,
-    Parameters,
     Request,
     Subject,
     mirrored,
     refused,
 )
-from epochline.protocol.data_loss import CutOff, lost_unread
-from epochline.protocol.offsets import Head, TopicPartition, belongs_to, cut_reached, moved_clusters, with_clusters
-from epochline.protocol.planning import PartitionView
-
-
-class AdoptTopicParameters(Parameters):
-    """Which topic, and where its new log begins."""
-
-    topic: str | None = Field(
-        None, description="The topic that was made again or truncated.", json_schema_extra={"argument": True}
-    )
-    cluster: bool = Field(
-        False,
-        description="Adopt every topic, because a connection leads to another cluster, or Kafka was restored from a"
-        " backup.",
-    )
-    at: Literal["earliest", "latest", "truncation", "head"] = Field(
-        "earliest",
-        description="Where each partition begins: at its log start (earliest), at its end (latest), or where its log"
-        " was cut off (truncation). truncation reads every record that replaced a lost one, and reads no record twice."
-        " After a restore of Kafka, truncation begins at the consumer group's offsets; head continues at the heads, if"
-        " the log is the same.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logs:
-    """The logs that Kafka has now."""
-
-    cluster_id: str | None
-    """The clusters that the pipeline's offsets belong to afterwards."""
-    moved: Mapping[str, tuple[str, str]]
-    """Sources whose connection leads to another cluster than before, each with its former and its new id."""
-    partitions: Sequence[PartitionView]
-    ends_below_head: Mapping[TopicPartition, int | None]
-    """Per partition whose log no longer reaches the head: up to which offset it is still the log that was read.
-
-    None if the log is another one.
-    """
-    back: frozenset[str]
-    """Sources whose Kafka went back in time, by the evidence of the consumer group, or whose group is gone."""
-    older: frozenset[tuple[str, int]]
-    """Topics and partitions of which the group shows an older mirror."""
-    group: Mapping[tuple[str, int], int]
-    """By topic and partition, the offset of the consumer group, which a commit wrote."""
-    lost_unread: Mapping[TopicPartition, str]
-    """Partitions that lost records behind the head, each with what happened."""
-    cut_off: Sequence[CutOff]
-    """After `accept-ledger`: offsets that a sink shows, that the restored tables lack, and that Kafka has truncated."""
+from epochline.operations.adopted_logs import (
+    AdoptTopicParameters,
+    Logs,
+    adopted_heads,
+    carried_heads,
+    cut_off_of_topic,
+    is_adopted,
+    is_made_again,
+    read_again,
+    same_log_until,
+)
+from epochline.protocol.data_loss import lost_unread
+from epochline.protocol.offsets import belongs_to, cut_reached, moved_clusters, with_clusters
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
@@ -113,8 +74,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         obstacle = _obstacle(case)
         if row is None or obstacle is not None:
             return refused(obstacle or f"{case.pipeline} is not known.")
-        adopted = _adopted(parameters, seen, heads)
-        carried = _carried(parameters, seen, heads)
+        adopted = adopted_heads(parameters, seen, heads)
+        carried = carried_heads(parameters, seen, heads)
         lines = [
             f"generation {row.generation + 1} of {case.pipeline} begins; rows of the earlier ones stay as they are"
         ]
@@ -123,7 +84,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             for head in adopted
         ]
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in carried]
-        lines += _read_again(heads, adopted)
+        lines += read_again(heads, adopted)
         lines += list(seen.lost_unread.values())  # Those of the other topics, too: the next plan starts afresh.
         lines += [
             f"{sink.table}: its key is the place of a record, so a new record at the place of an older row is refused;"
@@ -133,7 +94,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ]
         lines += [
             f"{cut}; {cut.shown_by} gets every record from offset {cut.end} on"
-            for cut in _cut_off_of_topic(parameters, seen)
+            for cut in cut_off_of_topic(parameters, seen)
         ]
         if parameters.cluster:
             lines += [
@@ -153,10 +114,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         tx, subject, parameters, seen = case.tx, case.subject, case.parameters, case.seen
         heads = case.heads
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
-        for head in _adopted(parameters, seen, heads):
-            cut = _same_log_until(parameters, seen, head.tp)
+        for head in adopted_heads(parameters, seen, heads):
+            cut = same_log_until(parameters, seen, head.tp)
             tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}", cut)
-        for head in _carried(parameters, seen, heads):
+        for head in carried_heads(parameters, seen, heads):
             cut = None if head in heads else head.next_offset
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over", cut)
         # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
@@ -164,12 +125,12 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
         # their place, so end these offsets at the cut.
         for receipt in tx.receipts.accepted(subject.name):
-            cuts = {cut.tp: cut.end for cut in _cut_off_of_topic(parameters, seen) if cut.shown_by == receipt.shown_by}
+            cuts = {cut.tp: cut.end for cut in cut_off_of_topic(parameters, seen) if cut.shown_by == receipt.shown_by}
             if cuts and receipt.shown.reached is not None:
                 left = cut_reached(receipt.shown.reached, cuts)
                 tx.receipts.accept(subject.name, receipt.shown_by, replace(receipt.shown, reached=left))
 
-        if parameters.topic is not None and _is_made_again(seen, heads, parameters.topic):
+        if parameters.topic is not None and is_made_again(seen, heads, parameters.topic):
             # Kafka deletes the offsets of a group with their topic, some time after it.
             tx.receipts.forget_mirrors(subject.name, parameters.topic)
         paused = tx.operators.standing(subject.name).paused
@@ -209,7 +170,7 @@ def _obstacle(case: Case[AdoptTopicParameters, Logs]) -> str | None:
     # A `tp` contains the topic's id: a partition of a topic that was made again is another one.
     made_again = [tp for tp in read if tp not in {partition.tp for partition in seen.partitions}]
     same_log = not made_again and not {*read} & {*seen.ends_below_head, *seen.lost_unread}
-    if same_log and not _cut_off_of_topic(parameters, seen):
+    if same_log and not cut_off_of_topic(parameters, seen):
         return f"topic {parameters.topic} is the one that {case.pipeline} has read so far; there is nothing to adopt."
     waits = [view for view in seen.partitions if view.waits_for is not None and view.last_stable < view.high_watermark]
     if parameters.at == "latest" and waits:
@@ -228,7 +189,7 @@ def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: 
         return f"{pipeline} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
     if parameters.at in ("truncation", "head") and seen.moved:
         return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
-    adopted = [view for view in seen.partitions if _is_adopted(parameters, seen, view.tp.topic)]
+    adopted = [view for view in seen.partitions if is_adopted(parameters, seen, view.tp.topic)]
     if parameters.at == "truncation" and not any((view.tp.topic, view.tp.partition) in seen.group for view in adopted):
         return (
             "the consumer group shows nothing, so nobody knows where the logs were cut off. Say --at earliest,"
@@ -238,92 +199,6 @@ def _obstacle_of_cluster(pipeline: str, parameters: AdoptTopicParameters, seen: 
     if parameters.at == "head" and cut is not None:
         return f"the log of {cut} was truncated below its head, so it is not the log that was read."
     return None
-
-
-def _begins_at(parameters: AdoptTopicParameters, view: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
-    if parameters.at == "earliest":
-        return view.log_start
-    if parameters.at == "latest":
-        return view.last_stable
-    committed = {head.tp: head.next_offset for head in heads}
-    cut = seen.ends_below_head.get(view.tp)
-    if parameters.cluster and parameters.at == "truncation" and view.tp in committed:
-        # A restore since then moved the head back: what it undid is read again.
-        same = _shown_by_group(seen, view.tp)
-        origin = next(head.origin for head in heads if head.tp == view.tp)
-        cut = min(max(origin, min(same, committed[view.tp])), view.last_stable)
-    return max(view.log_start, committed.get(view.tp, view.log_start) if cut is None else cut)
-
-
-def _shown_by_group(seen: Logs, tp: TopicPartition) -> int:
-    """Up to where a log of a Kafka that went back is the one that was read: the group stood there."""
-    stood = seen.group.get((tp.topic, tp.partition), 0)
-    return min(stood, seen.ends_below_head.get(tp, stood) or 0)
-
-
-def _same_log_until(parameters: AdoptTopicParameters, seen: Logs, tp: TopicPartition) -> int | None:
-    """Up to where the adopted log is the one that was read; None if it was not cut off."""
-    if parameters.cluster:
-        if parameters.at == "head":
-            return None
-        return 0 if seen.moved else _shown_by_group(seen, tp)
-    return (seen.ends_below_head[tp] or 0) if tp in seen.ends_below_head else None
-
-
-def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
-    """Heads in the new log. In a truncated log, offsets before the cut stay committed."""
-    origins = {head.tp: head.origin for head in heads} if parameters.at in ("truncation", "head") else {}
-    adopted = []
-    for view in sorted(seen.partitions, key=lambda view: view.tp):
-        if _is_adopted(parameters, seen, view.tp.topic):
-            begins = _begins_at(parameters, view, seen, heads)
-            origin = min(begins, origins.get(view.tp, begins))
-            adopted.append(Head(tp=view.tp, origin=origin, next_offset=begins, leader_epoch=view.leader_epoch))
-    return adopted
-
-
-def _carried(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
-    """Heads of the other topics, which stay where they are.
-
-    So do those of topics that nobody declares at the moment, unless they are of another cluster: they may be declared
-    again. If Kafka went back in time, such a topic went back to where the group stands.
-    """
-    carried = [head for head in heads if not _is_adopted(parameters, seen, head.tp.topic)]
-    read = {partition.tp.topic for partition in seen.partitions}
-    for head in heads:
-        moved = any(belongs_to(name, head.tp.topic) for name in seen.moved)
-        if head not in carried and head.tp.topic not in read and not moved:
-            stood = seen.group.get((head.tp.topic, head.tp.partition), head.next_offset)
-            same = head.next_offset if parameters.at == "head" else min(stood, head.next_offset)
-            carried.append(replace(head, next_offset=max(head.origin, same)))
-    return carried
-
-
-def _is_made_again(seen: Logs, heads: Sequence[Head], topic: str) -> bool:
-    """Whether a topic has another id than its heads: it was deleted. A Kafka that went back in time keeps the ids."""
-    there = {partition.tp for partition in seen.partitions}
-    return all(head.tp not in there for head in heads if head.tp.topic == topic)
-
-
-def _is_adopted(parameters: AdoptTopicParameters, seen: Logs, topic: str) -> bool:
-    if parameters.cluster:
-        return any(belongs_to(name, topic) for name in {*seen.moved, *seen.back})
-    return topic == parameters.topic
-
-
-def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
-    """Notes on offsets that are read a second time: a truncated log may still hold committed records."""
-    begins = {head.tp: head.next_offset for head in adopted}
-    return [
-        f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"
-        " holds of them is read a second time (say --at truncation to begin where it was cut off)"
-        for head in heads
-        if head.tp in begins and begins[head.tp] < head.next_offset
-    ]
-
-
-def _cut_off_of_topic(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
-    return [cut for cut in seen.cut_off if cut.tp.topic == parameters.topic]
 
 
 def _state(generation: int, cluster: str | None, positions: Sequence[tuple[Any, int]]) -> dict[str, Any]:

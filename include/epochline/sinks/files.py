@@ -21,7 +21,8 @@ from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUn
 from epochline.failpoints import failpoint
 from epochline.protocol.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
 from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile, entry_path
-from epochline.sinks.storage import STAGING, probe, reaching, storage_at
+from epochline.sinks.probe import probe
+from epochline.sinks.storage import STAGING, reaching, storage_at
 
 if TYPE_CHECKING:
     from epochline.sinks.file_part import FilePart

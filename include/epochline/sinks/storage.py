@@ -12,13 +12,9 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from epochline.errors import EpochlineError, SinkError, SinkUnavailableError
-from epochline.failpoints import failpoint
 
 STAGING = "_epochline/staging"
 """Parent of the attempts' folders, relative to the sink's folder."""
-
-PROBES = "_epochline/probe"
-"""Folder of the files of `probe`, relative to the sink's folder."""
 
 _HDFS_PATIENCE_SECONDS = 60
 """How long a request to HDFS may take without an answer; the client of fsspec would wait for ever."""
@@ -278,41 +274,3 @@ def storage_at(path: str, sink: str) -> Storage:
     if isinstance(files, LocalFileSystem):
         return LocalDisk(files, root, sink)
     return (Hdfs if "webhdfs" in files.protocol else Storage)(files, root, sink)
-
-
-def probe(storage: Storage, sink: str) -> None:
-    """Check that a store keeps the first of two files with one name, and lists a new file.
-
-    Writes a file below `PROBES` and removes it. A crash may leave the file behind. On a disk nothing is checked.
-
-    Raises:
-        SinkError: the store does not do so, refuses to, or lacks the bucket.
-        SinkUnavailableError: the store does not answer.
-    """
-    failpoint("files.probe")
-    if isinstance(storage, LocalDisk):
-        return
-    name = uuid.uuid4().hex
-    path = f"{PROBES}/{name}"
-    try:
-        for data in (b"first", b"second"):
-            storage.put(path, data, scratch=PROBES)
-        listed, kept = name in storage.sizes(PROBES), storage.read(path)
-        storage.remove_file(path)
-    except SinkError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise SinkError(f"{sink}: the bucket does not exist. Nothing was planned. Create it.") from error
-        if getattr(error.__cause__, "errno", None) == errno.ENOSYS:
-            raise _refusal(sink, "does not know If-None-Match") from error
-        raise
-    if kept != b"first":
-        raise _refusal(sink, "overwrites a file in spite of If-None-Match")
-    if not listed:
-        raise _refusal(sink, "does not list a new file at once")
-
-
-def _refusal(sink: str, behaviour: str) -> SinkError:
-    return SinkError(
-        f"{sink}: the store {behaviour}, so two tries could show an epoch twice. Nothing was planned. Use a store that"
-        " docs/files.md names, or another version or setting of this one."
-    )

@@ -60,13 +60,14 @@ def run_epoch(
     epochline_postgres: str, _epochline_template: str, request: pytest.FixtureRequest
 ) -> Iterator[EpochRunner]:
     """Runs epochs of pipelines, as `EpochRunner` says, in a database that ends with the test."""
+    from epochline.config.extras import naming_extras
+    from epochline.errors import ExtraMissingError
     from epochline.testing.databases import database
 
     try:
-        from epochline.testing.epochs import EpochRunner
-    except ModuleNotFoundError as error:
-        pytest.fail(
-            f"run_epoch needs the package {str(error.name).partition('.')[0]}: install epochline[spark]", pytrace=False
-        )
+        with naming_extras():
+            from epochline.testing.epochs import EpochRunner
+    except ExtraMissingError as error:
+        pytest.fail(str(error), pytrace=False)
     with database(epochline_postgres, _epochline_template) as dsn:
         yield EpochRunner(dsn, lambda: request.getfixturevalue("epochline_spark"))

@@ -33,7 +33,7 @@ OLDEST_SERVER = int(RANGES["PostgreSQL"].oldest)
 _MIGRATION_LOCK = 0x6570_6F63_68
 
 
-def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
+def upgrade(dsn: str, tables: Iterable[str] = (), *, viewer: str | None = None) -> str:
     """Run the missing migrations, apply changed definitions, grant to the roles, and return the revision reached.
 
     A repeat changes nothing. A DBA creates the roles that this login may not create (`arrange_roles`); the ledger works
@@ -43,6 +43,7 @@ def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
     Args:
         dsn: libpq URL of the target database.
         tables: tables that this login is to make afterwards, so that a DBA learns everything at once.
+        viewer: as for `arrange_roles`.
 
     Raises:
         RightsMissingError: this login may not make the schemas or the tables; nothing was changed.
@@ -57,7 +58,7 @@ def upgrade(dsn: str, tables: Iterable[str] = ()) -> str:
                 f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a"
                 " newer one."
             )
-        left = roles.arrange(connection)
+        left = roles.arrange(connection, viewer)
         roles.refuse_without_schemas(connection, tables, left, ledger=current is not None)
         _apply_definitions(connection, every=run_migrations(connection, head_revision()))
         execute(connection, "grant_to_roles")
@@ -83,16 +84,16 @@ def run_migrations(connection: Connection, until: str) -> bool:
 def arrange_roles(dsn: str, *, viewer: str | None = None) -> list[str]:
     """Create the roles of least privilege and grant to them, as far as this login may. A repeat changes nothing.
 
-    ``viewer`` is the login of the pages in Airflow. If it may read the views, it may then take the role that sees
-    quarantined bytes; no other reader may.
+    ``viewer`` is the login of the pages in Airflow. It may then read the views, and take the role that sees quarantined
+    bytes; no other reader may.
 
     Returns:
         SQL statements for a DBA to run in this order before the next call; usually none.
     """
     with _migrating(dsn) as connection:
-        left = roles.arrange(connection)
+        left = roles.arrange(connection, viewer)
         execute(connection, "grant_to_roles")
-        return left if viewer is None else [*left, *roles.let_inspect(connection, viewer)]
+        return left
 
 
 def _apply_definitions(connection: Connection, *, every: bool) -> None:

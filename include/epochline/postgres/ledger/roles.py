@@ -14,24 +14,29 @@ LEDGER_SCHEMAS = ("epochline", "epochline_staging")
 ROLES = {"owner": OWNER, "writer": WRITER, "reader": READER, "inspector": INSPECTOR}
 
 
-def arrange(connection: Connection) -> list[str]:
+def arrange(connection: Connection, viewer: str | None = None) -> list[str]:
     """Create the roles and their memberships, as far as this login may. A repeat changes nothing.
+
+    Args:
+        connection: of the transaction that makes them.
+        viewer: login of the pages in Airflow: it may then read the views, and take the role that sees quarantined
+            bytes.
 
     Returns:
         SQL statements for a DBA to run in this order; usually none.
     """
     left: list[sql.Composable] = []
-    for statement, may_run in _missing(connection):
+    for statement, may_run in _missing(connection, viewer):
         left += _tried(connection, statement) if may_run else [statement]
     return _texts(connection, left)
 
 
 def lacking(connection: Connection) -> list[str]:
     """The statements that `arrange` would run or leave to a DBA. Changes nothing."""
-    return _texts(connection, [statement for statement, _ in _missing(connection)])
+    return _texts(connection, [statement for statement, _ in _missing(connection, None)])
 
 
-def _missing(connection: Connection) -> Iterator[tuple[sql.Composable, bool]]:
+def _missing(connection: Connection, viewer: str | None) -> Iterator[tuple[sql.Composable, bool]]:
     """The statements that are missing, and whether a try makes sense. Each kind is asked for after the one before."""
     roles = list(ROLES.values())
     for (role,) in execute(connection, "missing_roles", roles=roles):
@@ -44,14 +49,10 @@ def _missing(connection: Connection) -> Iterator[tuple[sql.Composable, bool]]:
         grant = compose("GRANT {allowed} ON DATABASE {database} TO {role}",
                         allowed=sql.SQL(allowed), database=database, role=role)  # fmt: skip
         yield grant, may_grant
-
-
-def let_inspect(connection: Connection, login: str) -> list[str]:
-    """Let a login take the inspector's role; the statement for a DBA if this login may not grant it."""
-    if not execute(connection, "lacks_inspector", login=login).scalar_one():
-        return []
-    grant = compose("GRANT {role} TO {login} WITH INHERIT FALSE", role=INSPECTOR, login=login)
-    return _texts(connection, _tried(connection, grant))
+    for role, option in execute(
+        connection, "missing_viewer_roles", login=viewer, reader=ROLES["reader"], inspector=ROLES["inspector"]
+    ):
+        yield compose("GRANT {role} TO {login}" + option, role=role, login=viewer), True
 
 
 def refuse_without_schemas(connection: Connection, tables: Iterable[str], left: Iterable[str], *, ledger: bool) -> None:

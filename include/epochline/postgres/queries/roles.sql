@@ -65,11 +65,12 @@ GROUP BY wanted.schema ORDER BY wanted.schema
 -- Grant what the roles may do on the ledger, if this login may.
 SELECT epochline.grant_to_roles()
 
--- name: lacks_inspector
--- Whether a login may read the ledger's views, and may not take the role that sees quarantined bytes.
-SELECT EXISTS (SELECT FROM pg_roles r
-               WHERE r.rolname = %(login)s AND pg_has_role(r.oid, to_regrole('epochline_reader'), 'USAGE')
-                 AND NOT pg_has_role(r.oid, to_regrole('epochline_inspector'), 'SET'))
+-- name: missing_viewer_roles
+-- The roles that an existing login of the pages lacks, with the option of their GRANT. It sees quarantined bytes only
+-- after SET ROLE.
+SELECT role, option
+FROM (VALUES (%(reader)s, 'USAGE', ''), (%(inspector)s, 'SET', ' WITH INHERIT FALSE')) AS wanted (role, how, option), pg_roles r
+WHERE r.rolname = %(login)s AND pg_has_role(r.oid, to_regrole(role), how) IS NOT TRUE
 
 -- name: owner_may_own
 -- Whether a new table can be given to the owner role: the role exists and may create tables in the schema.
