@@ -11,6 +11,7 @@ import pytest
 
 from bench import footprint
 from bench.chart import SECTION, ratios, with_chart
+from bench.kinds import short
 from bench.quick import RATIOS, RECIPE, STATEFUL, STORED, compared
 from bench.report import write_section
 
@@ -36,6 +37,12 @@ def test_every_chart_of_the_page_is_drawn_from_the_table_beside_it(bench: str, t
 
 def test_every_chart_belongs_to_a_table_of_the_page() -> None:
     assert {f"bench.{path.stem}" for path in (PAGE.parent / "charts").iterdir()} <= set(SECTIONS)
+
+
+def test_the_readme_has_the_ratios_of_the_page() -> None:
+    [readme] = [match[2] for match in SECTION.finditer((ROOT / "README.md").read_text())]
+
+    assert readme == short(SECTIONS["bench.kinds"])
 
 
 def test_the_page_has_the_price_of_exactly_once_and_what_an_outbox_holds() -> None:
