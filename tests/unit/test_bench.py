@@ -111,11 +111,10 @@ def test_only_known_ratios_are_stored() -> None:
     assert set(json.loads(STORED.read_text())) <= set(RATIOS)
 
 
-def test_the_connector_that_a_bench_compares_with_is_of_pysparks_version() -> None:
+def test_the_readers_that_a_bench_compares_with_are_of_pysparks_version() -> None:
     ivy = ROOT / "bench" / "ivy"
-    [(scala, connector)] = re.findall(
-        r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text()
-    )
+    found = re.findall(r'name="(spark-(?:sql-kafka-0-10|avro)_[\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text())
 
-    assert connector == version("pyspark")
-    assert f"spark-sql-kafka-0-10_{scala}-{connector}.jar" in (ivy / "spark.sha256").read_text()
+    assert [rev for _, rev in found] == [version("pyspark")] * 2
+    for name, rev in found:
+        assert f"{name}-{rev}.jar" in (ivy / "spark.sha256").read_text()
