@@ -103,6 +103,7 @@ soak: setup ## break a running stack at random for ten minutes, then prove that 
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
 
 bench: setup ## measure what docs/performance.md says
+	$(BIN)/python -m bench.kinds --report docs/performance.md --short-report README.md
 	$(BIN)/python -m bench.small_epoch --report docs/performance.md
 	$(BIN)/python -m bench.records --report docs/performance.md
 	$(BIN)/python -m bench.cold --report docs/performance.md

@@ -31,7 +31,7 @@ def ratios(table: str) -> tuple[str, list[tuple[str, float]]] | None:
     for at, line in enumerate(lines):
         if not line.startswith("|"):
             continue
-        headings = _cells(line)
+        headings = cells(line)
         columns = [number for number, text in enumerate(headings) if "ratio" in text]
         if not columns:
             continue
@@ -40,8 +40,8 @@ def ratios(table: str) -> tuple[str, list[tuple[str, float]]] | None:
         for row in lines[at + 2 :]:
             if not row.startswith("|"):
                 break
-            cells = _cells(row)
-            rows.append((cells[0], float(cells[column])))
+            texts = cells(row)
+            rows.append((texts[0], float(texts[column])))
         return headings[column], rows
     return None
 
@@ -74,5 +74,6 @@ def bars(what: str, rows: list[tuple[str, float]]) -> str:
     return "\n".join(drawn) + "\n"
 
 
-def _cells(line: str) -> list[str]:
+def cells(line: str) -> list[str]:
+    """The cells of a line of a table."""
     return [cell.strip() for cell in line.strip().strip("|").split("|")]

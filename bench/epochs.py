@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class Bench:
         self.kafka = {"bootstrap.servers": stack.kafka.bootstrap_servers}
         self.ledger = PostgresLedger(self.dsn, sink_factory=sinks_by(lambda _: self.kafka))
         self.offsets = KafkaOffsets(self.kafka)
+        self.registries: dict[str, dict[str, str]] = {}
+        """Settings of schema registries, by connection id."""
 
     def make(self, *topics: str, partitions: int) -> None:
         """Make topics."""
@@ -51,13 +54,15 @@ class Bench:
             wanted = {"num_partitions": partitions, "replication_factor": 1}
             admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
 
-    def produce(self, topic: str, values: Iterable[bytes], partitions: int) -> None:
+    def produce(
+        self, topic: str, values: Iterable[bytes | None], partitions: int, keys: Iterable[bytes | None] = repeat(None)
+    ) -> None:
         """Append records, one after the other to each partition."""
         producer = Producer({**self.kafka, "linger.ms": 20, "message.max.bytes": 2_000_000})
-        for number, value in enumerate(values):
+        for number, (value, key) in enumerate(zip(values, keys, strict=False)):
             while True:
                 try:
-                    producer.produce(topic, value, partition=number % partitions)
+                    producer.produce(topic, value, key, partition=number % partitions)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -65,7 +70,7 @@ class Bench:
 
     def run_job(self, ticket: StagingTicket) -> None:
         """Run the job of an attempt in the Spark session."""
-        credentials = JobCredentials(dsn=self.dsn, kafka=self.kafka)
+        credentials = JobCredentials(dsn=self.dsn, kafka=self.kafka, registries=self.registries)
         run_job(self.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:

@@ -46,13 +46,17 @@ FIRST = STREAMING
 """The contestant that the ratios refer to."""
 
 
-def value(number: int) -> bytes:
-    """A record of about 115 bytes."""
-    record = {
+def record(number: int) -> dict[str, Any]:
+    """The members of a record."""
+    return {
         "id": number, "who": f"customer-{number % 10_000:06}", "amount": number % 100_000 / 100,
         "at": f"2026-03-01T12:{number // 60 % 60:02}:{number % 60:02}.{number % 1000:03}Z", "ok": number % 3 == 0,
     }  # fmt: skip
-    return json.dumps(record).encode()
+
+
+def value(number: int) -> bytes:
+    """A record of about 115 bytes."""
+    return json.dumps(record(number)).encode()
 
 
 class Contest:
@@ -98,8 +102,8 @@ class Contest:
         )
         frame = self._recipe.read(self._bench.spark, since, until)
         self._timed(NOOP, lambda: frame.write.format("noop").mode("append").save())
-        self._timed(STREAMING, lambda: self._batches(self._recipe))
-        self._timed(REPEATING, lambda: self._batches(self._repeating))
+        self._timed(STREAMING, lambda: self._recipe.take(self._bench.spark))
+        self._timed(REPEATING, lambda: self._repeating.take(self._bench.spark))
         ends = dict.fromkeys(range(PARTITIONS), self._produced // PARTITIONS)
         self._timed(PLAIN, lambda: self._consumer.consume(ends))
         for taken in ("by_epochline", "by_recipe", "by_repeating", "by_consumer"):
@@ -111,12 +115,6 @@ class Contest:
         seconds = work()
         self.times[name].append(seconds if isinstance(seconds, float) else time.monotonic() - begun)
         self.processor[name].append(_processor_seconds() - used)
-
-    def _batches(self, recipe: Recipe) -> float:
-        """A stream goes on from its checkpoint and ends when it has read everything; returns its batches' seconds."""
-        query = recipe.start(self._bench.spark, availableNow=True)
-        query.awaitTermination()
-        return float(sum(batch["durationMs"]["triggerExecution"] for batch in query.recentProgress)) / 1000
 
 
 def _processor_seconds() -> float:

@@ -65,31 +65,49 @@ def write_section(page: Path | None, bench: str, table: str) -> None:
         ValueError: the page has no place for it.
     """
     print(table)
-    if page is None:
-        return
+    if page is not None:
+        replace_section(page, bench, with_chart(page, bench, table))
+
+
+def replace_section(page: Path, bench: str, section: str) -> None:
+    """Replace what a page has between the marks of a bench. Raises `ValueError` if it has none."""
     begin, end = f"<!-- {bench} begins -->", f"<!-- {bench} ends -->"
     text = page.read_text()
     if begin not in text or end not in text:
         raise ValueError(f"{page} has no section between {begin} and {end}")
-    section = with_chart(page, bench, table)
     page.write_text(f"{text.partition(begin)[0]}{begin}\n{section}\n{end}{text.partition(end)[2]}")
 
 
-def run(bench: str, doc: str | None, section: Callable[..., str], **options: tuple[Any, str]) -> None:
+def run(
+    bench: str,
+    doc: str | None,
+    section: Callable[..., str],
+    short: Callable[[str], str] | None = None,
+    /,
+    **options: tuple[Any, str],
+) -> None:
     """Read the options of a bench, and print the section that it measured or write it into a page.
 
     Args:
         bench: the module.
         doc: what ``--help`` says.
         section: takes the values of the options by name.
-        options: default and meaning of each; a list takes several numbers.
+        short: makes a shorter section of it, for a second page.
+        options: default and meaning of each, a number, a text or a list of them.
     """
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog=f"python -m {bench}", description=doc, formatter_class=formatter)
     for name, (default, meaning) in options.items():
         several: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {}
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{meaning} (default: %(default)s)", **several)
+        kind = type(default[0] if several else default)
+        help_ = f"{meaning} (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=kind, default=default, help=help_, **several)
     parser.add_argument("--report", type=Path, help="the page whose table is replaced")
+    if short:
+        parser.add_argument("--short-report", type=Path, help="the page whose short table is replaced")
     given = vars(parser.parse_args())
-    page = given.pop("report")
-    write_section(page, bench, section(**given))
+    page, second = given.pop("report"), given.pop("short_report", None)
+    text = section(**given)
+    write_section(page, bench, text)
+    if short and second:
+        replace_section(second, bench, short(text))

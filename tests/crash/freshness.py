@@ -28,6 +28,7 @@ _PROTOCOL = ("coordinator", "ports", "postgres", "protocol")
 _JOB = (*_PROTOCOL, "arrow", "kafka", "sources", "spark")
 _SINKS = (*_JOB, "sinks")
 _PERFORMANCE = {
+    "kinds": _JOB,
     "small_epoch": (*_JOB, "airflow", "local"),
     "records": _JOB,
     "cold": _JOB,

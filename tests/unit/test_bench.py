@@ -11,6 +11,7 @@ import pytest
 
 from bench import footprint
 from bench.chart import SECTION, ratios, with_chart
+from bench.kinds import short
 from bench.quick import RATIOS, RECIPE, STATEFUL, STORED, compared
 from bench.report import write_section
 
@@ -36,6 +37,12 @@ def test_every_chart_of_the_page_is_drawn_from_the_table_beside_it(bench: str, t
 
 def test_every_chart_belongs_to_a_table_of_the_page() -> None:
     assert {f"bench.{path.stem}" for path in (PAGE.parent / "charts").iterdir()} <= set(SECTIONS)
+
+
+def test_the_readme_has_the_ratios_of_the_page() -> None:
+    [readme] = [match[2] for match in SECTION.finditer((ROOT / "README.md").read_text())]
+
+    assert readme == short(SECTIONS["bench.kinds"])
 
 
 def test_the_page_has_the_price_of_exactly_once_and_what_an_outbox_holds() -> None:
@@ -104,11 +111,10 @@ def test_only_known_ratios_are_stored() -> None:
     assert set(json.loads(STORED.read_text())) <= set(RATIOS)
 
 
-def test_the_connector_that_a_bench_compares_with_is_of_pysparks_version() -> None:
+def test_the_readers_that_a_bench_compares_with_are_of_pysparks_version() -> None:
     ivy = ROOT / "bench" / "ivy"
-    [(scala, connector)] = re.findall(
-        r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text()
-    )
+    found = re.findall(r'name="(spark-(?:sql-kafka-0-10|avro)_[\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text())
 
-    assert connector == version("pyspark")
-    assert f"spark-sql-kafka-0-10_{scala}-{connector}.jar" in (ivy / "spark.sha256").read_text()
+    assert [rev for _, rev in found] == [version("pyspark")] * 2
+    for name, rev in found:
+        assert f"{name}-{rev}.jar" in (ivy / "spark.sha256").read_text()
