@@ -31,7 +31,7 @@ from epochline.config.registry import with_header
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
 
-RECORDS, ROUNDS, PARTITIONS = 200_000, 2, 4
+RECORDS, ROUNDS, PARTITIONS = 200_000, 3, 4
 MULTIPLE = 1_000
 """Records of a round are a multiple of it: partitions and divisors need one, and no window ends as a round does."""
 
