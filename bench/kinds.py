@@ -31,9 +31,9 @@ from epochline.config.registry import with_header
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
 
-RECORDS, ROUNDS, PARTITIONS = 200_000, 2, 4
+RECORDS, ROUNDS, PARTITIONS = 200_000, 3, 4
 MULTIPLE = 1_000
-"""Records of a round are a multiple of it: partitions and divisors need one, and no window ends with a round."""
+"""Records of a round are a multiple of it: partitions and divisors need one, and no window ends as a round does."""
 
 TYPED = KINDS[0].name
 """The kind that the others are compared with."""
@@ -130,9 +130,10 @@ def _registered(bench: Bench, kind: Kind, folder: Path, left: ExitStack) -> byte
 
 def section(records: int, rounds: int, kinds: list[str]) -> str:
     """Measure, and render the table."""
-    strangers = set(kinds) - {kind.name for kind in KINDS}
-    if strangers or records % MULTIPLE:
-        raise SystemExit(f"there is no kind {', '.join(strangers)}" if strangers else f"--records: not by {MULTIPLE:,}")
+    if strangers := set(kinds) - {kind.name for kind in KINDS}:
+        raise SystemExit(f"--kinds: there is no {', '.join(strangers)}")
+    if records % MULTIPLE:
+        raise SystemExit(f"--records must be a multiple of {MULTIPLE:,}")
     contests = measured(records, rounds, [TYPED, *kinds])
     rates = {one.kind.name: records / one.kind.divisor / statistics.median(one.times[OURS]) for one in contests}
     rows = []
