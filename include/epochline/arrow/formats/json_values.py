@@ -165,8 +165,8 @@ def _is_plain(texts: pa.Array) -> bool:
         return False
     if int(lengths.max()) <= MAX_DEPTH:
         return True
-    opened = np.concatenate(([0], np.cumsum((codes == _BRACE) | (codes == _BRACKET))))
-    return int((opened[starts + lengths] - opened[starts]).max()) <= MAX_DEPTH
+    opened = np.flatnonzero((codes == _BRACE) | (codes == _BRACKET))
+    return int((np.searchsorted(opened, starts + lengths) - np.searchsorted(opened, starts)).max()) <= MAX_DEPTH
 
 
 def _is_in(data: pa.Buffer, pattern: str) -> bool:
