@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -43,6 +43,8 @@ _NO_SUCH_OFFSET = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
 _GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 _NOWHERE = -1
+
+_OFFSET: Callable[[Message], Any] = Message.offset
 
 _UNREADABLE = [("\N{REPLACEMENT CHARACTER}", None)]
 """The headers of a record if the name of one is not UTF-8: the client gives none of them."""
@@ -88,6 +90,7 @@ class ReadSession:
     def __init__(self, reader: RecordReader, consumer: Consumer, reports: Reports) -> None:
         self._consumer, self._reports, self._patience = consumer, reports, reader.patience
         self._limits = reader.records, reader.size
+        self._assigned: set[tuple[str, int]] = set()
 
     def partitions(self, topic: str) -> int | None:
         """How many partitions a topic has, or None if it does not exist."""
@@ -114,6 +117,7 @@ class ReadSession:
             SourceError: Kafka refuses.
         """
         doing = f"reading {topic}-{partition}{wanted}"
+        self._assigned.add((topic, partition))
         with self._reports.explaining(doing):
             self._consumer.assign([TopicPartition(topic, partition, wanted.start)])
         batch = _Batch(*self._limits)
@@ -131,10 +135,10 @@ class ReadSession:
             at_end = at_end or end == position
             if time.monotonic() - progress > self._patience:
                 raise self._nothing_came(doing, position, at_end=at_end)
+            # Nothing is taken twice, even if the client still had records of an earlier range.
+            first, last = (bisect_left(records, offset, key=_OFFSET) for offset in (before, wanted.until))
             with _no_collection():
-                offsets: list[Any] = list(map(Message.offset, records))
-                # Nothing is taken twice, even if the client still had records of an earlier range.
-                complete = batch.add(records[bisect_left(offsets, before) : bisect_left(offsets, wanted.until)])
+                complete = batch.add(records[first:last])
             if complete:
                 yield from complete
                 # What the caller did with a batch took time, too.
@@ -161,7 +165,10 @@ class ReadSession:
                     raise self._explained(error, doing)
                 if (message.topic(), message.partition()) == (topic, partition):
                     end = message.offset() or 0
-        if {*map(Message.topic, records)} - {topic} or {*map(Message.partition, records)} - {partition}:
+        # A consumer has no records of a partition that it was never assigned.
+        if len(self._assigned) > 1 and (
+            {*map(Message.topic, records)} - {topic} or {*map(Message.partition, records)} - {partition}
+        ):
             records = [record for record in records if (record.topic(), record.partition()) == (topic, partition)]
         last = (records[-1].offset() or 0) + 1 if records else _NOWHERE
         return records, max(last, end), end
@@ -189,6 +196,7 @@ class _Batch:
     def __init__(self, most_records: int, most_bytes: int) -> None:
         self._most_records, self._most_bytes = most_records, most_bytes
         self._records: list[Message] = []
+        self._keys: list[Any] = []
         self._bytes = 0
         self._average = _FIRST_BYTES
 
@@ -201,21 +209,27 @@ class _Batch:
         complete: list[Columns] = []
         if not records:
             return complete
-        sizes = _sizes(records)
+        keys = list(map(Message.key, records))
+        sizes = _sizes(records, keys)
         self._average = max(1, sum(sizes) // len(sizes))
         while records and self._bytes + sum(sizes) >= self._most_bytes:
             fit = bisect_left(list(accumulate(sizes, initial=self._bytes)), self._most_bytes)
-            complete.append(_columns([*self._records, *records[:fit]]))
-            records, sizes, self._records, self._bytes = records[fit:], sizes[fit:], [], 0
-        self._records += records
+            self._take(records[:fit], keys[:fit])
+            complete += self.rest()
+            records, keys, sizes = records[fit:], keys[fit:], sizes[fit:]
+        self._take(records, keys)
         self._bytes += sum(sizes)
         if len(self._records) >= self._most_records:
             complete += self.rest()
         return complete
 
+    def _take(self, records: list[Message], keys: list[Any]) -> None:
+        self._records += records
+        self._keys += keys
+
     def rest(self) -> list[Columns]:
-        batches = [_columns(self._records)] if self._records else []
-        self._records, self._bytes = [], 0
+        batches = [_columns(self._records, self._keys)] if self._records else []
+        self._records, self._keys, self._bytes = [], [], 0
         return batches
 
 
@@ -231,22 +245,21 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _sizes(records: list[Message]) -> list[int]:
+def _sizes(records: list[Message], keys: list[Any]) -> list[int]:
     """The bytes of each record's key and value. A message's length is that of its value."""
-    keys = list(map(Message.key, records))
     if not any(keys):
         return list(map(len, records))
     return [len(record) + len(key or b"") for record, key in zip(records, keys, strict=True)]
 
 
-def _columns(records: list[Message]) -> Columns:
+def _columns(records: list[Message], keys: list[Any]) -> Columns:
     stamps = list(map(Message.timestamp, records))
     return {
         "offset": list(map(Message.offset, records)),
         "timestamp": [moment for _, moment in stamps],
         # Of Kafka's Java client: -1 without a timestamp, 0 if the producer set it, 1 if the log did.
         "timestamp_type": [kind - 1 for kind, _ in stamps],
-        "key": list(map(Message.key, records)),
+        "key": keys,
         "value": list(map(Message.value, records)),
         "headers": _headers(records),
     }

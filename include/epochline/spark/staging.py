@@ -31,6 +31,7 @@ from epochline.protocol.refused import first_in_words, summary
 from epochline.protocol.sink import PartWriter
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.sinks import external_sink
+from epochline.spark.copying import CopyThread
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.refusals import RefusalSearch
 from epochline.spark.source import RecordSource, require_whole_input
@@ -122,10 +123,7 @@ class StagingWriter:
                     external[sink.name] = external_sink(sink).write(self.ticket.sink_attempt, spark_partition)
                     opened.callback(external[sink.name].close)
             search = None if self.search is None else RefusalSearch(part, self.search, spark_partition)
-            copies = {
-                table.sink: external[table.sink].write if table.sink in external else _copying(part, table, search)
-                for table in self.tables
-            }
+            copies = {table.sink: _copying(part, table, search) for table in self.tables if table.sink not in external}
             staged = self._stage(part_rows, copies, external, spark_partition, batches)
             refused = [] if search is None else search.keep()
             if refused:
@@ -141,24 +139,30 @@ class StagingWriter:
         spark_partition: int,
         batches: Iterable[pa.RecordBatch],
     ) -> list[Part]:
-        rows = dict.fromkeys(copies, 0)
+        rows = {table.sink: 0 for table in self.tables}
         largest: dict[str, dict[str, Any]] = {}
         placed = {table.sink for table in self.tables if table.columns.keys() >= STAGED_PLACE.keys()}
 
         def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
+            sent = []
             for sink, batch in staged.items():
                 if batch.num_rows:
                     if sink in placed:
                         _note_by_topic(largest.setdefault(sink, {}), batch)
                         batch = _placed(batch, spark_partition, rows[sink])
-                    copies[sink](batch)
                     rows[sink] += batch.num_rows
+                    if sink in external:
+                        external[sink].write(batch)
+                    else:
+                        sent.append(partial(copies[sink], batch))
+            thread.copy(sent)
 
-        for batch in batches:
-            if batch.num_rows:
-                copy(part_rows.process(batch))
-        require_whole_input(self.ticket)
-        copy(part_rows.finish())
+        with CopyThread() as thread:
+            for batch in batches:
+                if batch.num_rows:
+                    copy(part_rows.process(batch))
+            require_whole_input(self.ticket)
+            copy(part_rows.finish())
         # Rows of external sinks must be durable before the part that counts them.
         written: dict[str, dict[str, object]] = {sink: {EXTERNAL: notes} for sink, notes in largest.items()}
         written.update((sink, {EXTERNAL: dict(writer.finish())}) for sink, writer in external.items())
