@@ -1,5 +1,7 @@
 """What a receipt counts: each staged row is written, deleted, superseded, unchanged or a skipped repeat of a unique key."""
 
+from contextlib import closing
+from threading import Timer
 from typing import Any
 
 import psycopg2
@@ -15,7 +17,7 @@ from epochline.errors import RowsRefusedError, SealRefusedError, TargetError
 from epochline.postgres.targets import fates
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.databases import BY_HAND
-from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, in_public, kv
 
 PLACE = ("_topic", "_partition", "_offset", "_row")
 
@@ -252,6 +254,34 @@ def test_every_fate_of_a_row_is_counted(bench: NewBench) -> None:
     assert counts(one, 3) == {"inserted": 1, "updated": 1, "deleted": 1, "superseded": 3, "unchanged": 1}
     with pytest.raises(errors.CheckViolation, match="every_row_is_accounted_for"):
         one.sql(f"{BY_HAND}; UPDATE epochline.receipt SET inserted = 2 WHERE epoch_id = 3")
+
+
+def test_a_row_that_another_program_made_newer_after_the_seal_is_counted_as_superseded(bench: NewBench) -> None:
+    """INV-9: the one statement leaves a key out, so what becomes of each row is predicted."""
+    one = bench(**UPSERT)
+    one.epoch(kv("a", 1), kv("b", 1))
+    sealed = one.sealed(kv("a", 2), kv("b", 2), kv("b", 3))
+    one.sql("UPDATE t SET _offset = 100 WHERE k = 'a'")
+
+    one.commit(sealed)
+
+    assert one.rows("k, v") == [("a", 1), ("b", 3)]
+    assert counts(one, 2) == {"updated": 1, "superseded": 2}
+
+
+def test_a_key_that_another_program_inserts_during_the_commit_is_updated(bench: NewBench) -> None:
+    """INV-9: the one statement meets the key's index, and the whole epoch is written and counted again."""
+    one = bench(existing=OLD_ROWS + LINEAGE_ADDED, **UPSERT)
+    sealed = one.sealed(kv("a", 2), kv("c", 2), kv("d", 2))
+    with closing(in_public(one.dsn)) as other, other.cursor() as cursor:
+        cursor.execute("INSERT INTO t (k, v) VALUES ('c', 7)")
+        later = Timer(0.5, other.commit)
+        later.start()
+        one.commit(sealed)
+        later.join()
+
+    assert one.rows("k, v") == [("a", 2), ("b", 1), ("c", 2), ("d", 2), ("z", 1)]
+    assert counts(one, 1) == {"inserted": 1, "updated": 2}
 
 
 def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:

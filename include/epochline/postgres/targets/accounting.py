@@ -15,8 +15,8 @@ from epochline.declare.names import split_table
 from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
 from epochline.ports import Applied, RowDifference, TableDifference
-from epochline.postgres.queries.statements import Connection, compose, joined, names, query, run, same
-from epochline.postgres.targets.application import Application
+from epochline.postgres.queries.statements import Connection, compose, joined, names, query, same
+from epochline.postgres.targets.application import Application, changed_rows
 from epochline.postgres.targets.catalog import find_target
 from epochline.postgres.targets.fates import count_unsettled
 from epochline.protocol.staging import StagedTable
@@ -33,7 +33,7 @@ def watch(what: Application) -> Callable[[Applied], Check]:
     """
     sums = _keep_sums(what) if what.sink.mode == "add" else None
     rows = what.number("SELECT count(*) FROM {target}") if what.sink.mode == "append" and not what.has_epoch else 0
-    changed = _changed_rows(what)
+    changed = changed_rows(what)
 
     def check(applied: Applied) -> None:
         # Row-level security that began after the first look hides rows from this one.
@@ -62,7 +62,7 @@ def _wrong_rows(what: Application, applied: Applied, changed: tuple[int, int, in
             due = (applied.upserted.inserted, applied.upserted.updated, applied.upserted.deleted)
     elif what.sink.repeats == "skip":
         lost = _missing_keys(what)
-    since = tuple(now - then for now, then in zip(_changed_rows(what), changed, strict=True))
+    since = tuple(now - then for now, then in zip(changed_rows(what), changed, strict=True))
     if lost is not None or (since == due and what.sink.mode != "replace"):
         return lost
     return _other_rows(what, due[0] + due[1], rows)
@@ -141,11 +141,6 @@ def _wrong_sums(what: Application, sums: sql.Identifier) -> str | None:
         sums=sums, same=same(key, "t", "s"), first=key[0], there=names(measures, "t"), due=names(measures, "s"),
     )  # fmt: skip
     return f"{wrong} keys have another sum than is due" if wrong else None
-
-
-def _changed_rows(what: Application) -> tuple[int, int, int]:
-    row = run(what.connection, "rows_changed_by_transaction", oid=what.target.oid).one()
-    return row.inserted, row.updated, row.deleted
 
 
 def difference(

@@ -12,7 +12,7 @@ from epochline.declare.names import deleted_keys_table, order_column
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import RowsRefusedError, SealRefusedError, TargetCodeError
-from epochline.postgres.queries.statements import Connection, change, compose, joined, names, query, same
+from epochline.postgres.queries.statements import Connection, change, compose, joined, names, query, run, same
 from epochline.postgres.targets.catalog import Target
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import MOST, RefusedRow
@@ -87,9 +87,13 @@ class Application:
 
     @property
     def winners(self) -> sql.Composed:
-        """Per key the row with the highest order, as a query."""
+        """Per key the row with the highest order, as a query.
+
+        Without a declared order the seal has found each key in one partition alone, so that offsets order its rows.
+        """
         key = names(self.sink.key)
-        order = joined([key, *(compose("{c} DESC", c=column) for column in self.order)])
+        deciding = [name for name in self.order if self.sink.order_by or name not in ("_topic", "_partition")]
+        order = joined([key, *(compose("{c} DESC", c=column) for column in deciding)])
         return compose(
             "SELECT DISTINCT ON ({key}) * FROM {staging} ORDER BY {o}", key=key, staging=self.staging, o=order
         )
@@ -160,6 +164,12 @@ def kept_order(sink: PostgresTable, target: Target, last_earlier_epoch: int) -> 
         if all(name in target.columns for name in kept):
             return kept
     return []
+
+
+def changed_rows(what: Application) -> tuple[int, int, int]:
+    """The rows of the target that this transaction inserted, updated and deleted, as PostgreSQL counts them."""
+    row = run(what.connection, "rows_changed_by_transaction", oid=what.target.oid).one()
+    return row.inserted, row.updated, row.deleted
 
 
 def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = True) -> Result | psycopg2.Error:

@@ -20,14 +20,14 @@ def with_fate(what: Application, columns: sql.Composable, fate: str) -> sql.Comp
 
     A fate of NULL is counted nowhere, so that the sum is too small and the commit stops.
     """
-    deleted_later, behind = _behind(what)
+    deleted_later, late = behind(what)
     return what.compose(
         "SELECT {columns}, CASE WHEN {behind} THEN 'superseded'"
         " WHEN NOT ({there}) AND w.{deleted} THEN 'unchanged' WHEN NOT ({there}) THEN 'inserted'"
         " WHEN {stays} THEN 'superseded' WHEN ({replaces}) IS NOT TRUE THEN NULL"
         " WHEN w.{deleted} THEN 'deleted' WHEN {changes} THEN 'updated' ELSE 'unchanged' END AS {fate}"
         " FROM ({winners}) w LEFT JOIN {target} t ON {same}{deleted_later}",
-        columns=columns, behind=behind, there=_there(what), stays=_stays(what), replaces=replaces(what, "w", "t"),
+        columns=columns, behind=late, there=_there(what), stays=stays(what), replaces=replaces(what, "w", "t"),
         changes=changes(what, "w"), deleted_later=deleted_later, fate=fate,
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ def _there(what: Application) -> sql.Composed:
     return compose("{first} IS NOT NULL", first=sql.Identifier("t", what.sink.key[0]))
 
 
-def _behind(what: Application) -> tuple[sql.Composable, sql.Composable]:
+def behind(what: Application) -> tuple[sql.Composable, sql.Composable]:
     """The join of the remembered deletion ``d`` of a key, and the condition that the row ``w`` is no newer."""
     if not what.order:
         return sql.SQL(""), _FALSE
@@ -58,6 +58,16 @@ def _at_least(left: sql.Composable, right: sql.Composable) -> sql.Composed:
     return compose("({left}) >= ({right})", left=left, right=right)
 
 
+def not_deleted_since(what: Application) -> sql.Composable:
+    """The condition that no stored tombstone is as new as the staged row ``w``."""
+    if not what.order:
+        return _TRUE
+    return what.compose(
+        "NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer})",
+        same=same(what.sink.key, "d", "w"), newer=newer(what.order, "w", "d"),
+    )  # fmt: skip
+
+
 def _keeps_declared_order_only(what: Application) -> bool:
     """Whether the target keeps the declared order but no position. Of equal rows the later epoch's wins."""
     return bool(what.kept_order) and what.kept_order != what.order
@@ -72,7 +82,7 @@ def replaces(what: Application, left: str, right: str) -> sql.Composable:
     return _newer(_in_generation(what, left, _TRUE), _in_generation(what, right, what.of_generation(right)))
 
 
-def _stays(what: Application) -> sql.Composable:
+def stays(what: Application) -> sql.Composable:
     """The condition that a target row ``t`` is known to be newer than the staged row ``w`` of its key."""
     if not what.kept_order:
         return _FALSE
@@ -118,12 +128,12 @@ def count_unsettled(what: Application) -> int:
     tombstone is remembered. If the target keeps no position, the row must have this epoch's number, or else the
     record's order or values.
     """
-    deleted_later, behind = _behind(what)
+    deleted_later, late = behind(what)
     return what.number(
         "WITH w AS ({winners}) SELECT count(*) FROM w LEFT JOIN {target} t ON {same}{deleted_later} WHERE (CASE"
         " WHEN {behind} THEN true WHEN NOT ({there}) THEN w.{deleted} WHEN {stays} THEN true WHEN w.{deleted} THEN"
         " false ELSE {written} END) IS NOT TRUE",
-        deleted_later=deleted_later, behind=behind, there=_there(what), stays=_stays(what), written=_is_written(what),
+        deleted_later=deleted_later, behind=late, there=_there(what), stays=stays(what), written=_is_written(what),
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def apply_together(
     for what in replaced:
         at(what)
         take_all_away(what, emptied)
-    upserts = {what.sink.table: Upsert(what) for what in ordered if what.sink.mode == "upsert"}
+    upserts = {what.sink.table: Upsert(what, watched=watched) for what in ordered if what.sink.mode == "upsert"}
     applied: dict[str, Applied] = {}
     for number, what in enumerate(ordered):
         at(what)

@@ -2,7 +2,7 @@
 
 Each count is made twice. A query predicts the outcome of each key; the statements report how many rows they wrote and
 deleted. If the two differ, nothing is committed. Prediction and statements state the same conditions in different
-words, so that they do not share a mistake (ADR 0017).
+words, so that they do not share a mistake (ADR 0017). Nothing is predicted where `merge` wrote every key (ADR 0057).
 
 Rows are written first and deleted later: between the two, other targets of the epoch write rows that refer to them.
 """
@@ -19,26 +19,47 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.statements import assigned, compose, joined, names, same
 from epochline.postgres.targets.application import Application, attempt
+<<<<<<< HEAD
 from epochline.postgres.targets.exclusive import is_exclusive
 from epochline.postgres.targets.fates import changes, newer, replaces, set_columns, with_fate
 from epochline.postgres.targets.passing_on import make_way
+=======
+from epochline.postgres.targets.exclusive import is_exclusive, make_way
+from epochline.postgres.targets.fates import changes, newer, not_deleted_since, replaces, set_columns, with_fate
+from epochline.postgres.targets.merge import merge_all, merges_all
+>>>>>>> upsert
 
 _TAKEN = (psycopg2.errors.UniqueViolation, psycopg2.errors.ExclusionViolation)
 
 
 class Upsert:
-    """One upsert in its steps: `write`, `delete`, `finish`. What becomes of each row is predicted before the first."""
+    """One upsert in its steps: `write`, `delete`, `finish`. What becomes of each row is predicted before the first.
 
-    def __init__(self, what: Application) -> None:
+    Args:
+        watched: whether something else than the epoch's statements may change a target.
+    """
+
+    def __init__(self, what: Application, *, watched: bool) -> None:
         self._what = what
         self._written = 0
         self._deleted: int | None = None
-        fates = Upserted.__slots__
+        self._merges = not watched and merges_all(what)
+        if self._merges:
+            [(self._staged, self._tombstones, self._remembered)] = what.query(
+                "SELECT count(*), count(*) FILTER (WHERE {deleted}), {remembered} FROM {staging}",
+                remembered=_has_remembered(what),
+            )
+            self._merges = not self._tombstones
+        if not self._merges:
+            self._predict()
+
+    def _predict(self) -> None:
+        what, fates = self._what, Upserted.__slots__
         [(self._staged, winning, self._tombstones, self._remembered, *counts)] = what.query(
             "WITH f AS ({fated}) SELECT (SELECT count(*) FROM {staging}), count(*),"
             " count(*) FILTER (WHERE {deleted}), {remembered}, {counts} FROM f",
             fated=with_fate(what, sql.Identifier("w", DELETED), "_fate"),
-            remembered=what.compose("EXISTS (SELECT FROM {side})") if what.order else sql.SQL("false"),
+            remembered=_has_remembered(what),
             counts=joined(compose("count(*) FILTER (WHERE _fate = {fate})", fate=sql.Literal(fate)) for fate in fates),
         )
         due = dict(zip(fates, map(int, counts), strict=True))
@@ -55,6 +76,12 @@ class Upsert:
         Raises:
             psycopg2.Error: the target refuses the rows.
         """
+        if self._merges:
+            due = merge_all(self._what, self._staged)
+            if due is not None:
+                self._due, self._written = due, due.inserted + due.updated
+                return
+            self._predict()
         # A state table is this product's: it has no key beside its own.
         if not is_exclusive(self._what) or isinstance(self._what.sink, StateTable):
             self._written = _write(self._what)
@@ -130,18 +157,12 @@ def _write(what: Application, only: sql.Composable | None = None, *, in_turns: b
         into=names(values), values=joined(values.values()), action=action,
         turns=turns if in_turns else nothing, turn=what.compose("f.{turn}, ") if in_turns else nothing,
         only=nothing if only is None else compose(" AND {only}", only=only), sorted=names(what.sink.key, "w"),
-        not_deleted=_not_deleted_since(what),
+        not_deleted=not_deleted_since(what),
     )  # fmt: skip
 
 
-def _not_deleted_since(what: Application) -> sql.Composable:
-    """The condition that no stored tombstone is as new as the staged row."""
-    if not what.order:
-        return sql.SQL("true")
-    return what.compose(
-        "NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer})",
-        same=same(what.sink.key, "d", "w"), newer=newer(what.order, "w", "d"),
-    )  # fmt: skip
+def _has_remembered(what: Application) -> sql.Composable:
+    return what.compose("EXISTS (SELECT FROM {side})") if what.order else sql.SQL("false")
 
 
 def _delete(what: Application) -> int:
