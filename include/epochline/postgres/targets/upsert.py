@@ -19,15 +19,10 @@ from epochline.errors import TargetError
 from epochline.ports import Applied, Upserted
 from epochline.postgres.queries.statements import assigned, compose, joined, names, same
 from epochline.postgres.targets.application import Application, attempt
-<<<<<<< HEAD
 from epochline.postgres.targets.exclusive import is_exclusive
-from epochline.postgres.targets.fates import changes, newer, replaces, set_columns, with_fate
-from epochline.postgres.targets.passing_on import make_way
-=======
-from epochline.postgres.targets.exclusive import is_exclusive, make_way
 from epochline.postgres.targets.fates import changes, newer, not_deleted_since, replaces, set_columns, with_fate
 from epochline.postgres.targets.merge import merge_all, merges_all
->>>>>>> upsert
+from epochline.postgres.targets.passing_on import make_way
 
 _TAKEN = (psycopg2.errors.UniqueViolation, psycopg2.errors.ExclusionViolation)
 
