@@ -1,4 +1,4 @@
-"""A plugin of pytest: how long every test and every fixture took, written to a file, which CI prints.
+"""A plugin of pytest: how long every test and every fixture took, written to a file; CI prints the sums of the files.
 
 ``pytest --durations-file build/durations.tsv …`` writes a line per test and fixture, the longest first. Columns:
 seconds; ``test`` (set-up, call and tear-down together) or ``fixture`` (its own set-up); the process; the name.
@@ -53,13 +53,22 @@ class Durations:
         took = sorted(self._took.items(), key=lambda one: -one[1])
         return [f"{seconds:.2f}\t{kind}\t{process}\t{name}" for (kind, process, name), seconds in took]
 
+    def sums(self) -> list[str]:
+        """Seconds, tests and name of each file of tests, the longest last: a log is read from its end."""
+        files: dict[str, list[float]] = defaultdict(list)
+        for (kind, _, name), seconds in self._took.items():
+            if kind == "test":
+                files[name.partition("::")[0]].append(seconds)
+        took = sorted(files.items(), key=lambda one: sum(one[1]))
+        return [f"{sum(each):.0f}\t{len(each)}\t{name}" for name, each in took]
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Write the file, and print it where nobody could look at it afterwards."""
+        """Write the file, and print the sums where nobody could look at it afterwards."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.write_text("".join(f"{line}\n" for line in self.lines()))
         if os.environ.get("CI"):
-            terminalreporter.section(f"durations ({self._file})")
-            for line in self.lines():
+            terminalreporter.section("seconds, tests, file")
+            for line in self.sums():
                 terminalreporter.write_line(line)
 
 
