@@ -22,6 +22,7 @@ from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.jsontext import check_json, read_json, write_json
 from epochline.arrow.cast.reasons import DoesNotFitError, printable
 from epochline.arrow.formats import json_values
+from epochline.arrow.formats.json_cut import all_without_spaces, without_spaces
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.formats.texts import as_text
 from epochline.arrow.stage.wire import wire_form
@@ -359,6 +360,25 @@ def test_json_texts_are_written_as_they_were_read(value: Any) -> None:
     assume("NaN" not in text and "Infinity" not in text)
 
     assert json.loads(write_json(read_json(text))) == json.loads(text)
+
+
+JSON_TEXTS = st.builds(
+    lambda value, separators: json.dumps(value, separators=separators, ensure_ascii=False).encode(),
+    st.recursive(
+        st.none() | st.integers() | st.text('a, :[]{}\t\\"'),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text("a ,:}"), inner),
+        max_leaves=8,
+    ),
+    st.sampled_from([(",", ":"), (", ", ": "), (",\n", ":"), ("\t,", ":"), (",", "\r: ")]),
+)
+
+
+@given(st.lists(JSON_TEXTS, max_size=4))
+@example([b"[ ]"])
+@example([b"{\n}", b"1"])
+@example([b'{"a":"b, c"}', b"null"])
+def test_texts_that_seem_to_have_no_spaces_between_their_parts_have_none(texts: list[bytes]) -> None:
+    assert all_without_spaces(texts) == [without_spaces(text) for text in texts]
 
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "a\nb"])
