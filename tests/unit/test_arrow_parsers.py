@@ -217,12 +217,15 @@ NESTED_ODD = st.sampled_from(
 def test_json_means_the_same_all_at_once_and_one_by_one(
     parser: Json, documents: st.SearchStrategy[bytes], data: st.DataObject
 ) -> None:
-    values = data.draw(st.lists(documents, max_size=8))
+    """Also in the keys of records without a value."""
+    keys = documents | st.sampled_from([None, b'{"i":1\0}', b'{"t":"\0"}', b'{"i":1}\0', b'\0{"i":1}'])
+    values = data.draw(st.lists(documents, max_size=8) | st.lists(st.none() | documents, max_size=8))
+    their_keys = data.draw(st.lists(keys, min_size=len(values), max_size=len(values))) if None in values else ()
 
     with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
-        at_once = parse(parser, values)
+        at_once = parse(parser, values, their_keys)
     with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
-        one_by_one = parse(parser, values)
+        one_by_one = parse(parser, values, their_keys)
 
     assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
 
