@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.jsontext import check_json, read_json, write_json
+from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError, printable
 from epochline.arrow.formats import json_values
 from epochline.arrow.formats.json_cut import all_without_spaces, without_spaces
@@ -172,6 +173,18 @@ def test_a_decimal_of_a_function_is_the_same_number_or_is_refused(value: Decimal
 
     assert (cast.array[0].as_py() is None) == (cast.problems != {})
     assert cast.array[0].as_py() == held(str(value), kind)
+
+
+@given(st.binary(min_size=1, max_size=120), st.integers(-40, 400))
+@example(b"\xff", 1)
+@example(b"\0\0", 2)
+@example(b"\x80" + b"\0" * 5000, 2)
+def test_an_unscaled_decimal_keeps_its_value_and_its_scale(digits: bytes, scale: int) -> None:
+    text = unscaled(digits, scale)
+
+    assert Fraction(Decimal(text)) == int.from_bytes(digits, "big", signed=True) / Fraction(10) ** scale
+    assert len(text.partition(".")[2]) == max(scale, 0)
+    assert re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", text)
 
 
 def test_good_json_is_read_all_at_once() -> None:
