@@ -90,6 +90,10 @@ def parsed(columns: dict[str, str], source: pa.RecordBatch, **declared: Any) -> 
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parse, sinks=sinks)
     rows = build_parser(pipeline.spec)(source)
     kept = [name for name in rows.schema.names if name != "_error"]
+    for name, kind in columns.items():  # not cast again, because it would change nothing
+        again = cast_column(name, rows.column(name), column_type(kind))
+        assert again.problems == {}
+        assert str(again.array) == str(rows.column(name))
     return rows.select(kept), rows.column("_error").to_pylist()
 
 

@@ -208,6 +208,8 @@ def test_a_value_is_read_back_as_it_was(cursor: Any, text: str, value: Any, show
     cast, column = _cast(text, value), column_type(text)
 
     assert cast.problems == {}
+    again = cast_column("v", cast.array, column)
+    assert (again.problems, again.array.type, str(again.array)) == ({}, cast.array.type, str(cast.array))
     assert _copied(cursor, text, cast.array) == [[shown], [shown]]
     if text != "bytea":
         as_key = value if text in AS_WRITTEN else re.sub("/(32|128)$", "", shown) if text == "inet" else shown

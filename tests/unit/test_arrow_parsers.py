@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -18,13 +20,16 @@ from hypothesis import strategies as st
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.jsontext import check_json, read_json, write_json
+from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError, printable
 from epochline.arrow.formats import json_values
+from epochline.arrow.formats.json_cut import all_without_spaces, without_spaces
 from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.formats.texts import as_text
+from epochline.arrow.stage.wire import wire_form
 from epochline.declare.avro import Avro
 from epochline.declare.columns import parse_type
-from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex
+from epochline.declare.parsers import Bytes, Json, ReadyMadeParser, Regex, Text
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.table import PostgresTable
@@ -50,11 +55,15 @@ CUT = {
 Values = Sequence[bytes | None]
 
 
-def parse(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> list[dict[str, Any]]:
+def parsed(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> pa.RecordBatch:
     sink = PostgresTable(table="s", columns=parser.record)
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parser, sinks=sink)
     key, value = pa.array(keys or [None] * len(values), pa.binary()), pa.array(values, pa.binary())
-    return list(build_parser(pipeline.spec)(pa.record_batch({"key": key, "value": value})).to_pylist())
+    return build_parser(pipeline.spec)(pa.record_batch({"key": key, "value": value}))
+
+
+def parse(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> list[dict[str, Any]]:
+    return list(parsed(parser, values, keys).to_pylist())
 
 
 SCALARS = (
@@ -166,6 +175,18 @@ def test_a_decimal_of_a_function_is_the_same_number_or_is_refused(value: Decimal
     assert cast.array[0].as_py() == held(str(value), kind)
 
 
+@given(st.binary(min_size=1, max_size=120), st.integers(-40, 400))
+@example(b"\xff", 1)
+@example(b"\0\0", 2)
+@example(b"\x80" + b"\0" * 5000, 2)
+def test_an_unscaled_decimal_keeps_its_value_and_its_scale(digits: bytes, scale: int) -> None:
+    text = unscaled(digits, scale)
+
+    assert Fraction(Decimal(text)) == int.from_bytes(digits, "big", signed=True) / Fraction(10) ** scale
+    assert len(text.partition(".")[2]) == max(scale, 0)
+    assert re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", text)
+
+
 def test_good_json_is_read_all_at_once() -> None:
     values = [json.dumps({"i": n, "t": f"n{n}", "f": n / 3, "x": [n], "n": n % 100 / 4}).encode() for n in range(1000)]
     with mock.patch.object(json_values.JsonReader, "read_each", side_effect=AssertionError):
@@ -209,14 +230,87 @@ NESTED_ODD = st.sampled_from(
 def test_json_means_the_same_all_at_once_and_one_by_one(
     parser: Json, documents: st.SearchStrategy[bytes], data: st.DataObject
 ) -> None:
-    values = data.draw(st.lists(documents, max_size=8))
+    """Also in the keys of records without a value."""
+    keys = documents | st.sampled_from([None, b'{"i":1\0}', b'{"t":"\0"}', b'{"i":1}\0', b'\0{"i":1}'])
+    values = data.draw(st.lists(documents, max_size=8) | st.lists(st.none() | documents, max_size=8))
+    their_keys = data.draw(st.lists(keys, min_size=len(values), max_size=len(values))) if None in values else ()
 
     with mock.patch.object(json_values, "_ONE_BY_ONE", 2):
-        at_once = parse(parser, values)
+        at_once = parse(parser, values, their_keys)
     with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
-        one_by_one = parse(parser, values)
+        one_by_one = parse(parser, values, their_keys)
 
     assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
+
+
+ARRAYS = {"b": "jsonb[]", "t": "text[]", "f": "real[]", "y": "bytea[]", "ts": "timestamptz[]", "v": "interval[]"}
+
+
+@pytest.mark.parametrize(
+    "parser",
+    [
+        Json(columns=COLUMNS | CUT),
+        Json(columns=CUT | ARRAYS),
+        Text(),
+        Bytes(),
+        Regex(pattern='{"(?P<k>[^"]*)": ?(?P<j>.*)}', columns={"j": "jsonb"}),
+    ],
+    ids=["json", "arrays", "text", "bytes", "regex"],
+)
+@settings(deadline=None)
+@given(st.lists(DOCUMENTS | ODD, max_size=8))
+def test_a_cast_of_what_a_ready_made_parser_gives_would_change_nothing(
+    parser: ReadyMadeParser, values: list[bytes]
+) -> None:
+    """So these columns are not cast again."""
+    columns = parsed(parser, values)
+
+    for name, text in parser.record.items():
+        column = columns.column(name)
+        again = cast_column(name, column, parse_type(text))
+        assert again.problems == {}
+        assert again.array.type == column.type
+        assert repr(again.array.to_pylist()) == repr(column.to_pylist())  # NaN is not equal to itself
+
+
+OCTETS = st.integers(0, 299).map(str) | st.sampled_from(["", "00", "01", "0x1", "+1", " 1", "1e1", "\u0663", "\uff11"])
+IPV4 = st.lists(st.integers(0, 255).map(str) | OCTETS, min_size=3, max_size=5).map(".".join)
+GROUPS = st.sampled_from(["", "0", "1", "ffff", "FF", "00001", "g", "1.2.3.4"])
+ADDRESSES = st.ip_addresses().map(str) | IPV4 | st.lists(GROUPS, min_size=2, max_size=9).map(":".join)
+MASKS = st.sampled_from(
+    ["", "/0", "/8", "/32", "/33", "/128", "/08", "/", "/255.0.0.0", "/\u0668", "%eth0", " ", "\n", "\0"]
+)
+
+
+def address(text: str, *, is_network: bool) -> bytes | None:
+    """As PostgreSQL receives an address, by Python's own module; None if it is refused."""
+    if "%" in text or not re.fullmatch("[^/]*(/(0|[1-9][0-9]{0,2}))?", text):
+        return None
+    try:
+        found = ipaddress.ip_interface(text)
+        ipaddress.ip_network(text, strict=is_network)
+    except ValueError:
+        return None
+    return (
+        bytes((2 if found.version == 4 else 3, found.network.prefixlen, is_network, len(found.packed))) + found.packed
+    )
+
+
+@pytest.mark.parametrize("kind", ["inet", "cidr"])
+@settings(deadline=None)
+@given(st.lists(st.none() | st.builds("{}{}".format, ADDRESSES, MASKS) | st.text(max_size=5), max_size=8))
+@example(["10.0.0.1", None, "10.0.0.0/8", "10.0.0.1", "::1"])
+@example(["1.2.3.4\n"])
+def test_addresses_are_those_of_pythons_module_or_are_refused(kind: str, texts: list[str | None]) -> None:
+    """Plain ones are checked and encoded all at once."""
+    expected = [None if text is None else address(text, is_network=kind == "cidr") for text in texts]
+
+    cast = cast_column("p", pa.array(texts, pa.string()), parse_type(kind))
+
+    assert wire_form(cast.array, parse_type(kind)).to_pylist() == expected
+    assert cast.array.to_pylist() == [text if held else None for text, held in zip(texts, expected, strict=True)]
+    refused = [row for row, text in enumerate(texts) if text is not None and expected[row] is None]
+    assert sorted(cast.problems) == refused
 
 
 ADDRESS = Json(
@@ -282,6 +376,25 @@ def test_json_texts_are_written_as_they_were_read(value: Any) -> None:
     assume("NaN" not in text and "Infinity" not in text)
 
     assert json.loads(write_json(read_json(text))) == json.loads(text)
+
+
+JSON_TEXTS = st.builds(
+    lambda value, separators: json.dumps(value, separators=separators, ensure_ascii=False).encode(),
+    st.recursive(
+        st.none() | st.integers() | st.text('a, :[]{}\t\\"'),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text("a ,:}"), inner),
+        max_leaves=8,
+    ),
+    st.sampled_from([(",", ":"), (", ", ": "), (",\n", ":"), ("\t,", ":"), (",", "\r: ")]),
+)
+
+
+@given(st.lists(JSON_TEXTS, max_size=4))
+@example([b"[ ]"])
+@example([b"{\n}", b"1"])
+@example([b'{"a":"b, c"}', b"null"])
+def test_texts_that_seem_to_have_no_spaces_between_their_parts_have_none(texts: list[bytes]) -> None:
+    assert all_without_spaces(texts) == [without_spaces(text) for text in texts]
 
 
 @pytest.mark.parametrize("name", ["a'b", 'a"b', "a\nb"])

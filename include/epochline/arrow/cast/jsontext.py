@@ -5,11 +5,13 @@ import re
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.numbers import numeric_holds
-from epochline.arrow.cast.reasons import DoesNotFitError, require_utf8
+from epochline.arrow.cast.reasons import DoesNotFitError, any_true, require_utf8
+from epochline.arrow.cast.types import byte_layout
 
 MAX_DEPTH = 256
 """Deeper documents are refused: Python's and PostgreSQL's parsers have different limits."""
@@ -114,8 +116,13 @@ _syntax = msgspec.json.Decoder(msgspec.Raw)
 def doubtful_documents(texts: pa.Array, *, binary: bool) -> pa.Array:
     """The texts that `check_json` must see: it certainly takes all others, because msgspec's parser takes them."""
     lengths = pc.binary_length(texts)
-    opened = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
-    doubtful = pc.or_(pc.greater(opened, MAX_DEPTH), pc.greater(lengths, _LONGEST))
+    doubtful = pc.greater(lengths, _LONGEST)
+    if any_true(pc.greater(lengths, MAX_DEPTH)):
+        starts, sizes, data = byte_layout(texts)
+        codes = np.frombuffer(data, np.uint8)
+        opening = np.flatnonzero((codes == ord("[")) | (codes == ord("{")))
+        opened = np.searchsorted(opening, starts + sizes) - np.searchsorted(opening, starts)
+        doubtful = pc.or_(doubtful, pa.array(opened > MAX_DEPTH))
     if binary:
         doubtful = pc.or_(doubtful, pc.match_substring_regex(texts, _DOUBTFUL))
     rows = zip(texts.cast(pa.binary()).to_pylist(), doubtful.to_pylist(), strict=True)

@@ -134,12 +134,19 @@ def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
 _MOST_BYTES = 65_536
 """A longer number has more digits than ``numeric``."""
 
+_FEW_BYTES = 100
+"""Python writes an integer of so many bytes; of thousands of digits it writes none."""
+
 
 def unscaled(digits: bytes, scale: int) -> str:
     """A decimal as text, from an integer in two's complement; raises `DoesNotFitError` if it is out of range."""
     if not 1 <= len(digits) <= _MOST_BYTES or abs(scale) > _DIGITS_BEFORE:
         raise DoesNotFitError("out of range" if digits else "no bytes")
-    sign, figures, _ = Decimal(int.from_bytes(digits, "big", signed=True)).as_tuple()
+    value = int.from_bytes(digits, "big", signed=True)
+    if scale > 0 and len(digits) <= _FEW_BYTES:
+        text = str(abs(value)).rjust(scale + 1, "0")
+        return f"{'-' if value < 0 else ''}{text[:-scale]}.{text[-scale:]}"
+    sign, figures, _ = Decimal(value).as_tuple()
     return format(Decimal((sign, figures, -scale)), "f")
 
 

@@ -44,9 +44,11 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
         return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
     if kind.name in ("json", "jsonb"):
         return lambda array, kind: _document(to_text(_stringlike(array), kind), binary=kind.name == "jsonb")
-    check = _CHECKS.get(kind.name)
-    if check is not None:
-        return lambda array, kind: _keeping(_checked(to_text(_stringlike(array), kind), check), kind)
+    if kind.name in ("inet", "cidr"):
+        check = _check_inet if kind.name == "inet" else _check_cidr
+        return lambda array, kind: _addresses(to_text(_stringlike(array), kind), check)
+    if kind.name == "interval":
+        return lambda array, kind: _keeping(_checked(to_text(_stringlike(array), kind), _check_interval), kind)
     return to_text
 
 
@@ -102,6 +104,17 @@ def _checked(texts: pa.Array, check: Callable[[str], None]) -> pa.Array:
         except (ValueError, RecursionError) as error:
             # Python's message would show the value.
             raise DoesNotFitError("cannot be read") from error
+    return texts
+
+
+_OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+PLAIN_ADDRESS = rf"^({_OCTET}\.){{3}}{_OCTET}$"
+"""An address of four numbers without a prefix length, which is also a network: of one address."""
+
+
+def _addresses(texts: pa.Array, check: Callable[[str], None]) -> pa.Array:
+    different = pc.unique(texts)
+    _checked(different.filter(pc.invert(pc.match_substring_regex(different, PLAIN_ADDRESS))), check)
     return texts
 
 
@@ -179,10 +192,3 @@ def _read_words(text: str, amounts: list[Decimal]) -> None:
         amounts[4], amounts[5], amounts[6] = Decimal(clock[1]), Decimal(clock[2]), Decimal(clock[3] or 0)
     elif rest or not seen or text.endswith(" "):
         raise DoesNotFitError("not an interval")
-
-
-_CHECKS: dict[str, Callable[[str], None]] = {
-    "inet": _check_inet,
-    "cidr": _check_cidr,
-    "interval": _check_interval,
-}

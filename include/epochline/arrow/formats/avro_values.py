@@ -7,6 +7,7 @@ only a column that takes one converts: a decimal may have more digits than its s
 import re
 import struct
 from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -50,11 +51,13 @@ def decimal(value: Logical) -> str:
 
 def time(value: Logical, arrow: pa.DataType) -> int:
     """Arrow's number of a date, timestamp or time of day; raises `DoesNotFitError` if PostgreSQL has no such value."""
-    return time_number(microseconds(value.value, _units(value)), arrow)
+    return time_number(microseconds(value.value, _units(value.kind)), arrow)
 
 
-def _units(value: Logical) -> int:
-    return UNITS["days"] if value.kind == "date" else _NANOSECONDS[value.kind.rpartition("-")[2]]
+@cache
+def _units(kind: str) -> int:
+    """Nanoseconds of a unit of a logical type."""
+    return UNITS["days"] if kind == "date" else _NANOSECONDS[kind.rpartition("-")[2]]
 
 
 def text(value: Logical) -> str:
@@ -75,7 +78,7 @@ def in_document(value: Logical) -> str:
         return text(value)
     if value.kind == "date":
         return _date(value.value)
-    nanos = value.value * _units(value)
+    nanos = value.value * _units(value.kind)
     if value.kind.startswith("time-"):
         if not 0 <= nanos <= UNITS["days"]:
             raise DoesNotFitError("a time that is not within a day")

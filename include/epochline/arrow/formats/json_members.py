@@ -16,7 +16,7 @@ from epochline.arrow.cast.numbers import unscaled
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true, marked, require_utf8
 from epochline.arrow.cast.temporal import read_text
 from epochline.arrow.cast.types import arrow_type
-from epochline.arrow.formats.json_cut import without_spaces
+from epochline.arrow.formats.json_cut import all_without_spaces
 from epochline.declare.columns import INTEGERS, UNITS, ColumnType
 from epochline.declare.patterns import written_path
 
@@ -70,7 +70,7 @@ class Member:
     def cut(self, values: list[bytes]) -> pa.Array:
         """Texts that were cut out of the records, read as by `take`; raises `DoesNotFitError` if one does not fit."""
         if self.keeps_text:
-            return pa.array([None if text == _NULL else without_spaces(text) for text in values], self.written)
+            return pa.array([None if text == "null" else text for text in all_without_spaces(values)], self.written)
         if self._take not in (_number, _number_or_text):
             return pa.array(map(self._read_cut, values), self.written, size=len(values)).cast(self.carried)
         texts = pa.array(values, pa.binary()).cast(pa.string())

@@ -208,10 +208,11 @@ class JsonParser:
         tombstones = batch.column("value").is_null().to_pylist()
         keys = batch.column("key").to_pylist()
         texts = [_object_text(keys[row], framed=self._framed) if tombstones[row] else "{}" for row in without]
-        from_keys, unfit = self._reader.read_each(texts)
+        # A value holds no NUL, for it was cast to text. Only the reader of single records is sure to refuse one.
+        has_nul = any("\0" in text for text in texts)
+        from_keys, unfit = self._reader.read_each(texts) if has_nul else self._reader.read(pa.array(texts, pa.string()))
         problems |= {without[row]: f"key: {reason}" for row, reason in unfit.items()}
-        order = sorted(range(len(values)), key=(with_value + without).__getitem__)
-        back = pa.array(order, pa.int64())
+        back = pc.sort_indices(pa.array(with_value + without, pa.int64()))
         return [joined(pair).take(back) for pair in zip(columns, from_keys, strict=True)], problems
 
 

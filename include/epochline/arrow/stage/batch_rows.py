@@ -77,6 +77,8 @@ class BatchRows:
         self._refused = refused
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
+        # A ready-made parser returns its columns cast, and a second cast would give the same.
+        self._to_cast = self._record if isinstance(pipeline.parse, str) else {}
         self._sinks: dict[str, RowBuilder | TopicRows] = {}
         if not pipeline.is_transformed:
             self._sinks = {table.sink: _rows_of(pipeline, table) for table in tables if table.sink != QUARANTINE}
@@ -175,7 +177,7 @@ class BatchRows:
 
         require_columns(what, batch, self._record)
         columns = {name: batch.column(name) for name in batch.schema.names}
-        for name, kind in self._record.items():
+        for name, kind in self._to_cast.items():
             cast = cast_column(name, columns[name], kind)
             columns[name] = cast.array
             refuse(cast.problems)

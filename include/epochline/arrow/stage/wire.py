@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.textual import PLAIN_ADDRESS
 from epochline.arrow.cast.types import byte_layout
 from epochline.declare.columns import ColumnType
 
@@ -32,8 +33,7 @@ def wire_form(array: pa.Array, kind: ColumnType) -> pa.Array:
     if kind.name == "numeric":
         return _with_nulls(array, _numerics(array.drop_null().cast(pa.string())))
     texts = array.dictionary_encode()
-    values = [_address(text, is_network=kind.name == "cidr") for text in texts.dictionary.to_pylist()]
-    return pa.array(values, pa.binary()).take(texts.indices)
+    return _addresses(texts.dictionary, is_network=kind.name == "cidr").take(texts.indices)
 
 
 def _with_nulls(array: pa.Array, values: pa.Array) -> pa.Array:
@@ -52,6 +52,22 @@ def _equally_long(data: bytes, length: int) -> pa.Array:
 
 _IPV4, _IPV6 = 2, 3
 """PostgreSQL's own numbers of the families (``PGSQL_AF_INET``), the same on every system."""
+
+
+def _addresses(texts: pa.Array, *, is_network: bool) -> pa.Array:
+    """Addresses with family, prefix length and size: all plain ones at once, the others one by one."""
+    plain = pc.match_substring_regex(texts, PLAIN_ADDRESS)
+    others = [_address(text, is_network=is_network) for text in texts.filter(pc.invert(plain)).to_pylist()]
+    octets = pc.split_pattern(texts.filter(plain), ".").flatten().cast(pa.uint8())
+    rows = np.empty((len(octets) // 4, 8), np.uint8)
+    rows[:, :4] = _IPV4, 32, is_network, 4
+    rows[:, 4:] = np.asarray(octets).reshape(-1, 4)
+    at_once = _equally_long(rows.tobytes(), 8)
+    if not others:
+        return at_once
+    is_plain = np.asarray(plain)
+    places = np.where(is_plain, np.cumsum(is_plain), len(at_once) + np.cumsum(~is_plain)) - 1
+    return pa.concat_arrays([at_once, pa.array(others, pa.binary())]).take(pa.array(places))
 
 
 def _address(text: Any, *, is_network: bool) -> bytes:
