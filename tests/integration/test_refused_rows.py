@@ -160,6 +160,33 @@ def test_thousands_of_refused_records_cost_one_further_attempt(
     assert "upsert" in rule or broken(it.job.sql, "orders", "t") == {}
 
 
+def test_a_key_that_is_too_long_for_its_index_is_set_aside(postgres_dsn: str) -> None:
+    """INV-9: staging measured its text, and the seal of an upsert makes no index of keys that would refuse it."""
+    ddl = f"CREATE TABLE t (k int[] PRIMARY KEY, v int, {LINEAGE})"
+    sink, record = PostgresTable(table="t", mode="upsert", key="k"), {"k": "integer[]", "v": "integer"}
+    long = random.Random(1).choices(range(1000), k=680)
+    it = Target(postgres_dsn, ddl, [kv([1], 1), kv(long, 2), kv([2], 3)], [sink], record=record)
+
+    [said] = it.sealed_after_attempts()
+
+    assert "index row" in said
+    assert it.rows() == [([1], 1), ([2], 3)]
+    assert [offset for offset, _ in it.quarantined()] == [1]
+
+
+def test_an_update_that_breaks_a_check_with_the_defaults_of_a_new_row_is_set_aside(postgres_dsn: str) -> None:
+    """PostgreSQL compares the row that it would insert. The search for the record goes the way of the trial."""
+    ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, x int DEFAULT 0, CHECK (x > 0 OR v < 5), {LINEAGE});"
+    existing = "INSERT INTO t (k, v, x) VALUES ('a', 1, 1), ('c', 1, 1)"
+    sink = PostgresTable(table="t", mode="upsert", key="k")
+    it = Target(postgres_dsn, ddl + existing, [kv("a", 9), kv("b", 2), kv("c", 3)], [sink])
+
+    [said] = it.sealed_after_attempts()
+
+    assert "orders-0 offset 0 for t: " in said
+    assert it.rows() == [("a", 1), ("b", 2), ("c", 3)]
+
+
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_record_that_only_a_refused_one_excludes_stays(postgres_dsn: str, mode: Literal["append", "upsert"]) -> None:
     """Each overlaps the next one: the first stays, so the second does not, so the third does, and so on."""

@@ -284,6 +284,21 @@ def test_a_key_that_another_program_inserts_during_the_commit_is_updated(bench: 
     assert counts(one, 1) == {"inserted": 1, "updated": 2}
 
 
+def test_two_rows_that_are_equal_to_one_key_are_not_both_updated(bench: NewBench) -> None:
+    """INV-9: an index may tell apart what ``=`` does not. A second record of the key would balance the second row."""
+    existing = (
+        f"CREATE TYPE c AS (n numeric); CREATE TABLE t (k c NOT NULL, v int{LINEAGE});"
+        "CREATE UNIQUE INDEX ON t (k record_image_ops); INSERT INTO t (k, v) VALUES ('(1.0)', 0), ('(1.00)', 0)"
+    )
+    one = bench(existing=existing, **UPSERT)
+    one.epoch(kv("(2)", 1), kv("(2)", 2))
+
+    with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit"):
+        one.sealed(kv("(1.0)", 1), kv("(1.0)", 2))
+
+    assert one.rows("k::text, v") == [("(1.0)", 0), ("(1.00)", 0), ("(2)", 2)]
+
+
 def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard taken away: what used to vanish with a green receipt is neither written nor known to be old."""
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, **UPSERT)

@@ -175,6 +175,10 @@ SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_acti
                       AND NOT starts_with(tgname::text, %(state_triggers)s))
            OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                       AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate))
+           OR EXISTS (SELECT FROM pg_index i, unnest(i.indclass::oid[], i.indcollation::oid[], i.indkey::int[]) u (k, l, num)
+                      JOIN pg_opclass o ON o.oid = u.k JOIN pg_attribute a ON a.attnum = u.num
+                      WHERE (i.indrelid, a.attrelid) = (c.oid, c.oid) AND i.indisunique
+                        AND (NOT o.opcdefault OR u.l <> a.attcollation))
            AS has_other_rules,
        row_security_active(c.oid) OR c.relkind = 'r' AND (SELECT count(*) > 1 FROM tree)
            OR rule.exist

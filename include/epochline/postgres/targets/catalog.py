@@ -90,7 +90,7 @@ class Target:
     has_other_rules: bool
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
     triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
-    or over expressions, or unique constraints that are deferrable."""
+    or over expressions, unique constraints that are deferrable, or unique indexes that do not compare as ``=`` does."""
     is_changed_by_others: bool
     """Something else than our statements may change its rows, or rows of other targets, in our transaction: triggers,
     rewrite rules, row-level security, foreign keys that cascade to it or from it, volatile functions in defaults or

@@ -20,10 +20,11 @@ from epochline.postgres.targets.fates import behind, not_deleted_since, replaces
 def merges_all(what: Application) -> bool:
     """Whether one statement may write each key, as far as declaration and catalog tell.
 
-    A trigger, a rule or another key would see MERGE do something else than INSERT ON CONFLICT does.
+    A trigger, a rule or another key would see MERGE do something else than INSERT ON CONFLICT does. A trial goes that
+    way alone, because it refuses more: a row that is only updated must still fit with the defaults of a new one.
     """
     target, sink = what.target, what.sink
-    plain = not (target.has_other_rules or target.is_changed_by_others or is_exclusive(what))
+    plain = what.rows is None and not (target.has_other_rules or target.is_changed_by_others or is_exclusive(what))
     return plain and not sink.order_by and not isinstance(sink, StateTable) and bool(set_columns(what))
 
 

@@ -144,11 +144,12 @@ def _broken_checks(what: Application) -> tuple[list[RefusedRow], bool]:
 
 
 def _has_long_values(what: Application) -> bool:
-    """Whether the values of a staged row may be too long for an index of the target other than its key's index."""
+    """Whether the values of a staged row may be too long for an index of the target. Staging measured keys of text."""
+    columns, key = what.target.columns, what.sink.key
     sums = [
         joined((compose("coalesce(pg_column_size(s.{c}), 0)", c=name) for name in index if name in what.carried), " + ")
         for index in what.target.long_indexes
-        if set(index) - set(what.sink.key) and set(index) & set(what.carried)
+        if set(index) & set(what.carried) and any(name not in key or columns[name].kind != "text" for name in index)
     ]
     if not sums:
         return False
