@@ -77,8 +77,9 @@ class BatchRows:
         self._refused = refused
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
-        # A ready-made parser returns its columns cast, and a second cast would give the same.
-        self._to_cast = self._record if isinstance(pipeline.parse, str) else {}
+        # A ready-made parser returns its columns cast, and a second cast would give the same; elements are not cast yet.
+        is_cast = not isinstance(pipeline.parse, str) and pipeline.explode is None
+        self._to_cast = {} if is_cast else self._record
         self._sinks: dict[str, RowBuilder | TopicRows] = {}
         if not pipeline.is_transformed:
             self._sinks = {table.sink: _rows_of(pipeline, table) for table in tables if table.sink != QUARANTINE}
