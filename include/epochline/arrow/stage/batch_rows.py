@@ -77,7 +77,7 @@ class BatchRows:
         self._refused = refused
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
-        # A ready-made parser returns its columns cast, and a second cast would give the same; elements are not cast yet.
+        # A ready-made parser returns its columns cast, and a second cast would give the same. Elements are not cast.
         is_cast = not isinstance(pipeline.parse, str) and pipeline.explode is None
         self._to_cast = {} if is_cast else self._record
         self._sinks: dict[str, RowBuilder | TopicRows] = {}
