@@ -127,7 +127,7 @@ def test_epochs_through_the_pooler_are_exact_while_others_use_its_sessions(job: 
 
     for table in ("t", "newest"):
         assert job.sql(f"SELECT count(*), count(DISTINCT id), min(id), max(id) FROM {table}") == [(1250, 1250, 0, 1249)]
-        # A savepoint has a transaction id of its own.
+        # An upsert writes in a savepoint, whose rows have another id than the transaction's (ADR 0057).
         assert [said for said in broken(job.sql, "orders", table) if table == "t" or "savepoint" not in said] == []
 
 
