@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.numbers import numeric_holds
-from epochline.arrow.cast.reasons import DoesNotFitError, any_true, require_utf8
-from epochline.arrow.cast.types import byte_layout
+from epochline.arrow.cast.reasons import DoesNotFitError, require_utf8
+from epochline.arrow.cast.types import ByteLayout, byte_layout
 
 MAX_DEPTH = 256
 """Deeper documents are refused: Python's and PostgreSQL's parsers have different limits."""
@@ -113,16 +113,20 @@ _DOUBTFUL = r"\\u0000|[0-9.][eE][+-]?0*[1-9][0-9]{3}"
 _syntax = msgspec.json.Decoder(msgspec.Raw)
 
 
+def may_be_too_deep(layout: ByteLayout) -> Any:
+    """Which texts have more than `MAX_DEPTH` opening brackets and braces: numpy's array of booleans."""
+    starts, lengths, data = layout
+    if lengths.max(initial=0) <= MAX_DEPTH:
+        return np.zeros(len(lengths), bool)
+    codes = np.frombuffer(data, np.uint8)
+    opening = np.flatnonzero((codes == ord("[")) | (codes == ord("{")))
+    return np.searchsorted(opening, starts + lengths) - np.searchsorted(opening, starts) > MAX_DEPTH
+
+
 def doubtful_documents(texts: pa.Array, *, binary: bool) -> pa.Array:
     """The texts that `check_json` must see: it certainly takes all others, because msgspec's parser takes them."""
     lengths = pc.binary_length(texts)
-    doubtful = pc.greater(lengths, _LONGEST)
-    if any_true(pc.greater(lengths, MAX_DEPTH)):
-        starts, sizes, data = byte_layout(texts)
-        codes = np.frombuffer(data, np.uint8)
-        opening = np.flatnonzero((codes == ord("[")) | (codes == ord("{")))
-        opened = np.searchsorted(opening, starts + sizes) - np.searchsorted(opening, starts)
-        doubtful = pc.or_(doubtful, pa.array(opened > MAX_DEPTH))
+    doubtful = pc.or_(pc.greater(lengths, _LONGEST), pa.array(may_be_too_deep(byte_layout(texts))))
     if binary:
         doubtful = pc.or_(doubtful, pc.match_substring_regex(texts, _DOUBTFUL))
     rows = zip(texts.cast(pa.binary()).to_pylist(), doubtful.to_pylist(), strict=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from epochline.arrow.cast.jsontext import MAX_DEPTH, read_json
+from epochline.arrow.cast.jsontext import may_be_too_deep, read_json
 from epochline.arrow.cast.reasons import DoesNotFitError, any_true
 from epochline.arrow.cast.types import byte_layout
 from epochline.arrow.formats.json_cut import Cutter, without_spaces
@@ -152,21 +152,19 @@ def joined(arrays: Sequence[pa.Array]) -> pa.Array:
 
 
 _NOT_JSON = (b"NaN", b"Inf")
-_BRACE, _BRACKET, _LAST_BRACE = b"{[}"
+_BRACE, _LAST_BRACE = b"{}"
 
 
 def _is_plain(texts: pa.Array) -> bool:
     """Whether each text begins and ends as an object, and all are such that both readers agree on them."""
-    starts, lengths, data = byte_layout(texts)
+    layout = byte_layout(texts)
+    starts, lengths, data = layout
     if int(lengths.min()) < 1:
         return False
     codes = np.frombuffer(data, np.uint8)
     if not ((codes[starts] == _BRACE).all() and (codes[starts + lengths - 1] == _LAST_BRACE).all()):
         return False
-    if int(lengths.max()) <= MAX_DEPTH:
-        return True
-    opened = np.flatnonzero((codes == _BRACE) | (codes == _BRACKET))
-    return int((np.searchsorted(opened, starts + lengths) - np.searchsorted(opened, starts)).max()) <= MAX_DEPTH
+    return not may_be_too_deep(layout).any()
 
 
 def _is_in(data: pa.Buffer, pattern: str) -> bool:

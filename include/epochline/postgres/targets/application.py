@@ -172,8 +172,10 @@ def changed_rows(what: Application) -> tuple[int, int, int]:
     return row.inserted, row.updated, row.deleted
 
 
-def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = True) -> Result | psycopg2.Error:
-    """The result of some work, whose changes stay if ``keep``; or the error that rows or tables caused.
+def attempt(
+    connection: Connection, work: Callable[[], Result], *, keep: bool | Callable[[Result], bool] = True
+) -> Result | psycopg2.Error:
+    """The result of some work, whose changes stay if ``keep`` (of the result); or the error that rows or tables caused.
 
     Raises:
         psycopg2.Error: sessions, locks or resources caused the error.
@@ -187,7 +189,7 @@ def attempt(connection: Connection, work: Callable[[], Result], *, keep: bool = 
         if error.pgcode is None or error.pgcode.startswith(PASSES):
             raise
         done = error
-    if not keep or isinstance(done, psycopg2.Error):
+    if isinstance(done, psycopg2.Error) or not (keep(done) if callable(keep) else keep):
         change(connection, "ROLLBACK TO SAVEPOINT attempt")
     change(connection, "RELEASE SAVEPOINT attempt")
     return done

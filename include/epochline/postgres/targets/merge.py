@@ -11,7 +11,7 @@ from functools import partial
 
 from epochline.declare.state import StateTable
 from epochline.ports import Upserted
-from epochline.postgres.queries.statements import change, compose, joined, names
+from epochline.postgres.queries.statements import compose, joined, names
 from epochline.postgres.targets.application import Application, attempt, changed_rows
 from epochline.postgres.targets.exclusive import is_exclusive
 from epochline.postgres.targets.fates import behind, not_deleted_since, replaces, set_columns, stays
@@ -30,22 +30,21 @@ def merges_all(what: Application) -> bool:
 
 def merge_all(what: Application, staged: int) -> Upserted | None:
     """Write the winners of an epoch without tombstones; None, with nothing changed, if not every one was written."""
+    done = attempt(what.connection, partial(_all_written, what, staged), keep=lambda done: done is not None)
+    return done if isinstance(done, Upserted) else None
+
+
+def _all_written(what: Application, staged: int) -> Upserted | None:
     inserted_before, updated_before, _ = changed_rows(what)
-    change(what.connection, "SAVEPOINT merge")
-    written = attempt(what.connection, partial(_merge, what))
-    if isinstance(written, int):
-        inserted_since, updated_since, _ = changed_rows(what)
-        inserted, updated = inserted_since - inserted_before, updated_since - updated_before
-        keys = staged
-        if written != staged:
-            keys = what.number("SELECT count(*) FROM (SELECT DISTINCT {key} FROM {staging}) k")
-        if written == keys == inserted + updated:
-            change(what.connection, "RELEASE SAVEPOINT merge")
-            superseded = staged - written
-            return Upserted(inserted=inserted, updated=updated, deleted=0, superseded=superseded, unchanged=0)
-    change(what.connection, "ROLLBACK TO SAVEPOINT merge")
-    change(what.connection, "RELEASE SAVEPOINT merge")
-    return None
+    written = _merge(what)
+    inserted_since, updated_since, _ = changed_rows(what)
+    inserted, updated = inserted_since - inserted_before, updated_since - updated_before
+    keys = staged
+    if written != staged:
+        keys = what.number("SELECT count(*) FROM (SELECT DISTINCT {key} FROM {staging}) k")
+    if not written == keys == inserted + updated:
+        return None
+    return Upserted(inserted=inserted, updated=updated, deleted=0, superseded=staged - written, unchanged=0)
 
 
 def _merge(what: Application) -> int:

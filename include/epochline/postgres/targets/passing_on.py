@@ -13,7 +13,7 @@ import psycopg2
 from psycopg2 import sql
 
 from epochline.declare.names import split_table
-from epochline.postgres.queries.statements import change, compose, joined, names, pairs, same
+from epochline.postgres.queries.statements import compose, joined, names, pairs, same
 from epochline.postgres.targets.application import Application, attempt
 from epochline.postgres.targets.exclusive import Meeting, exclusive_rules, find_meetings, keep_fates, made_columns
 from epochline.postgres.targets.fates import replaces
@@ -56,7 +56,8 @@ def make_way(what: Application, write: Write, delete_early: Callable[[], None], 
             ways.append(partial(_replaced, what, write, order.circle))
     reasons: list[str] = []
     for way in ways:
-        done = attempt(connection, partial(_all_or_nothing, what, way))
+        # A reason why a way is none leaves nothing changed.
+        done = attempt(connection, way, keep=lambda done: isinstance(done, int))
         if isinstance(done, int):
             return done
         reasons += [done] if isinstance(done, str) else []
@@ -67,16 +68,6 @@ def make_way(what: Application, write: Write, delete_early: Callable[[], None], 
             " that takes NULL, lets them pass"
         )
     raise cause
-
-
-def _all_or_nothing(what: Application, way: Callable[[], int | str]) -> int | str:
-    """The rows that a way wrote, or the reason why it is none; then nothing was changed."""
-    change(what.connection, "SAVEPOINT way")
-    done = way()
-    if isinstance(done, str):
-        change(what.connection, "ROLLBACK TO SAVEPOINT way")
-    change(what.connection, "RELEASE SAVEPOINT way")
-    return done
 
 
 def _deletes_reach_targets(what: Application) -> bool:
