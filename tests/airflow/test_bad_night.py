@@ -102,10 +102,14 @@ def test_a_run_marked_failed_while_its_dag_is_paused_is_ended_once_it_is_unpause
     pipeline = "marked_while_paused"
     values, run = half_written(scheduler, pipeline)
     driver = scheduler.client(pipeline)
+    task = driver.parent()
+    assert task is not None
     scheduler.pause(pipeline, True)
     scheduler.call("PATCH", f"/api/v2/dags/{pipeline}/dagRuns/{run}", {"state": "failed"})
     eventually("its task is failed", lambda: scheduler.tasks(pipeline, run)["pre_commit"] == "failed")
     eventually("its driver is gone", lambda: not driver.is_running())
+    # A task that sees its driver end first still notes the failure, and renews the lease for a next attempt.
+    eventually("its process is gone", lambda: not task.is_running())
     let_go(scheduler, pipeline)
     assert scheduler.tasks(pipeline, run)["abort_epoch"] is None
     assert scheduler.epoch(pipeline, 1) == ("PLANNED", 1)

@@ -122,6 +122,8 @@ EPOCH: dict[str, Any] = {
         ({"state": "ABORTED", "committed_later": 8}, "aborted", "epoch 8 read on"),
         ({"state": "ABORTED", **PAUSED}, "aborted", "orders is paused by ada (why)."),
         ({"state": "PLANNED"}, "staging", "Spark stages epoch 7"),
+        ({"state": "PLANNED", "attempt_error": "KeyError: 'city'"}, "failing", "Attempt 1 failed. No offset moved"),
+        ({"state": "PLANNED", "attempt_error": "no", "lease_expired": True}, "left planned", "nobody stages it"),
         ({"state": "PLANNED", **PAUSED}, "staging", "Spark stages epoch 7"),
         ({"state": "PLANNED", "lease_expired": True, **PAUSED}, "left planned", "orders is paused by ada (why)."),
         ({"state": "PLANNED", "lease_expired": True}, "left planned", "nobody stages it"),

@@ -98,7 +98,7 @@ def connection_of(pipeline: str | None) -> str:
 
 
 def next_step(row: Row) -> str | None:
-    """What becomes of an epoch, by its row of ``epoch_standing``, and the command that goes on; None if committed."""
+    """What becomes of an epoch, by its row of ``page_epoch``, and the command that goes on; None if committed."""
     return None if row["state"] == "COMMITTED" else str(standing_of_epoch(row))
 
 

@@ -200,6 +200,9 @@ def _unfinished(row: Row) -> Standing:
             " the next run ends the epoch and reads its range again; or end the epoch."
         )
         return _standing(StandingWord.LEFT_PLANNED, advice, command=abort, **facts)
+    if row.get("attempt_error") is not None:
+        advice = f"Attempt {row['attempt']} failed. No offset moved; the next try reads the same range."
+        return _standing(StandingWord.FAILING, advice, reason=f"Epoch {epoch}: {row['attempt_error']}", **facts)
     advice = f"Nothing to do: Spark stages epoch {epoch}."
     return _standing(StandingWord.STAGING, advice, attempt=row["attempt"], **facts)
 
@@ -242,7 +245,7 @@ def _at_rest(row: Row) -> Standing:
 
 
 def standing_of_epoch(row: Row) -> Standing:
-    """What becomes of an epoch, from its row with the pause of its pipeline and, if unfinished, its failure."""
+    """What becomes of an epoch, from its row of ``page_epoch``: with its pipeline's pause and its attempt's failure."""
     name, tries = row["pipeline"], row["attempt"]
     if row["state"] == "COMMITTED" and row["undone_by"] is not None:
         return _standing(StandingWord.UNDONE, f"Epoch {row['undone_by']} took its rows out of the target.")

@@ -202,6 +202,9 @@ SELECT e.*, extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_time
        (SELECT c.epoch_id FROM epochline.epochs c
         WHERE c.pipeline = e.pipeline AND c.state = 'COMMITTED' AND c.epoch_id > e.epoch_id
         ORDER BY c.epoch_id LIMIT 1) AS committed_later,
+       (SELECT a.error FROM epochline.attempts a
+        WHERE (a.pipeline, a.epoch_id, a.attempt) = (e.pipeline, e.epoch_id, e.attempt) AND a.state = 'FAILED')
+           AS attempt_error,
        r.partitions, r.offsets, r.shared_start, r.shared_until
 FROM epochline.epochs e JOIN epochline.pipelines p USING (pipeline)
 CROSS JOIN LATERAL (
