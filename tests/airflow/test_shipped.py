@@ -154,8 +154,16 @@ def cities(scheduler: Scheduler) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def started(scheduler: Scheduler, cities: None) -> Iterator[Scheduler]:
-    """All shipped DAGs at once, after their tables, topics and records were made.
+def asked(request: pytest.FixtureRequest) -> frozenset[str]:
+    """The DAGs whose tests this session runs, and the one whose epochs another counts."""
+    tests = (item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path)
+    dags = {str(test.callspec.params["dag"]) for test in tests if hasattr(test, "callspec")}
+    return frozenset(dags | ({"access_log"} if "epoch_summaries" in dags else set()))
+
+
+@pytest.fixture(scope="module")
+def started(scheduler: Scheduler, cities: None, asked: frozenset[str]) -> Iterator[Scheduler]:
+    """All DAGs that are asked for at once, after their tables, topics and records were made.
 
     Those with a schedule or with records that wake them run by themselves; the others are triggered. Three tasks run
     at once: with eight on one core, one may outlast the 60 s that the profiles of some examples declare.
@@ -167,14 +175,16 @@ def started(scheduler: Scheduler, cities: None) -> Iterator[Scheduler]:
     for key, value in CHANGES:
         produce(servers, "shop.public.orders", [value], key=key)
     # It begins at the end of its topic, so it has seen the end before the records come.
-    scheduler.pause("running_counts", False)
-    eventually("the end of the topic is known", lambda: scheduler.heads("running_counts"))
+    if "running_counts" in asked:
+        scheduler.pause("running_counts", False)
+        eventually("the end of the topic is known", lambda: scheduler.heads("running_counts"))
     produce_raw_values(servers, pause=0)
     with scheduler.slots(3):
-        for dag in CHECKS.keys() - {"access_log"}:
+        for dag in asked - {"access_log"}:
             scheduler.pause(dag, False)
-        for dag in ("access_log", *(one for one in SHIPPED & CHECKS.keys() if not by_itself(scheduler, one))):
-            scheduler.trigger(dag)
+        for dag in asked:
+            if dag == "access_log" or (dag in SHIPPED and not by_itself(scheduler, dag)):
+                scheduler.trigger(dag)
         yield scheduler
 
 

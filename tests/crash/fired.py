@@ -20,8 +20,8 @@ IN_SPARK = frozenset({"job.stage"})
 WITH_GAPS = frozenset({"seal.source.gaps", "seal.chain.declared_gaps"})
 """Passed where offsets gave no record and nothing explains them: `tests.crash.test_f46_f47_logs` makes them fail."""
 
-_WHOLE = ("", "not long", "not slow and not long", "ci and not slow and not long")
-"""What the targets of make choose by that run the whole folder."""
+_WHOLE = ("", "not long", "not slow and not long")
+"""What those choose by that run the whole folder, as `make test-all` does."""
 
 
 def use_cases_of_a_run() -> set[str]:
