@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -18,7 +19,7 @@ from epochline.config.connections import spark_writers
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
-from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Run
+from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, EpochState, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
 
@@ -47,7 +48,11 @@ class Execution(ExitStack):
         self._started = datetime.now(UTC)
         self._epochs = 0
         self._interrupted = False
-        self._spark: Any = None
+        self._session = ExitStack()
+        self._spark: Future[Any] | None = None
+        # Spark starts while the attempt begins, and ends while the last commit works: this process would only wait.
+        self._beside = self.enter_context(ThreadPoolExecutor(1))
+        self.callback(lambda: self._end_spark().result())
 
     def __enter__(self) -> Self:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
@@ -60,21 +65,24 @@ class Execution(ExitStack):
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def epochs(self, repeats: Callable[[], bool], *, as_json: bool) -> list[CommitResult]:
-        """Run epochs and print each, until there is nothing to read or ``repeats`` says no. Raises as `next_epoch`."""
+    def epochs(self, repeats: Callable[[], bool] | None, *, as_json: bool) -> list[CommitResult]:
+        """Run one epoch, or epochs until there is nothing to read or ``repeats`` says no, and print each.
+
+        Raises as `next_epoch`.
+        """
         committed = []
-        while (result := self.next_epoch()) is not None:
+        while (result := self.next_epoch(last=repeats is None)) is not None:
             committed.append(result)
             if not as_json:
                 printing.say(str(result))
-            if not repeats():
+            if repeats is None or not repeats():
                 break
         if as_json:
             printing.say(printing.as_json([_as_dict(result.epoch) for result in committed]))
         return committed
 
-    def next_epoch(self) -> CommitResult | None:
-        """Plan, stage, commit and publish one epoch; None if there is nothing to read.
+    def next_epoch(self, *, last: bool) -> CommitResult | None:
+        """Plan, stage, commit and publish one epoch; None if there is nothing to read. Spark ends with the ``last``.
 
         Raises:
             EpochlineError: the epoch was aborted, or is pre-committed and a later run commits it.
@@ -86,6 +94,8 @@ class Execution(ExitStack):
         if epoch is not None:
             try:
                 self._stage(epoch, run)
+                if last:
+                    self._end_spark()
                 result = commit(self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id)
             except BaseException as error:
                 self._abort(epoch, run, error)
@@ -134,6 +144,8 @@ class Execution(ExitStack):
             printing.progress(text)
         self.outcome = planned.outcome
         if planned.epoch is not None:
+            if planned.epoch.state is EpochState.PLANNED:
+                self._begin_spark()
             ranges = ", ".join(map(str, planned.ranges)) or _WITHOUT_RANGES[planned.epoch.kind]
             printing.progress(f"{planned.epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
         return planned.epoch
@@ -158,10 +170,9 @@ class Execution(ExitStack):
         from epochline.spark.job import run as run_job
 
         credentials = connections.adapters().job_credentials(self._pipeline, ticket)
-        if self._spark is None:
-            self._spark = start_spark(self, self._pipeline, self._master)
+        spark = self._begin_spark().result()
         try:
-            run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+            run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
             self._stop_jobs()
             if self._interrupted:
@@ -174,11 +185,20 @@ class Execution(ExitStack):
             name, message = class_and_message(error)
             raise EpochError(f"{ticket}: Spark failed ({name}: {message}); its log is {spark_log()}") from error
 
+    def _begin_spark(self) -> Future[Any]:
+        if self._spark is None:
+            self._spark = self._beside.submit(start_spark, self._session, self._pipeline, self._master)
+        return self._spark
+
+    def _end_spark(self) -> Future[None]:
+        self._spark = None
+        return self._beside.submit(self._session.close)
+
     def _stop_jobs(self) -> None:
         # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.
-        if self._spark is not None:
+        if self._spark is not None and self._spark.done():
             with suppress(Exception):
-                self._spark.sparkContext.cancelAllJobs()
+                self._spark.result().sparkContext.cancelAllJobs()
 
     def _abort(self, epoch: Epoch, run: Run, error: BaseException) -> None:
         """Abort the epoch, undisturbed by Ctrl-C. If the abort fails, the next run settles the epoch."""
