@@ -114,12 +114,11 @@ def test_a_shifted_range_is_reported(chain: Chain, data: st.DataObject, by: int,
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        pytest.param([(0, 5)], "0 origins", id="no origin"),
-        pytest.param([(None, 0), (None, 3), (0, 5)], "2 origins", id="two origins"),
-        pytest.param([(None, 0), (0, 0)], "empty or backward", id="empty"),
-        pytest.param([(None, 5), (5, 3)], "empty or backward", id="backward"),
+        ([(0, 5)], "0 origins"), ([(None, 0), (None, 3), (0, 5)], "2 origins"),
+        ([(None, 0), (0, 0)], "empty or backward"), ([(None, 5), (5, 3)], "empty or backward"),
     ],
-)
+    ids=["no origin", "two origins", "empty", "backward"],
+)  # fmt: skip
 def test_what_is_no_chain_is_reported(chain: Chain, said: str) -> None:
     assert any(said in one for one in chain_breaks(chain))
 
@@ -307,29 +306,11 @@ def test_a_log_that_lost_what_was_read_stops_the_pipeline(end: int | None, said:
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FLINK = FromGroup(group="flink")
-Word = Literal["earliest", "latest"]
-Startup = Word | FromGroup | FromTimestamp | FromOffsets
+Startup = Literal["earliest", "latest"] | FromGroup | FromTimestamp | FromOffsets
 MODES: dict[str, Startup] = {
-    "earliest": "earliest",
-    "latest": "latest",
-    "group": FLINK,
-    "timestamp": FromTimestamp(timestamp=MOMENT),
+    "earliest": "earliest", "latest": "latest", "group": FLINK, "timestamp": FromTimestamp(timestamp=MOMENT),
     "offsets": FromOffsets(offsets={"orders": {0: 3}}),
-}
-
-
-@pytest.mark.parametrize(
-    ("startup", "offset", "chosen_by"),
-    [("earliest", 4, "startup earliest"), ("latest", 9, "startup latest")],
-    ids=["earliest", "latest"],
-)
-def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: Word, offset: int, chosen_by: str) -> None:
-    """S9, S10: latest is the last stable offset, not the high watermark."""
-    views = [view(tp(0), 4, 9, high_watermark=12)]
-
-    [origin] = missing_origins([], views, startup=startup, by_pattern=False)
-
-    assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
@@ -365,6 +346,9 @@ EARLIEST, LATEST = FromGroup(group="flink", reset="earliest"), FromGroup(group="
 @pytest.mark.parametrize(
     ("startup", "found", "offset", "chosen_by"),
     [
+        ("earliest", None, 2, "startup earliest"),
+        # The last stable offset, not the high watermark.
+        ("latest", None, 10, "startup latest"),
         (FLINK, 6, 6, "startup group flink offset 6"),
         (FLINK, 12, 12, "startup group flink offset 12"),
         (EARLIEST, None, 2, "startup group flink reset earliest: no offset"),
@@ -384,7 +368,7 @@ def test_a_mode_gives_an_offset_and_the_origin_says_how_it_was_chosen(
     """S9, S10."""
     [origin] = missing_origins([], [FROM_2_TO_12], startup=startup, by_pattern=False, found={tp(0): found})
 
-    assert (origin.offset, origin.chosen_by) == (offset, chosen_by)
+    assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
 
 
 @pytest.mark.parametrize(

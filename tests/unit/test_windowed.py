@@ -9,7 +9,6 @@ import pytest
 from epochline import (
     EventTime,
     Json,
-    KafkaSource,
     KafkaTopic,
     Pipeline,
     PostgresTable,
@@ -21,7 +20,9 @@ from epochline import (
 )
 from epochline.errors import DeclarationError
 from epochline.protocol.changes import Effect, changes
+from tests import declaring
 from tests.contract.worlds import orders
+from tests.declaring import effects
 
 RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -47,10 +48,8 @@ def windows(**changed: Any) -> Windowed:
 
 
 def pipeline(declared: Windowed | None = None, sinks: Any = None, **changed: Any) -> Pipeline:
-    return Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Json(columns=RECORD), windows=declared or windows(),
-        sinks=sinks or sink(), **changed,
-    )  # fmt: skip
+    windowed = declared or windows()
+    return declaring.pipeline(parse=Json(columns=RECORD), windows=windowed, sinks=sinks or sink(), **changed)
 
 
 def into_topic(**changed: Any) -> Pipeline:
@@ -138,9 +137,6 @@ def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Callable[[],
 
 
 def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
-    def effects(before: Pipeline, now: Pipeline) -> dict[str, Effect]:
-        return {one.field: one.effect for one in changes(json.loads(before.stored()), json.loads(now.stored()))}
-
     first, later = pipeline(), pipeline(windows(lateness=9))
     assert effects(first, pipeline(windows(window=Tumbling(size=6)))) == {"windows.window": Effect.REFUSED}
     assert effects(first, pipeline(windows(window=Session(gap=6)))) == {"windows.window": Effect.REFUSED}
