@@ -50,7 +50,6 @@ class Bench:
         """Settings of schema registries, by connection id."""
 
     def make(self, *topics: str, partitions: int) -> None:
-        """Make topics."""
         with closing(KafkaAdminClient(bootstrap_servers=self.kafka["bootstrap.servers"])) as admin:
             wanted = {"num_partitions": partitions, "replication_factor": 1}
             admin.create_topics(dict.fromkeys(topics, wanted), wait_for_metadata=True)
@@ -161,7 +160,6 @@ class ServerJob:
         }  # fmt: skip
 
     def __call__(self, ticket: StagingTicket) -> None:
-        """Run the job to its end."""
         command = [sys.executable, main.__file__, "--pipeline", ticket.pipeline]
         command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
         with self._log.open("ab") as log:

@@ -127,7 +127,6 @@ def compared(stored: Mapping[str, float], now: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    """Measure, and print or store."""
     parser = argparse.ArgumentParser(prog="python -m bench.quick", description=__doc__)
     parser.add_argument("--store", action="store_true", help=f"write the ratios into {STORED.name}")
     parser.add_argument("--one", choices=BENCHES, help=argparse.SUPPRESS)

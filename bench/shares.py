@@ -75,7 +75,6 @@ def measured(large: int, rounds: int) -> Times:
 
 
 def section(large: int, rounds: int) -> str:
-    """Measure, and render the table."""
     times = measured(large, rounds)
     rows = [
         [

@@ -91,7 +91,6 @@ def measured(rows: int, rounds: int) -> Times:
 
 
 def section(rows: int, rounds: int) -> str:
-    """Measure, and render the table."""
     times = measured(rows, rounds)
     figures = []
     for rule in RULES:

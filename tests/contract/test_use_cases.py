@@ -23,6 +23,7 @@ from epochline.errors import (
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head
+from tests.contract.operators import refused_plan
 from tests.contract.worlds import World, orders, ranges, rows_of, run, seen_in
 from tests.driver import epoch_of
 
@@ -166,10 +167,7 @@ def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
     world.kafka.mirror("epochline.orders", _heads(world), 1, *written)
     mirrored = dict(world.kafka.mirrored("epochline.orders"))
 
-    with pytest.raises(LedgerBehindError, match="went back in time"):
-        world.preview()
-    with pytest.raises(LedgerBehindError, match="went back in time"):
-        world.plan("run-2")
+    refused_plan(world, "run-2", LedgerBehindError, "went back in time")
     with pytest.raises(PipelinePausedError, match="accept-ledger"):
         world.plan("run-3")
 
@@ -260,11 +258,7 @@ def test_a_declaration_that_would_change_what_rows_mean_is_refused(world: World)
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
     world.kafka.produce("orders", 0, 1)
 
-    refused = pytest.raises(DeclarationError, match=r"sinks\.orders\.mode append → replace: existing rows were")
-    with refused:
-        world.preview()
-    with refused:
-        world.plan("run-2")
+    refused_plan(world, "run-2", DeclarationError, r"sinks\.orders\.mode append → replace: existing rows were")
 
 
 def test_epoch_ids_increase_and_are_never_used_again(world: World) -> None:

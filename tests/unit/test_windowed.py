@@ -27,8 +27,8 @@ from tests.declaring import effects
 RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 
-
 CHANGES = {**HITS, "added": "boolean"}
+MORE, ENDS = {**HITS, "more": "text"}, {**HITS, "window_end": "text"}
 KEY = ("ip", "window_start")
 LATE = PostgresTable(table="late", columns={"who": "text"})
 
@@ -50,6 +50,10 @@ def windows(**changed: Any) -> Windowed:
 def pipeline(declared: Windowed | None = None, sinks: Any = None, **changed: Any) -> Pipeline:
     windowed = declared or windows()
     return declaring.pipeline(parse=Json(columns=RECORD), windows=windowed, sinks=sinks or sink(), **changed)
+
+
+def punctuated(column: str) -> Pipeline:
+    return pipeline(windows(time=EventTime(column="at", punctuation=column)))
 
 
 def into_topic(**changed: Any) -> Pipeline:
@@ -97,30 +101,18 @@ def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
         (lambda: pipeline(sinks=[sink(), PostgresTable(table="more", columns=RECORD)]), "more must be either"),
         (lambda: pipeline(sinks=sink(key="ip")), "by key ip, window_start"),
         (lambda: pipeline(sinks=sink(aggregated=False)), "must be aggregated"),
-        (lambda: pipeline(sinks=sink(columns={**HITS, "more": "text"})), "exactly: hits, ip, window_end"),
-        (lambda: pipeline(sinks=sink(columns={**HITS, "window_end": "text"})), "window_end is text"),
+        (lambda: pipeline(sinks=sink(columns=MORE)), "exactly: hits, ip, window_end"),
+        (lambda: pipeline(sinks=sink(columns=ENDS)), "window_end is text"),
         (lambda: pipeline(transform="json:loads"), "cannot be combined with a transform"),
         (lambda: Sliding(size=5, slide=6), "belong to none"),
         (lambda: pipeline(windows(too_late="late"), sinks=[sink(), LATE]), "late has who"),
         (lambda: into_topic(aggregated=False), "must be aggregated=True"),
-        (
-            lambda: into_topic(value=Json(columns={**HITS, "more": "text"})),
-            "needs columns, and exactly: hits, ip, window_end",
-        ),
-        (
-            lambda: into_topic(value=Json(columns={**HITS, "window_end": "text"})),
-            "window_end is text; it must be timestamptz",
-        ),
+        (lambda: into_topic(value=Json(columns=MORE)), "needs columns, and exactly: hits, ip, window_end"),
+        (lambda: into_topic(value=Json(columns=ENDS)), "window_end is text; it must be timestamptz"),
         (lambda: into_topic(topic="elsewhere"), "kafka:hits is not among the sinks"),
-        (
-            lambda: pipeline(windows(time=EventTime(column="at", punctuation="when"))),
-            "when is not a column of the record",
-        ),
-        (lambda: pipeline(windows(time=EventTime(column="at", punctuation="ip"))), "ip is text; name a timestamptz"),
-        (
-            lambda: pipeline(windows(time=EventTime(column="at", punctuation="at"))),
-            "not the column of the record's time",
-        ),
+        (lambda: punctuated("when"), "when is not a column of the record"),
+        (lambda: punctuated("ip"), "ip is text; name a timestamptz"),
+        (lambda: punctuated("at"), "not the column of the record's time"),
         (lambda: windows(retractions="hits"), "hits would be two columns of the result"),
         (lambda: pipeline(windows(retractions="added")), "must be of mode 'append' without a key"),
         (lambda: changed(key=KEY, repeats="refuse"), "must be of mode 'append' without a key"),
