@@ -26,6 +26,15 @@ def pipeline(*sinks: Any, **fields: Any) -> Pipeline:
     return Pipeline(**{"name": "p", "source": KafkaSource(topics="t"), "parse": Text()} | given)
 
 
+def read_back(declared: Pipeline) -> Pipeline:
+    """The declaration that the ledger gives back; it is equal, and has the same hash."""
+    again = Pipeline.from_stored(declared.stored())
+    assert again == declared
+    assert again.declaration_hash == declared.declaration_hash
+    assert again.stored() == declared.stored()
+    return again
+
+
 def effects(before: Pipeline, now: Pipeline) -> dict[str, Effect]:
     """What the next epoch makes of each field in which two declarations differ."""
     one, other = (json.loads(declared.stored()) for declared in (before, now))

@@ -31,16 +31,21 @@ def put_back(world: World, backup: dict[str, Any], *, records: int = 6) -> None:
     world.kafka.produce("orders", 0, records)
 
 
-@pytest.fixture
-def behind(world: World) -> World:
-    """Two epochs, to offsets 3 and 7; Kafka then holds three records of the first, and six others."""
+def two_epochs(world: World) -> dict[str, Any]:
+    """Two epochs, to offsets 3 and 7; a backup of Kafka of the time between them."""
     world.source = FakeKafka()
     world.kafka.produce("orders", 0, 3)
     world.to_committed("r1")
     backup = deepcopy(world.kafka.__dict__)
     world.kafka.produce("orders", 0, 4)
     world.to_committed("r2")
-    put_back(world, backup)
+    return backup
+
+
+@pytest.fixture
+def behind(world: World) -> World:
+    """After two epochs, Kafka holds three records of the first, and six others."""
+    put_back(world, two_epochs(world))
     return world
 
 
@@ -88,12 +93,7 @@ def test_an_operator_who_knows_the_log_to_be_the_same_goes_on_at_the_heads(behin
 
 def test_what_was_sealed_before_is_committed_and_the_evidence_stays(world: World) -> None:
     """INV-6: its records are staged. INV-8: the mirror of that commit would cover up that Kafka went back."""
-    world.source = FakeKafka()
-    world.kafka.produce("orders", 0, 3)
-    world.to_committed("r1")
-    backup = deepcopy(world.kafka.__dict__)
-    world.kafka.produce("orders", 0, 4)
-    world.to_committed("r2")
+    backup = two_epochs(world)
     world.kafka.produce("orders", 0, 1)
     world.to_sealed("r3", lease=timedelta(seconds=-1))
     put_back(world, backup)

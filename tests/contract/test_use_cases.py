@@ -24,7 +24,7 @@ from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head
 from tests.contract.operators import refused_plan
-from tests.contract.worlds import World, orders, ranges, rows_of, run, seen_in
+from tests.contract.worlds import World, orders, ranges, rows_of, run
 from tests.driver import epoch_of
 
 LOST = "0b5f3a52-6d0e-4b0c-9a57-7c1c3f3f6d11"
@@ -341,8 +341,7 @@ def test_what_does_not_balance_is_not_sealed(
 ) -> None:
     planned, ticket = world.to_begun()
     for number, one in enumerate(planned.ranges[:staged]):
-        key = (one.tp.topic, one.tp.partition)
-        assert world.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one, passed=passed)})
+        assert world.write(ticket, one, number, passed=passed)
     if ends:
         assert world.writer.end(ticket)
 
@@ -356,8 +355,7 @@ def test_offsets_without_a_record_are_expected_in_a_compacted_topic(world: World
     planned, ticket = world.to_begun()
     for number, one in enumerate(planned.ranges):
         rows = rows_of(one)[:-1]
-        seen = seen_in(one, received=len(rows), passed=len(rows))
-        assert world.writer.part(ticket, number, {"orders": rows}, {("orders", one.tp.partition): seen})
+        assert world.write(ticket, one, number, {"orders": rows}, received=len(rows), passed=len(rows))
     assert world.writer.end(ticket)
 
     world.kafka.compacted.add("orders")
@@ -460,10 +458,9 @@ def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:
         )
         for name in ("one", "two")
     )  # fmt: skip
-    for pipeline in (one, two):
-        with world.ledger.transaction() as tx:
-            tx.epochs.lock_pipeline(pipeline.name)
     with world.ledger.transaction() as tx:
+        for pipeline in (one, two):
+            tx.epochs.lock_pipeline(pipeline.name)
         tx.targets.claim(one)
 
     with pytest.raises(TargetError, match="belongs to pipeline one"), world.ledger.transaction() as tx:

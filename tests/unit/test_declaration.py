@@ -30,6 +30,7 @@ from epochline import (
 from epochline.declare.specs import load_function
 from epochline.declare.table import order_columns
 from epochline.errors import DeclarationError
+from tests.declaring import read_back
 
 Fields = dict[str, Any]
 
@@ -379,18 +380,10 @@ VARIETY: dict[str, Fields] = {
 }
 
 
-def read_back_equal(one: Pipeline) -> None:
-    again = Pipeline.from_stored(one.stored())
-
-    assert again == one
-    assert again.declaration_hash == one.declaration_hash
-    assert again.stored() == one.stored()
-
-
 @pytest.mark.parametrize("fields", VARIETY.values(), ids=VARIETY)
 def test_a_stored_declaration_is_read_back_equal(fields: Fields) -> None:
     """The Spark job runs what was planned: the ledger gives back the same declaration and the same hash."""
-    read_back_equal(pipeline(**fields))
+    read_back(pipeline(**fields))
 
 
 @pytest.mark.parametrize("newer", ["paths", "wake_on_data"])
@@ -423,7 +416,7 @@ def test_whatever_names_and_numbers_it_holds_it_is_read_back_equal(
 ) -> None:
     parts: Fields = {"source": source(records_per_epoch=limit), "settings": Settings(minimum_pause=delay)}
 
-    read_back_equal(pipeline(**parts, parse=Json(columns=columns), sinks=table(columns=columns)))
+    read_back(pipeline(**parts, parse=Json(columns=columns), sinks=table(columns=columns)))
 
 
 def test_every_field_counts_in_the_hash() -> None:

@@ -13,7 +13,7 @@ from epochline.config.discovery import references
 from epochline.errors import BatchContractError, ColumnMismatchError, DeclarationError
 from epochline.protocol.changes import Effect
 from tests import declaring
-from tests.declaring import effects
+from tests.declaring import effects, read_back
 
 COLUMNS = {"id": "integer", "to": "text"}
 PACKED = "tests.functions.serializing:packed"
@@ -59,8 +59,7 @@ def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Callable[[],
 
 def test_a_declaration_is_read_back_from_the_ledger_and_others_keep_their_hash() -> None:
     for sink in (topic(), made()):
-        declared = pipeline(sink)
-        assert Pipeline.from_stored(declared.stored()) == declared
+        read_back(pipeline(sink))
     (stored,) = json.loads(pipeline(KafkaTopic(topic="eu", value=Text(column="to"))).stored())["sinks"]
     assert not {"other_topics", "topic_column"} & stored.keys()
     assert list(references(pipeline(made()))) == [("sinks.kafka:eu.value", PACKED)]

@@ -18,7 +18,7 @@ from epochline.protocol.changes import Effect
 from pipelines import orders
 from pipelines.order_query import ORDER_TOTALS
 from tests import declaring
-from tests.declaring import effects
+from tests.declaring import effects, read_back
 
 ROOT = Path(__file__).parents[2]
 RECORD = {
@@ -105,9 +105,7 @@ def test_a_markers_value_is_text_and_belongs_to_the_declaration() -> None:
 
 
 def test_a_declaration_with_a_query_is_read_back_from_the_ledger() -> None:
-    declared = pipeline(of("avg(price)", "WHERE paid", "HAVING count(*) > 1"), lateness=3)
-
-    assert Pipeline.from_stored(declared.stored()) == declared
+    read_back(pipeline(of("avg(price)", "WHERE paid", "HAVING count(*) > 1"), lateness=3))
 
 
 @pytest.mark.parametrize(
