@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,23 @@ def environment_of(folder: Path, *, postgres: str, kafka: str, **more: str) -> d
         "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka),
         **more,
     }
+
+
+def python(
+    *arguments: object, variables: Mapping[str, str] | None = None, cwd: Path | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python with further environment variables; it must end well, unless ``check`` is off."""
+    command, environment = [sys.executable, *map(str, arguments)], {**os.environ, **(variables or {})}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git says in a repository, of which a test is the author."""
+    named = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 COMMAND = (sys.executable, "-c", "from epochline.cli import main; main()")

@@ -138,22 +138,16 @@ def test_an_older_broker_is_refused_by_what_it_lacks(version: tuple[int, ...]) -
 
 SECRET = "canary-5e77"
 SASL = {
-    "bootstrap.servers": "k:9093",
-    "security.protocol": "sasl_ssl",
-    "sasl.mechanism": "scram-sha-512",
+    "bootstrap.servers": "k:9093", "security.protocol": "sasl_ssl", "sasl.mechanism": "scram-sha-512",
     "ssl.ca.location": "/etc/ca.pem",
-}
+}  # fmt: skip
 
 
 def test_login_and_password_of_the_connection_are_those_of_sasl() -> None:
     assert python_settings(broker_settings("here", SASL, login="me", password=SECRET)) == {
-        "bootstrap_servers": "k:9093",
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": "me",
-        "sasl_plain_password": SECRET,
-        "ssl_cafile": "/etc/ca.pem",
-    }
+        "bootstrap_servers": "k:9093", "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me", "sasl_plain_password": SECRET, "ssl_cafile": "/etc/ca.pem",
+    }  # fmt: skip
 
 
 def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:

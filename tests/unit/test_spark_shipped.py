@@ -18,7 +18,6 @@ from epochline import (
     EventTime,
     Files,
     Json,
-    KafkaSource,
     KafkaTopic,
     Pipeline,
     PostgresTable,
@@ -27,7 +26,7 @@ from epochline import (
     Text,
     Tumbling,
     Windowed,
-)  # fmt: skip
+)
 from epochline.errors import InputCutError
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
@@ -36,6 +35,7 @@ from epochline.spark.part_rows import ParseTask, one_pass_writer, sink_writer
 from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
 from epochline.spark.state import StateReader, WindowReader
+from tests.declaring import pipeline
 
 END_OF_STREAM = struct.pack("!i", -4)
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -116,8 +116,8 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 
 def shipped_pipeline(*sinks: Any, **declared: Any) -> Pipeline:
-    declared = {"parse": Json(columns={**COLUMNS, "at": "timestamptz"})} | declared
-    return Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, bad_records="quarantine", **declared)
+    parse = Json(columns={**COLUMNS, "at": "timestamptz"})
+    return pipeline(*sinks, **{"parse": parse, "bad_records": "quarantine"} | declared)
 
 
 def ticket(declared: Pipeline) -> StagingTicket:
