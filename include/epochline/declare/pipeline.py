@@ -13,7 +13,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
 
 from epochline.declare.aggregation import Windowed
 from epochline.declare.base import (
@@ -22,7 +22,6 @@ from epochline.declare.base import (
     Duration,
     check_function,
     check_plain_name,
-    problems,
     reading_back,
     refuse_names,
     repeated,
@@ -41,7 +40,7 @@ from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import KafkaTopic, Outbox
 from epochline.declare.version import VERSION
 from epochline.declare.windowed_query import AnyWindows, WindowedQuery
-from epochline.errors import VersionError
+from epochline.errors import DeclarationError, VersionError
 
 # A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
@@ -388,11 +387,10 @@ class Pipeline(DeclarationModel):
         reading = reading_back.set(True)
         try:
             return cls.model_validate_json(json.dumps(fields))
-        except ValidationError as error:
+        except DeclarationError as error:
             raise VersionError(
-                f"{fields.get('name')}: the ledger keeps a declaration that epochline {VERSION} cannot read"
-                f" ({problems(error)}). Another version wrote it. Nothing was changed. Install that version for this"
-                " process, and restart it."
+                f"The ledger keeps a declaration that epochline {VERSION} cannot read: another version wrote it."
+                f" Nothing was changed. Install that version for this process, and restart it. ({error})"
             ) from None
         finally:
             reading_back.reset(reading)
