@@ -59,7 +59,7 @@ dag = epoch_dag(pipeline)
 STEPS = ("plan", "begin", "stage", "seal", "commit", "publish", "announce")
 """Of an epoch. The task that begins an attempt seals it, too; the job that stages it is another process."""
 
-OF_FAILURE = ["error", "error_class", "failed_at"]
+OF_FAILURE = ["error", "error_class", "error_command", "failed_at"]
 """What 0.1.0 notes of its refusal, at the attempt and as the failure of a plan."""
 
 NEW_RULE = """
@@ -217,14 +217,16 @@ class Line:
     def refused(self, process: Process, *steps: str, named: bool = True) -> None:
         """Steps that the ledger does not allow this version: they change nothing, and say so.
 
-        0.1.0 asks no ledger: a step of it that has nothing to do may end well, or say that.
+        0.1.0 asks no ledger: a step of it that has nothing to do may end well, or say that. It may also mirror the
+        ledger's heads again, which decides nothing.
         """
+        mirror = () if named else ("epochline.mirror", "the group")
         for step in steps:
             if step == "seal" and (process, self.epoch) not in self.began:
                 continue  # The process has no ticket: a task seals what it began.
-            before = self.everything()
+            before = without(self.everything(), *mirror)
             answer = process.do(step, **self.given(step))
-            assert self.everything() == before, (step, answer)
+            assert without(self.everything(), *mirror) == before, (step, answer)
             assert not named or any(text in answer.get("said", "") for text in REFUSALS), (step, answer)
 
     # What is there.
@@ -276,6 +278,10 @@ class Line:
         asked = "SELECT %s::bigint::text, %s::uuid::text, %s::numeric::text, %s::numeric(12,2)::text, %s::inet::text,"
         [row] = query(self.dsn, f"{asked} %s::jsonb::text, %s::timestamptz::text", *texts.values())
         return row
+
+
+def without(found: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    return {name: one for name, one in found.items() if name not in names}
 
 
 TABLES = """
@@ -459,12 +465,13 @@ def test_a_migration_while_the_older_version_stands_anywhere_in_a_step(
         one.newer.ask("migrate")
         wait_for("the migration has ended, or waits", lambda one=one: one.newer.has_answered or waits(one.dsn))
         waited = not one.newer.has_answered
-        seen = None if waited else one.in_database()
+        mirror = ("epochline.mirror",) if older == "0.1.0" else ()
+        seen = None if waited else without(one.in_database(), *mirror)
         os.kill(one.older.pid, signal.SIGCONT)
         answer = one.older.answer()
         assert "did" in one.newer.answer()
 
-        assert waited or one.in_database() == seen, (failpoint, answer)
+        assert waited or without(one.in_database(), *mirror) == seen, (failpoint, answer)
         if "did" in answer:
             one.noted(one.older, step, answer)
         one.use(one.older)
