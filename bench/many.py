@@ -29,6 +29,7 @@ from tests.airflow.rest import token
 
 PIPELINES, MINUTES, AT_ONCE = 20, 8, 8
 RECORDS, _EVERY_SECONDS, _LOOK_SECONDS = 100, 5.0, 3.0
+_MOST_SECONDS_TO_CATCH_UP = 600
 DECLARED = """
 from datetime import timedelta
 
@@ -121,9 +122,12 @@ class Many:
         )
 
     def wait_and_check(self) -> None:
-        """Wait until later runs have committed everything; raises `RuntimeError` if a record is missing or doubled."""
-        left = set(self.names)
-        while left:
+        """Wait until later runs have committed everything, ten minutes at most, and compare the tables.
+
+        Raises `RuntimeError` if a record is missing or doubled.
+        """
+        until, left = time.monotonic() + _MOST_SECONDS_TO_CATCH_UP, set(self.names)
+        while left and time.monotonic() < until:
             time.sleep(_EVERY_SECONDS)
             left = {name for name in left if self.bench.sql(f"SELECT count(*) FROM {name}") < [(self.produced,)]}  # noqa: S608 - a name of ours
         for name in self.names:
@@ -192,6 +196,7 @@ def section(pipelines: int, minutes: float, at_once: int) -> str:
         with one.producing():
             time.sleep(60)  # the first runs start sessions of Spark
             found = one.measured(60 * minutes)
+        print(found, flush=True)  # what was seen, should the check fail
         one.wait_and_check()
     epochs = [len(times) - 2 for times in found.commits.values()]
     waits = [max(later - earlier for earlier, later in pairwise(times)) for times in found.commits.values()]

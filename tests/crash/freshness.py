@@ -39,7 +39,6 @@ _PERFORMANCE = {
     "price": _SINKS,
     "shares": (*_JOB, "local"),
     "pages": ("airflow", "postgres"),
-    "many": (*_JOB, "airflow", "local"),
 }
 
 
