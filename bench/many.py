@@ -57,7 +57,7 @@ class Measured:
     """By pipeline, when its epochs were committed, between the beginning and the end of the time measured."""
     most: Mapping[str, int]
     pages: Sequence[float]
-    parse: tuple[float, float]
+    parse: tuple[float, ...]
     """Of the slowest file, and of all files one after the other."""
     cores: Mapping[str, float]
 

@@ -123,6 +123,7 @@ class Process:
 
     @property
     def has_answered(self) -> bool:
+        assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def do(self, step: str, **given: object) -> dict[str, Any]:
@@ -468,7 +469,7 @@ def test_a_migration_while_the_older_version_stands_anywhere_in_a_step(
         wait_for(f"the older version stands at {failpoint}", partial(is_stopped, one.older.pid))
 
         one.newer.ask("migrate")
-        wait_for("the migration has ended, or waits", lambda one=one: one.newer.has_answered or waits(one.dsn))
+        wait_for("the migration has ended, or waits", partial(has_answered_or_waits, one))
         waited = not one.newer.has_answered
         loose = () if one.older.asks else OF_MIRROR
         seen = None if waited else without(one.in_database(), *loose)
@@ -498,10 +499,12 @@ def passed_in(one: Line, step: str, record: Path) -> list[str]:
     return list(dict.fromkeys(record.read_text().split()))
 
 
-def waits(dsn: str) -> bool:
-    """Whether a session of the database waits for a lock."""
+def has_answered_or_waits(one: Line) -> bool:
+    """Whether the newer version has answered, or a session of the database waits for a lock."""
+    if one.newer.has_answered:
+        return True
     asked = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
-    return bool(query(dsn, asked)[0][0])
+    return bool(query(one.dsn, asked)[0][0])
 
 
 @pytest.mark.slow
