@@ -50,6 +50,7 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
+    "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
 PARTLY = {
@@ -64,6 +65,7 @@ PARTLY = {
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F56": "The versions are 0.1.0, 0.2.0, this one and one made up from it; no test runs an Airflow of two versions.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
     " which is what is tested.",
 }
@@ -92,6 +94,7 @@ SPEAKS_OF = {
     "F40": (*_SOURCE, "airflow"),
     "F45": _PROTOCOL,
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
+    "F56": (*_SINKS, "declare"),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
 

@@ -29,7 +29,8 @@ from epochline import (
 )
 from epochline.declare.specs import load_function
 from epochline.declare.table import order_columns
-from epochline.errors import DeclarationError
+from epochline.declare.version import VERSION
+from epochline.errors import DeclarationError, VersionError
 from tests.declaring import read_back
 
 Fields = dict[str, Any]
@@ -330,6 +331,13 @@ def test_a_stored_path_stays_as_the_ledger_knows_it() -> None:
     (sink,) = Pipeline.from_stored(stored).sinks
 
     assert str(sink) == "files:/data//x"
+
+
+def test_a_declaration_of_another_version_is_refused_by_name_and_not_guessed() -> None:
+    stored = pipeline().stored().replace('"name":', '"of_later":1,"name":', 1)
+
+    with pytest.raises(VersionError, match=f"a declaration that epochline {VERSION} cannot read.*of_later"):
+        Pipeline.from_stored(stored)
 
 
 def test_every_problem_is_named_at_once() -> None:

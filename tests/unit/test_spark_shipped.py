@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -27,10 +27,12 @@ from epochline import (
     Tumbling,
     Windowed,
 )
-from epochline.errors import InputCutError
+from epochline.declare import version
+from epochline.declare.version import VERSION
+from epochline.errors import InputCutError, VersionError
 from epochline.protocol.staging import StagingTicket
 from epochline.protocol.staging_tables import staged_external, staged_tables
-from epochline.spark.functions import ship_functions
+from epochline.spark.functions import of_this_version, ship_functions
 from epochline.spark.part_rows import ParseTask, one_pass_writer, sink_writer
 from epochline.spark.source import require_whole_input
 from epochline.spark.staging import StagingWriter
@@ -78,6 +80,37 @@ def test_an_input_that_broke_off_is_refused_though_arrow_reads_it_to_its_end(end
 
 def test_outside_a_worker_there_is_nothing_to_ask() -> None:
     require_whole_input("the attempt")
+
+
+@pytest.mark.fault("F56")
+def test_a_worker_with_another_version_refuses_before_it_makes_an_object_of_the_drivers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """INV-4: values that another version pickled would be put into other fields."""
+    shipped = cloudpickle.dumps(of_this_version(_Made()))
+    assert cloudpickle.loads(shipped)(1) == 2
+
+    monkeypatch.setattr(version, "VERSION", "9.0.0")
+    made = len(_Made.made)
+    with pytest.raises(VersionError, match=f"has epochline {VERSION}, and a Python worker of Spark has 9\\.0\\.0"):
+        cloudpickle.loads(shipped)(1)
+
+    assert len(_Made.made) == made
+
+
+class _Made:
+    """A function whose every reading from a pickle is noted."""
+
+    made: ClassVar[list[object]] = []
+
+    def __setstate__(self, state: object) -> None:
+        self.made.append(state)
+
+    def __getstate__(self) -> object:
+        return "state"
+
+    def __call__(self, number: int) -> int:
+        return number + 1
 
 
 COLUMNS = {"who": "text", "n": "bigint"}
