@@ -18,6 +18,7 @@ from epochline.errors import (
     SourceError,
     SourceUnavailableError,
 )
+from epochline.kafka.tokens import librdkafka_settings
 
 _librdkafka_log = logging.getLogger("epochline.kafka.librdkafka")
 # Errors reach the operator as exceptions. Without a handler, Python itself would print the lines.
@@ -76,7 +77,7 @@ class Reports:
 
     def __init__(self, settings: Mapping[str, str], side: Side = SINK) -> None:
         self._servers = settings[SERVERS]
-        self._side = side
+        self.side = side
         self._refusal: KafkaError | None = None
         self._last: KafkaError | None = None
 
@@ -106,16 +107,16 @@ class Reports:
             return self._refused(refusal)
         code, text = error.code(), error.str()
         if code in _FENCED:
-            return self._side.unavailable(
+            return self.side.unavailable(
                 f"{doing} was refused by Kafka at {self._servers}: another process took over, or the broker had ended"
                 f" the transaction after its time-out ({text}). What this process had not committed was discarded."
                 " A retry begins with what is committed."
             )
         if _is_transient(error):
             report = f"Kafka at {self._servers}: {text}{self.last}"
-            return self._side.unavailable(f"{doing} failed, and a retry may help: {report}")
+            return self.side.unavailable(f"{doing} failed, and a retry may help: {report}")
         remedy = f" {_REMEDIES[code]}" if code in _REMEDIES else ""
-        return self._side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
+        return self.side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
 
     @contextmanager
     def explaining(self, doing: str) -> Iterator[None]:
@@ -131,7 +132,7 @@ class Reports:
             raise self.explained(error.__cause__.args[0], doing) from error
 
     def _refused(self, error: KafkaError) -> EpochlineError:
-        return self._side.login(
+        return self.side.login(
             f"Kafka at {self._servers} refused the login, or a certificate was refused ({error.str()}). Nothing was"
             " changed, and a retry does not help. Correct the connection."
         )
@@ -215,8 +216,14 @@ def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, sec
 
 
 def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, Any]:
+    try:
+        connection = librdkafka_settings(settings)
+    except SourceAuthenticationError as error:
+        raise reports.side.login(str(error)) from None
+    except OSError as error:
+        raise reports.side.unavailable(f"Kafka at {settings[SERVERS]} cannot be asked: {error}") from None
     return {
-        **settings,
+        **connection,
         "ssl.endpoint.identification.algorithm": "https",
         "client.id": "epochline",
         "error_cb": reports,
@@ -225,6 +232,8 @@ def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, A
 
 
 def _is_refusal(error: KafkaError) -> bool:
+    if "acquire SASL OAUTHBEARER token" in error.str():
+        return False  # The client goes on with the token that it has, and asks for another one again.
     # A handshake also breaks off when a broker goes down, which is transient.
     return error.code() in _LOGIN or (error.code() == KafkaError._SSL and "certificate" in error.str())
 
