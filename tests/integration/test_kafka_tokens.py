@@ -111,7 +111,13 @@ def test_a_refused_secret_is_said_at_once_and_an_issuer_that_is_away_is_asked_ag
         KafkaOffsets(wrong).look(KafkaSource(topics=topic))
     with pytest.raises(SinkError, match="HTTP 401") as other:
         new_producer(wrong, Reports(wrong, SINK), {})
-    issuer.answer = 503
+    with RecordReader(good).session() as session:
+        list(session.read(topic, 0, OffsetRange(start=0, until=5)))
+        issuer.answer = 503
+        # The client asks in vain at four fifths of the token's life.
+        time.sleep(0.85 * issuer.seconds)
+        [read] = session.read(topic, 1, OffsetRange(start=0, until=5))
+    assert read["value"] == VALUES
     with pytest.raises(SourceUnavailableError, match=r"issuer of tokens 127.0.0.1 answers HTTP 503") as away:
         KafkaOffsets(good).look(KafkaSource(topics=topic))
     with pytest.raises(SourceUnavailableError, match="HTTP 503"), RecordReader(good).session():

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from epochline.config.kafka import SERVERS
+from epochline.config.kafka import AWS_TOKENS, MECHANISM, SERVERS, TOKENS
 from epochline.errors import (
     EpochlineError,
     SinkError,
@@ -18,7 +18,6 @@ from epochline.errors import (
     SourceError,
     SourceUnavailableError,
 )
-from epochline.kafka.tokens import librdkafka_settings
 
 _librdkafka_log = logging.getLogger("epochline.kafka.librdkafka")
 # Errors reach the operator as exceptions. Without a handler, Python itself would print the lines.
@@ -77,7 +76,7 @@ class Reports:
 
     def __init__(self, settings: Mapping[str, str], side: Side = SINK) -> None:
         self._servers = settings[SERVERS]
-        self.side = side
+        self._side = side
         self._refusal: KafkaError | None = None
         self._last: KafkaError | None = None
 
@@ -107,16 +106,16 @@ class Reports:
             return self._refused(refusal)
         code, text = error.code(), error.str()
         if code in _FENCED:
-            return self.side.unavailable(
+            return self._side.unavailable(
                 f"{doing} was refused by Kafka at {self._servers}: another process took over, or the broker had ended"
                 f" the transaction after its time-out ({text}). What this process had not committed was discarded."
                 " A retry begins with what is committed."
             )
         if _is_transient(error):
             report = f"Kafka at {self._servers}: {text}{self.last}"
-            return self.side.unavailable(f"{doing} failed, and a retry may help: {report}")
+            return self._side.unavailable(f"{doing} failed, and a retry may help: {report}")
         remedy = f" {_REMEDIES[code]}" if code in _REMEDIES else ""
-        return self.side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
+        return self._side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
 
     @contextmanager
     def explaining(self, doing: str) -> Iterator[None]:
@@ -132,7 +131,7 @@ class Reports:
             raise self.explained(error.__cause__.args[0], doing) from error
 
     def _refused(self, error: KafkaError) -> EpochlineError:
-        return self.side.login(
+        return self._side.login(
             f"Kafka at {self._servers} refused the login, or a certificate was refused ({error.str()}). Nothing was"
             " changed, and a retry does not help. Correct the connection."
         )
@@ -216,19 +215,27 @@ def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, sec
 
 
 def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, Any]:
-    try:
-        connection = librdkafka_settings(settings)
-    except SourceAuthenticationError as error:
-        raise reports.side.login(str(error)) from None
-    except OSError as error:
-        raise reports.side.unavailable(f"Kafka at {settings[SERVERS]} cannot be asked: {error}") from None
     return {
-        **connection,
+        **_with_login(settings, reports._side),
         "ssl.endpoint.identification.algorithm": "https",
         "client.id": "epochline",
         "error_cb": reports,
         "logger": _librdkafka_log,
     }
+
+
+def _with_login(settings: Mapping[str, str], side: Side) -> Mapping[str, Any]:
+    if settings.get(MECHANISM) not in (TOKENS, AWS_TOKENS):
+        return settings
+    # Here, because other logins need no client of HTTP.
+    from epochline.kafka.tokens import librdkafka_settings
+
+    try:
+        return librdkafka_settings(settings)
+    except SourceAuthenticationError as error:
+        raise side.login(str(error)) from None
+    except OSError as error:
+        raise side.unavailable(f"Kafka at {settings[SERVERS]} cannot be asked: {error}") from None
 
 
 def _is_refusal(error: KafkaError) -> bool:

@@ -17,7 +17,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import OffsetRange
 from epochline.sinks import sinks_by
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
-from epochline.spark.source import BATCH_RECORDS
+from epochline.spark.session import BATCH_RECORDS
 from tests.crash.reliability import Recovery
 from tests.integration.expiring import Expiring
 from tests.integration.issuer import CLIENT, SECRET, Issuer
