@@ -74,6 +74,7 @@ def test_planning_the_mirror_and_the_audit_log_in_with_tokens(
     assert [text for text in (SECRET, *issuer.given) if text in caplog.text] == []
 
 
+@pytest.mark.fault("F53")
 def test_a_consumer_reads_on_after_its_token_has_expired(token_kafka: SecureKafka, issuer: Issuer, topic: str) -> None:
     """F53: it logs in with another one, while a client that keeps its token is refused."""
     stale = settings(token_kafka, issuer)
@@ -98,6 +99,7 @@ def test_a_consumer_reads_on_after_its_token_has_expired(token_kafka: SecureKafk
     assert not isinstance(refused.value, AssertionError)
 
 
+@pytest.mark.slow
 def test_a_refused_secret_is_said_at_once_and_an_issuer_that_is_away_is_asked_again_later(
     token_kafka: SecureKafka, issuer: Issuer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,10 +38,11 @@ def expiring(login: Login, stack: object, postgres_dsn: str, tmp_path: Path) -> 
     return Expiring(login("epochline_owner"), superuser(stack, postgres_dsn), tmp_path / "expiring")  # type: ignore[arg-type]
 
 
+@pytest.mark.fault("F53")
 def test_each_session_of_an_epoch_logs_in_with_a_password_of_its_own(
     expiring: Expiring, postgres_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K21, SEC-4: the password of the session before is refused by then, and no password is in a log."""
+    """F53, SEC-4: the password of the session before is refused by then, and no password is in a log."""
     caplog.set_level(logging.DEBUG)
     line = over_records(expiring.url, IDS, RECORDS)
 

@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager
 import psycopg2
 from psycopg2.extensions import connection
 
-from epochline.config.logins import log_in
 from epochline.declare.text_settings import UTF8
 from epochline.errors import ConfigurationError
 from epochline.postgres.queries.driver_errors import explained
@@ -44,7 +43,7 @@ class AuditSession(connection):
 def open_session(dsn: str) -> Iterator[AuditSession]:
     """Open the session that an audit needs; raises `LedgerUnavailableError` or `LedgerError` as PostgreSQL does."""
     try:
-        session: AuditSession = log_in(
+        session = psycopg2.connect(
             dsn, connection_factory=AuditSession, application_name="epochline audit", connect_timeout=10, **UTF8
         )
         session.set_session(isolation_level="REPEATABLE READ")

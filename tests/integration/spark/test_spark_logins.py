@@ -36,6 +36,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(BATCH_RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F53")
 def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_ones(
     servers: Servers, token_kafka: SecureKafka, issuer: Issuer, login: Login, as_superuser: AsSuperuser, stack: Stack,
