@@ -29,6 +29,8 @@ class Issuer:
         self.given: list[str] = []
         self.answer: int | None = None
         """A status that is answered in place of a token."""
+        self.refused = 0
+        """How often that was."""
         keys, tokens = (ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) for _ in range(2))
         trusted = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         trusted.load_cert_chain(certificates.path("broker-both"))
@@ -37,12 +39,12 @@ class Issuer:
         self.keys = f"http://127.0.0.1:{keys.server_port}/keys"
         self.endpoint = f"https://127.0.0.1:{tokens.server_port}/token"
 
-    def token(self, seconds: int | None = None) -> str:
+    def token(self) -> str:
         """Sign a token."""
         now = int(time.time())
         claims = {
             "iss": "tests", "sub": CLIENT, "aud": AUDIENCE, "scope": SCOPE, "iat": now, "jti": str(len(self.given)),
-            "exp": now + (self.seconds if seconds is None else seconds),
+            "exp": now + 1 + self.seconds,  # whole seconds: never less than is said
         }  # fmt: skip
         self.given.append(jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": "one"}))
         return self.given[-1]
@@ -67,6 +69,7 @@ class Issuer:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 known = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
                 if issuer.answer is not None:
+                    issuer.refused += 1
                     self._say(issuer.answer, {})
                 elif self.headers["Authorization"] != f"Basic {known}" or form != {
                     "grant_type": ["client_credentials"], "scope": [SCOPE],

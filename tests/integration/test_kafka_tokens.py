@@ -27,6 +27,7 @@ from tests.contract.worlds import orders, postgres_world
 from tests.integration.issuer import CLIENT, SECRET, Issuer
 from tests.integration.kafka_topics import make_topic, produce
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+from tests.waiting import wait_for
 
 VALUES = [b"%d" % number for number in range(5)]
 
@@ -46,9 +47,10 @@ def topic(token_kafka: SecureKafka, topic_name: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _willing(issuer: Issuer) -> Iterator[None]:
+def _as_before(issuer: Issuer) -> Iterator[None]:
+    seconds = issuer.seconds
     yield
-    issuer.answer = None
+    issuer.answer, issuer.seconds = None, seconds
 
 
 def test_planning_the_mirror_and_the_audit_log_in_with_tokens(
@@ -88,7 +90,7 @@ def test_a_consumer_reads_on_after_its_token_has_expired(token_kafka: SecureKafk
             assert topic in admin.list_topics()
             given = len(issuer.given)
 
-            time.sleep(issuer.seconds + 1)
+            time.sleep(issuer.seconds + 2)
 
             with pytest.raises(Exception, match=r".") as refused:
                 admin.list_topics()
@@ -113,11 +115,12 @@ def test_a_refused_secret_is_said_at_once_and_an_issuer_that_is_away_is_asked_ag
         KafkaOffsets(wrong).look(KafkaSource(topics=topic))
     with pytest.raises(SinkError, match="HTTP 401") as other:
         new_producer(wrong, Reports(wrong, SINK), {})
+    issuer.seconds = 15
     with RecordReader(good).session() as session:
         list(session.read(topic, 0, OffsetRange(start=0, until=5)))
-        issuer.answer = 503
-        # The client asks in vain at four fifths of the token's life.
-        time.sleep(0.85 * issuer.seconds)
+        issuer.answer, issuer.refused = 503, 0
+        wait_for("the client asks for its next token, in vain", lambda: issuer.refused)
+        time.sleep(0.2)
         [read] = session.read(topic, 1, OffsetRange(start=0, until=5))
     assert read["value"] == VALUES
     with pytest.raises(SourceUnavailableError, match=r"issuer of tokens 127.0.0.1 answers HTTP 503") as away:

@@ -44,7 +44,8 @@ def test_each_session_of_an_epoch_logs_in_with_a_password_of_its_own(
 ) -> None:
     """F53, SEC-4: the password of the session before is refused by then, and no password is in a log."""
     caplog.set_level(logging.DEBUG)
-    line = over_records(expiring.url, IDS, RECORDS)
+    line = over_records(postgres_dsn, IDS, RECORDS)
+    line.log_in(expiring.url)
 
     line.epoch()
 

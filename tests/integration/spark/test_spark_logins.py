@@ -65,11 +65,10 @@ def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_o
         sinks=[PostgresTable(table="hits", columns={"value": "text"}), KafkaTopic(topic=out, value=Text())],
         settings=Settings(parallelism=1),
     )  # fmt: skip
-    line = Runs(servers, pipeline, create=False)
+    line = Runs(servers, pipeline)
     line.ledger = PostgresLedger(owner.url, sink_factory=sinks_by(lambda _: tokens))
     line.source = KafkaOffsets(tokens)
     line.credentials = read_credentials({CREDENTIALS_VARIABLE: str(handed)})
-    line.create()
     planned, who = line.planned()
     ticket = line.attempt(planned, who)
     before, began = len(issuer.given), time.monotonic()
