@@ -121,6 +121,7 @@ def _issued(settings: Mapping[str, str]) -> tuple[str, float]:
             said = json.load(answer)
         return str(said["access_token"]), asked + float(said.get("expires_in", _LIFE_SECONDS))
     except HTTPError as error:
+        error.close()  # It holds the connection.
         if error.code == _TOO_MANY or error.code >= _SERVER_ERRORS:
             raise ConnectionError(f"{issuer} answers HTTP {error.code}") from None
         raise SourceAuthenticationError(
