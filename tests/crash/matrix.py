@@ -50,6 +50,7 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
+    "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
     "F56": "a rolling upgrade: two versions at work on an epoch, the ledger migrated at any moment",
 }
 
@@ -92,6 +93,7 @@ SPEAKS_OF = {
     "F46": (*_SOURCE, "operations"),
     "F47": _SOURCE,
     "F40": (*_SOURCE, "airflow"),
+    "F53": (*_SINKS, "config"),
     "F45": _PROTOCOL,
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
     "F56": (*_SINKS, "declare"),

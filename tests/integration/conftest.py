@@ -1,5 +1,6 @@
 """Servers that some integration tests need in addition to the session's, and fixtures that several tests use."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from tests.commands import Call, caller, connect_to
 from tests.contract.worlds import World, postgres_world
 from tests.integration.bench import bench
+from tests.integration.issuer import AUDIENCE, Issuer, issuing
 from tests.integration.logins import as_superuser, login
 from tests.integration.people import call, fed, people_topic, planned
-from tests.integration.secure_kafka import SecureKafka
+from tests.integration.secure_kafka import SecureKafka, with_tokens
 from tests.integration.stores import S3, Hdfs, Store, started
 
 __all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned"]
@@ -42,6 +44,28 @@ def secure_kafka() -> Iterator[SecureKafka]:
     broker = SecureKafka(Path(tempfile.mkdtemp(prefix="epochline-secure-")))
     try:
         broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(scope="session")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Issuer]:
+    """Gives tokens that live six seconds."""
+    with issuing(tmp_path_factory.mktemp("issuer"), 6) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def token_kafka(issuer: Issuer) -> Iterator[SecureKafka]:
+    """A broker with TLS and client certificates that takes the issuer's tokens."""
+    home, options = Path(tempfile.mkdtemp(prefix="epochline-tokens-")), "JAVA_TOOL_OPTIONS"
+    broker = SecureKafka(home, with_tokens(issuer.keys, AUDIENCE))
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.keys}"
+            patched.setenv(options, f"{os.environ.get(options, '')} {allowed}")
+            broker.start()
         yield broker
     finally:
         broker.stop()

@@ -13,6 +13,7 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.errors import InsufficientPrivilege
 
+from epochline.config.logins import log_in
 from epochline.config.versions import RANGES
 from epochline.declare.text_settings import UTF8
 from epochline.declare.version import VERSION
@@ -144,7 +145,7 @@ def _sha256(script: str) -> str:
 def _migrating(dsn: str) -> Iterator[Connection]:
     """Open a transaction that excludes every other migration of the same database."""
     try:
-        with closing(psycopg2.connect(dsn, **UTF8)) as session, one_transaction(session) as connection:
+        with closing(log_in(dsn, **UTF8)) as session, one_transaction(session) as connection:
             change(connection, set_local({"lock_timeout": _LOCK_TIMEOUT_MS}))
             refuse_an_older_server(connection.info.server_version)
             execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
