@@ -50,6 +50,7 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
+    "F55": "on YARN: kill -9 of an executor; YARN starts a killed driver again; an application outlives its task",
 }
 
 PARTLY = {
@@ -64,6 +65,7 @@ PARTLY = {
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F55": "The containers are processes of one machine. No test has Kerberos or a vendor's cluster.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
     " which is what is tested.",
 }
@@ -78,6 +80,7 @@ _SINKS = (*_JOB, "sinks")
 SPEAKS_OF = {
     **dict.fromkeys(("F1", "F19", "F20", "F21", "F22"), _SINKS),
     **dict.fromkeys(("F2", "F3", "F4", "F39"), (*_JOB, "local")),
+    "F55": (*_JOB, "airflow"),
     **dict.fromkeys(("F5", "F6", "F7", "F8", "F13", "F14", "F15", "F16"), _WRITER),
     "F9": (*_PROTOCOL, "airflow", "local"),
     "F10": (*_PROTOCOL, "airflow"),
