@@ -7,20 +7,25 @@ from typing import Any
 import psutil
 
 from epochline.airflow.pre_commit import PreCommitOperator
+from epochline.config.resolve import resolve_settings
+from epochline.declare.settings import PerRun
+from epochline.protocol.epoch import Attempt
 from tests.crash.line import Line, in_background
 from tests.crash.spark_job import copying
 from tests.waiting import wait_for
 
 ASLEEP = 8
-"""Seconds for which the parse of each part sleeps after twenty rows of it are copied."""
+"""Seconds for which the parse of a part sleeps after twenty rows of it are copied."""
+
+_WRITES = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
 
 
 def planned(line: Line) -> None:
-    """Plan an epoch of a `scripted` pipeline, in whose middle each part sleeps."""
+    """Plan an epoch of four parts in a `scripted` pipeline; each part but the first sleeps in its middle."""
     for p in range(4):
         early, late = [f"p{p}-{i}" for i in range(25)], [f"p{p}-late-{i}" for i in range(15)]
-        line.produce({p: [*early, f"sleep {ASLEEP}", *late]})
-    line.plan("run-1")
+        line.produce({p: [*early, f"sleep {ASLEEP if p else 0}", *late]})
+    line.plan("run-1", settings=resolve_settings(line.pipeline, run=PerRun(parallelism=4)))
 
 
 def operator_of(line: Line) -> PreCommitOperator:
@@ -34,8 +39,18 @@ def begun(operator: PreCommitOperator) -> Future[None]:
     return in_background(lambda: operator.execute(context))
 
 
-def at_work(line: Line) -> psutil.Process:
-    """A Python worker of the newest attempt, in the middle of its copy."""
-    asked = "SELECT application_name FROM epochline.attempt ORDER BY attempt_id DESC LIMIT 1"
-    [(name,)] = wait_for("the attempt has begun", lambda: line.query(asked))
-    return copying(line, name)
+def at_work(line: Line, task: Future[None]) -> psutil.Process:
+    """A Python worker of the task's attempt, in the middle of its copy. Raises what the task raises before."""
+
+    def live() -> Attempt | None:
+        if task.done():
+            task.result()
+        with line.ledger.transaction() as tx:
+            return tx.attempts.live(tx.epochs.lock(line.name, 1))
+
+    def writes() -> list[tuple[Any, ...]]:
+        return line.query(_WRITES, attempt.application_name) if live() else []
+
+    attempt = wait_for("the attempt has begun", live)
+    wait_for("a part is written", writes, 240)
+    return copying(line, attempt.application_name)

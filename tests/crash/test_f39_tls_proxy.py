@@ -91,10 +91,11 @@ def test_an_epoch_on_a_server_behind_tls_is_exact_though_the_proxy_is_killed(
     connection = {"conn_type": "spark_connect", "host": LOOPBACK, "port": nginx.port, "password": token}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({**connection, "extra": {"use_ssl": True}}))
     monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", nginx.certificates.path("ca"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "functions"))
     planned(scripted)
 
     task = begun(operator_of(scripted))
-    at_work(scripted)
+    at_work(scripted, task)
     nginx.kill()
     nginx.start()
     since = time.monotonic()

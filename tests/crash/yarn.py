@@ -56,7 +56,6 @@ class Yarn(Hdfs):
             "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
             # A test reads what the launch of a container left.
             "yarn.nodemanager.delete.debug-delay-sec": "3600",
-            "yarn.nodemanager.admin-env": f"SPARK_LOCAL_IP={LOOPBACK}",
         }  # fmt: skip
         configure(folder / "yarn-site.xml", settings)
         root = "yarn.scheduler.capacity.root"
@@ -163,6 +162,8 @@ def settings_of(mode: str, paths: Mapping[str, str]) -> dict[str, str]:
         **names["spark_conf"],
         "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.ui.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+        # From there it gets to the executors.
+        "spark.yarn.appMasterEnv.SPARK_LOCAL_IP": LOOPBACK,
         # Spark is on every node.
         "spark.yarn.jars": f"local:{installed_pyspark()}/jars/*",
     }  # fmt: skip
