@@ -36,7 +36,15 @@ def operator_of(line: Line) -> PreCommitOperator:
 def begun(operator: PreCommitOperator) -> Future[None]:
     """Start the try."""
     context: Any = {"dag_run": SimpleNamespace(dag_id=operator.pipeline.name, run_id="run-1")}
-    return in_background(lambda: operator.execute(context))
+
+    def work() -> None:
+        try:
+            operator.execute(context)
+        finally:
+            if operator._hook is not None:  # which leaves it open
+                operator._hook._submit_sp.stdout.close()
+
+    return in_background(work)
 
 
 def at_work(line: Line, task: Future[None]) -> psutil.Process:
