@@ -41,7 +41,7 @@ def begun(operator: PreCommitOperator) -> Future[None]:
         try:
             operator.execute(context)
         finally:
-            if operator._hook is not None:  # which leaves it open
+            if operator._hook is not None and operator._hook._submit_sp:  # whose pipe it leaves open
                 operator._hook._submit_sp.stdout.close()
 
     return in_background(work)
