@@ -50,7 +50,7 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
-    "F55": "on YARN: kill -9 of an executor; YARN starts a killed driver again; an application outlives its task",
+    "F55": "on YARN, in client and in cluster mode: kill -9 of an executor",
 }
 
 PARTLY = {
