@@ -18,6 +18,8 @@ from epochline.spark.transaction import PartTransaction
 from tests.crash.reliability import Recovery
 from tests.integration.spark.conftest import Database
 
+COLUMNS = {"id": "bigint"}
+
 
 @dataclass
 class Attempt:
@@ -49,11 +51,8 @@ class Attempt:
 
 @pytest.fixture
 def attempt(database: Database, name: str) -> Attempt:
-    columns = {"id": "bigint"}
-    pipeline = Pipeline(
-        name=name, source=KafkaSource(topics="t"), parse=Json(columns=columns),
-        sinks=(PostgresTable(table="public.ids", columns=columns),),
-    )  # fmt: skip
+    parse, sink = Json(columns=COLUMNS), PostgresTable(table="public.ids", columns=COLUMNS)
+    pipeline = Pipeline(name=name, source=KafkaSource(topics="t"), parse=parse, sinks=sink)
     return Attempt(database, database.attempt(pipeline, {("t", 0): (0, 5)}))
 
 
