@@ -126,6 +126,5 @@ def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **decla
         made.append(PostgresTable(table="lines", columns={"value": "text"}))
     declared = {"parse": Text(), "sinks": made, **declared}
     pipeline = Pipeline(name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]), **declared)
-    it = in_process(dsn, bootstrap, pipeline)
-    it.create()
+    it = in_process(dsn, bootstrap, pipeline).create()
     return SinksPipeline(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))

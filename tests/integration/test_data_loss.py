@@ -37,11 +37,6 @@ def _no_mirror_of_another_ledger(kafka_bootstrap: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
-    return Topic(kafka_bootstrap, topic_name).make(2)
-
-
-@pytest.fixture
 def world(postgres_dsn: str, topic: Topic) -> World:
     return world_of(postgres_dsn, topic)
 

@@ -19,11 +19,6 @@ from tests.kafka_log import Said, log_of_kafka
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
-    return Topic(kafka_bootstrap, topic_name).make(2)
-
-
-@pytest.fixture
 def source(kafka_bootstrap: str) -> KafkaOffsets:
     return KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
 

@@ -24,12 +24,6 @@ from tests.integration.page_views import epoch, html, pages, pipeline, pipelines
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&{{ 7 * 7 }}"
 
 
-@pytest.fixture
-def reader(login: Callable[..., str]) -> str:
-    """The libpq URL of a login that is a member of epochline_reader and of nothing else."""
-    return login("epochline_reader")
-
-
 def test_an_empty_ledger_has_a_page_that_says_so(reader: str) -> None:
     assert "There is no pipeline that you may see" in html("pipelines.html", "/", view=pipelines(reader))
 

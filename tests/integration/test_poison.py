@@ -7,7 +7,7 @@ the attempt ends with the record's place and the reason, and nothing of it can b
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,11 +169,6 @@ def batch(one: PlannedRange, values: Sequence[Any]) -> pa.RecordBatch:
         timestamp=[each.timestamp for each in chosen], key=[each.key for each in chosen],
         headers=[each.headers and [{"key": k, "value": v} for k, v in each.headers] for each in chosen],
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
 
 
 @pytest.fixture(scope="module", autouse=True)

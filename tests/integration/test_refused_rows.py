@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import Plan, commit
+from epochline.coordinator import Plan
 from epochline.errors import BadRecordError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.protocol import refused
 from epochline.protocol.epoch import Run
@@ -607,7 +607,7 @@ def test_a_login_without_the_rights_learns_which_before_anything_is_staged(
         it.job.seal(ticket, run)
     as_superuser(f"GRANT INSERT ON t TO {who}")
     it.job.seal(ticket, run)
-    commit(it.job.ledger, it.kafka, "orders", 1)
+    it.job.commit(1)
 
     assert as_superuser("SELECT k, v FROM t ORDER BY k") == [("a", 1), ("b", 2)]
 

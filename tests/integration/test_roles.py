@@ -60,11 +60,6 @@ def writer(login: Login, as_superuser: AsSuperuser) -> str:
 
 
 @pytest.fixture
-def reader(login: Login) -> str:
-    return login("epochline_reader")
-
-
-@pytest.fixture
 def world(postgres_dsn: str, owner: str, writer: str) -> World:
     """Everything by a login that is an owner and nothing else, but for staging, which the writer's login does."""
     made = postgres_world(postgres_dsn)  # as who migrates: makes the target
