@@ -17,7 +17,7 @@ from tests.databases import as_connection
 
 @dataclass(frozen=True)
 class Call:
-    """Runs a command with its arguments; gives its exit code and what it wrote to standard output and standard error."""
+    """Runs a command; gives its exit code and what it wrote to standard output and standard error."""
 
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
