@@ -20,7 +20,7 @@ from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head
 from tests.commands import caller, connect_to
-from tests.databases import query
+from tests.databases import query, set_aside
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.kafka_topics import Topic, delete_records, produce
 
@@ -123,12 +123,8 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     if action == "adopt-topic":
         shop.topic(3)
     if action == "requeue":
-        query(
-            shop.dsn,
-            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-            " \"offset\", value, reason) SELECT 'shop', 1, 1, 'shop', 'id', 0, n, 'x', 'no JSON' FROM"
-            " generate_series(2, 3) n",
-        )
+        for offset in (2, 3):
+            set_aside(shop.dsn, offset, pipeline="shop", topic="shop")
 
 
 @pytest.mark.parametrize("block", BLOCKS + UPGRADE, ids=named)

@@ -10,13 +10,14 @@ from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateE
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
-from tests.integration.bench import LINEAGE, Bench, NewBench, Row
+from tests.databases import set_aside
+from tests.integration.bench import ADD, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
 from tests.integration.operating import ORDER, act
 
 EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
-FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
-MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
+FIRST = [kv("a", 1), kv("b", 1), kv("c", 1)]
+MENDED = [kv("a", 1), kv("b", 9), kv("d", 1, _row=1)]
 
 
 def planned(it: Bench, epoch_id: int = 1) -> Plan:
@@ -56,10 +57,9 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
 def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench, rule: str) -> None:
     """The trial does what the promotion will do: the same values are there once, not twice."""
     it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})")
-    it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
+    it.epoch(kv("a", 1), kv("b", 2))
 
-    replay = replayed(it, {"k": "a", "v": 2}, {"k": "b", "v": 1})
-    promote(it.subject, replay, ORDER)
+    promote(it.subject, replayed(it, kv("a", 2), kv("b", 1)), ORDER)
 
     assert it.rows() == [("a", 2), ("b", 1)]
 
@@ -121,11 +121,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     replay = replayed(it, *MENDED)
-    it.sql(
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        ' "offset", value, reason, requeued_by, requeued_at)'
-        " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 2, 'x', 'no JSON', 1, now())"
-    )
+    set_aside(it.dsn, 2, requeued_by=1, requeued_at="now")
 
     with pytest.raises(HeadMovedError, match="a record that it quarantined was requeued"):
         promote(it.subject, replay, ORDER)
@@ -136,8 +132,8 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 @pytest.mark.parametrize(
     ("sink", "log", "said"),
     [
-        ({"mode": "upsert", "key": "k"}, {}, "does not keep each epoch's rows apart .mode upsert"),
-        ({"mode": "add", "key": "k", "measures": "v"}, {}, "does not keep each epoch's rows apart .mode add"),
+        (UPSERT, {}, "does not keep each epoch's rows apart .mode upsert"),
+        (ADD, {}, "does not keep each epoch's rows apart .mode add"),
         ({"lineage": False}, {}, "only rows of append targets with lineage"),
         ({}, {"log_start": 2}, "The source no longer holds"),
     ],
@@ -175,9 +171,8 @@ def test_a_replay_reads_no_other_records_than_its_epoch_did(bench: NewBench) -> 
     it.kafka.change_leader("orders", 0, truncate_to=2)
     it.kafka.produce("orders", 0, 4)
 
-    with pytest.raises(
-        ActionRefusedError, match=r"no longer holds orders-0.0, 3. as it was read: its log was truncated at offset 2"
-    ):
+    said = r"no longer holds orders-0.0, 3. as it was read: its log was truncated at offset 2"
+    with pytest.raises(ActionRefusedError, match=said):
         planned(it)
 
 
@@ -189,9 +184,8 @@ def test_a_savepoint_from_before_an_extension_keeps_the_rows_of_its_replay(bench
     it.plan()
     it.epoch({"k": "c", "v": 1})
     act(it, "savepoint", name="before")
-    extended = it.order("extend-back", ORDER, "back", to="earliest")
-    it.commit_staged(extended, {"k": "a", "v": 1}, {"k": "b", "v": 1})
-    promote(it.subject, replayed(it, {"k": "a", "v": 1}, {"k": "b", "v": 9}, epoch_id=2), ORDER)
+    it.commit_staged(it.order("extend-back", ORDER, "back", to="earliest"), kv("a", 1), kv("b", 1))
+    promote(it.subject, replayed(it, kv("a", 1), kv("b", 9), epoch_id=2), ORDER)
 
     with pytest.raises(ActionRefusedError, match=r"orders-0.0, 2. lies before the head of the savepoint"):
         act(it, "restore", name="before")

@@ -15,6 +15,7 @@ from epochline.coordinator import PlanOutcome, abort, plan
 from epochline.errors import ActionRefusedError, EpochlineError, EpochNotFoundError, SavepointFileError, TargetError
 from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
+from tests.databases import set_aside
 from tests.integration.bench import KV, Bench, NewBench, Row
 from tests.integration.guarantee import broken
 from tests.integration.operating import FIRST, act, again, extend_back, with_savepoint
@@ -313,10 +314,7 @@ def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: NewB
     """INV-9: each record once, in the target or in the quarantine, before and after."""
     it = with_savepoint(bench)
     it.epoch(*SECOND)
-    it.sql(
-        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-        " \"offset\", value, reason) VALUES ('orders', 1, 2, 'orders', 'id-of-orders', 1, 1, 'x', 'no JSON')"
-    )
+    set_aside(it.dsn, 1, 1, epoch_id=2)
 
     act(it, "restore", name="before")
 
