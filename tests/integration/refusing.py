@@ -57,8 +57,8 @@ class Target:
         offsets = range(one.range.start, one.range.until)
         rows = [values[at] for at in offsets]
         keys = [json.dumps(row.get(GONE)).encode() for row in rows]
-        values = [None if GONE in row else json.dumps(row).encode() for row in rows]
-        return source_batch(one.tp, offsets, values, key=keys)
+        contents = [None if GONE in row else json.dumps(row).encode() for row in rows]
+        return source_batch(one.tp, offsets, contents, key=keys)
 
     def add(self, *values: Row) -> None:
         """More records."""

@@ -107,8 +107,9 @@ def lists(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def test_a_parse_may_return_lists(postgres_dsn: str) -> None:
-    numbers, texts = ([[1, None], [3, 4]], None, [[1], [2, 3]]), (["a", None, ""], [], None)
-    rows: list[Row] = [{"n": n, "s": s} for n, s in zip(numbers, texts, strict=True)]
+    rows: list[Row] = [
+        {"n": [[1, None], [3, 4]], "s": ["a", None, ""]}, {"n": None, "s": []}, {"n": [[1], [2, 3]], "s": None},
+    ]  # fmt: skip
     columns = {"n": "int[]", "s": "text[]"}
     it = typed(postgres_dsn, columns, columns, rows, parse=f"{__name__}:lists")
 

@@ -88,9 +88,9 @@ def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
         PostgresTable(table="public.latest", columns=raw, mode="upsert", key="who", order_by="at"),
         PostgresTable(table="public.none", columns=raw, aggregated=True),
     ]
-    given = {"parse": Json(columns=RECORD), "sinks": sinks, "bad_records": "quarantine", "transform": function}
+    more = {"bad_records": "quarantine", "transform": function}
     ranges = {(topic, partition): (0, len(values)) for partition, values in records.items()}
-    return servers.database.attempt(servers.unchecked(topic, **given), ranges)
+    return servers.database.attempt(servers.unchecked(topic, parse=Json(columns=RECORD), sinks=sinks, **more), ranges)
 
 
 def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(

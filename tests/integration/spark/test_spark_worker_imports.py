@@ -76,8 +76,8 @@ def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
     declared = dict(KINDS[kind])
     if kind == "one pass":
         (out,) = new_topics(servers.bootstrap, names=("out",))
-        topic = KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who")
-        declared["sinks"] = [*declared["sinks"], topic, Files(path=str(tmp_path / "files"), columns=TOTALS)]
+        sink = KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who")
+        declared["sinks"] = [*declared["sinks"], sink, Files(path=str(tmp_path / "files"), columns=TOTALS)]
     topic = servers.topic({0: RECORDS[:40], 1: RECORDS[40:]})
 
     epoch = Runs(servers, servers.pipeline(topic, parse=Json(columns=RECORD), **declared)).epoch()
