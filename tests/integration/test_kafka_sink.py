@@ -13,7 +13,6 @@ from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.local.stack import Stack
-from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import receipts
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -26,8 +25,6 @@ from tests.integration.published_queries import queries
 from tests.integration.sinks_world import SinksPipeline, new_world, values
 
 OUT = KafkaTopic(topic="out", value=Text())
-
-
 NewWorld = Callable[..., SinksPipeline]
 """Makes a pipeline with these sinks."""
 
@@ -40,6 +37,10 @@ def new(postgres_dsn: str, kafka_bootstrap: str) -> NewWorld:
 @pytest.fixture
 def world(new: NewWorld) -> SinksPipeline:
     return new(OUT)
+
+
+def name_of(world: SinksPipeline) -> str:
+    return world.it.pipeline.topics[0].name
 
 
 def commit(world: SinksPipeline, *values: str | None, keys: Sequence[str] = ()) -> None:
@@ -62,13 +63,10 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: Sin
     assert (published.epoch_id, published.rows) == (1, 3)
     assert values(world.seen()) == ["a", "b", "c"]
     assert world.outbox() == 0
-    name = world.it.pipeline.topics[0].name
-    assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
+    assert world.receipts() == [(1, name_of(world), "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(
-    world: SinksPipeline,
-) -> None:
+def test_what_a_killed_run_committed_is_published_by_the_next_with_nothing_to_read(world: SinksPipeline) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
     commit(world, "a", "b", "c")
     states = [world.receipts()[0][2]]
@@ -133,7 +131,7 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(new: NewWor
     planned, _ = world.it.asked_to_plan()
 
     assert planned.outcome is PlanOutcome.SINKS_FULL
-    assert f"{world.it.pipeline.topics[0].name} has 2 epochs still to show" in planned.notes[0]
+    assert f"{name_of(world)} has 2 epochs still to show" in planned.notes[0]
     world.it.publish()
     world.it.epoch()
     world.it.publish()
@@ -189,10 +187,8 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
     """X3, K17: the declaration of now says how long a transaction may take, also for what is committed already."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
     commit(world, "a", "b")
-    with (
-        armed("topic.record@1:sleep:1.2"),
-        pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout"),
-    ):
+    too_short = pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout")
+    with armed("topic.record@1:sleep:1.2"), too_short:
         world.it.publish()
     out, *others = world.it.pipeline.sinks
     longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
@@ -207,7 +203,7 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
 def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world: SinksPipeline) -> None:
     """INV-9: its DAG has no task `publish` any more."""
     commit(world, "a")
-    name, (_, *others) = world.it.pipeline.topics[0].name, world.it.pipeline.sinks
+    name, (_, *others) = name_of(world), world.it.pipeline.sinks
     world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": tuple(others)})
     world.produce("b")
 
@@ -228,7 +224,7 @@ def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown
             id="a time-out below what the strategy may take",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict[str, Any], said: str) -> None:
     """K16, K17, X3: both are allowed, and every run that plans says what they cost."""
     restart = FixedDelay(attempts=3, delay=timedelta(seconds=10))
@@ -238,7 +234,7 @@ def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict
     planned, _ = world.it.asked_to_plan()
 
     (note,) = planned.notes
-    assert note.startswith(world.it.pipeline.topics[0].name)
+    assert note.startswith(name_of(world))
     assert said in note
 
 
@@ -264,9 +260,8 @@ def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: Sin
 
 def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
     columns = {"k": "text", "t": "text", "p": "integer"}
-    topic = KafkaTopic(
-        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
-    )
+    placed: dict[str, Any] = {"key": "k", "headers": {"trace": "t"}, "partition": "p", "columns": columns}
+    topic = KafkaTopic(topic="out", value=Text(column="v"), **placed)
     world = new(topic, table=False, parse=Json(columns={"v": "text", **columns}))
     more = '{"v": null, "k": "b", "t": null, "p": 0}', '{"v": "", "k": null, "p": 1}'
     commit(world, '{"v": "x", "k": "a", "t": "1", "p": 1}', *more)
@@ -280,10 +275,8 @@ def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
 def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -> None:
     """U7: the queries of docs/queries.sql, before and after a publish."""
     commit(world, "a", "b")
-    name = world.it.pipeline.topics[0].name
-    waiting, shown = (
-        queries()[one].rstrip().rstrip(";") for one in ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
-    )
+    name, asked_for = name_of(world), ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
+    waiting, shown = (queries()[one].rstrip().rstrip(";") for one in asked_for)
     asked = f"SELECT sink, epoch_id, state, rows FROM ({waiting}) w"
     assert world.it.sql(asked) == [(name, 1, "DUE", 2)]
 
@@ -297,8 +290,6 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: SinksPipeline) -
 
 def test_what_a_topic_was_given_is_not_taken_back(world: SinksPipeline) -> None:
     commit(world, "a")
-    declared = world.it.pipeline
-    subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
-        plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
+        plan_replay(world.it.subject, 1, Run(dag_id="operator", run_id="ada", host="here"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
@@ -13,6 +13,7 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.kafka.topics import compacted
 from epochline.local.stack import Stack
 from epochline.protocol.offsets import Head
+from tests.contract.worlds import orders, ranges
 from tests.integration.kafka_topics import Topic, admin_of
 from tests.integration.sinks_world import in_process
 from tests.kafka_log import Said, log_of_kafka
@@ -120,12 +121,10 @@ def test_a_list_of_two_brokers_of_which_the_first_is_down_still_plans_an_epoch(
 ) -> None:
     """K20."""
     Topic(kafka_bootstrap, topic_name).make().produce(0, 1)
-    sink = PostgresTable(table="orders", columns={"value": "text"})
-    pipeline = Pipeline(name="two_brokers", source=KafkaSource(topics=topic_name), parse=Text(), sinks=sink)
-    it = in_process(postgres_dsn, f"127.0.0.1:1,{kafka_bootstrap}", pipeline)
-    it.create()
+    pipeline = orders(name="two_brokers", source=KafkaSource(topics=topic_name))
+    it = in_process(postgres_dsn, f"127.0.0.1:1,{kafka_bootstrap}", pipeline).create()
 
     planned, _ = it.planned()
 
     assert planned.outcome is PlanOutcome.PLANNED
-    assert [str(one) for one in planned.ranges] == [f"{topic_name}-0[0, 1)"]
+    assert ranges(planned) == [f"{topic_name}-0[0, 1)"]

@@ -171,10 +171,8 @@ class Postgres:
 
     @property
     def sessions(self) -> list[int]:
-        found = self.query(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'lookup' AND datname = current_database()"
-        )
-        return [pid for (pid,) in found]
+        of_lookups = "application_name = 'lookup' AND datname = current_database()"
+        return [pid for (pid,) in self.query(f"SELECT pid FROM pg_stat_activity WHERE {of_lookups}")]
 
     def backend(self, connection: Session, _: object) -> int:
         """Which session it is that looks the key up."""
@@ -372,9 +370,8 @@ def test_a_look_up_past_its_deadline_is_cancelled_at_the_server(postgres: Postgr
             cursor.execute("SELECT pg_sleep(%s)", (seconds,))
         return seconds
 
-    asking = in_postgres(
-        postgres, fetch, timeout=timedelta(seconds=5), pool=PoolLimits(max_total=1), cancel=lambda one: one.cancel()
-    )
+    limits = {"timeout": timedelta(seconds=5), "pool": PoolLimits(max_total=1)}
+    asking = in_postgres(postgres, fetch, cancel=lambda one: one.cancel(), **limits)
     found = [one.outcome for one in asking.each([900, 0])]
 
     assert found == [Outcome.TIMED_OUT, Outcome.ANSWERED]
@@ -486,8 +483,7 @@ def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record(kind: st
 
     assert caught.value.retryable
     assert "canary" not in str(caught.value)
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
 
 
 @pytest.mark.parametrize("kind", ["threads", "async"])
@@ -551,13 +547,9 @@ def test_a_batch_keeps_its_rows_in_order_and_says_what_became_of_each(store: Red
 
     asking = kind(store, fetch, timeout=SHORT, ordered=ordered)
     enrich = over_batches(asking, key="id", column="city", kind=pa.string())
-    given = pa.RecordBatch.from_pydict(
-        {
-            "id": ["1", "late", "refused", "unknown", "bad", "2", None, "number", "9"],
-            "_error": [None, None, None, None, "is no id", None, None, None, None],
-            "_skip": [False, False, False, False, False, True, False, False, False],
-        }
-    )
+    ids = ["1", "late", "refused", "unknown", "bad", "2", None, "number", "9"]
+    errors, skips = ["is no id" if one == "bad" else None for one in ids], [one == "2" for one in ids]
+    given = pa.RecordBatch.from_pydict({"id": ids, "_error": errors, "_skip": skips})
 
     found = enrich(given)
 

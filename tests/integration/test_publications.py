@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from epochline import Json, KafkaSource, KafkaTopic, Pipeline, PostgresTable, StateTable
+from epochline import Json, KafkaTopic, PostgresTable, StateTable
 from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, RowsRefusedError
 from epochline.local.stack import Stack
+from tests.contract.worlds import orders
 from tests.databases import as_admin, query
-from tests.in_memory.kafka import FakeKafka
-from tests.integration.bench import ADD, LINEAGE, UPSERT, NewBench
-from tests.integration.in_process import InProcess
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, NewBench, kv
+from tests.integration.in_process import over_records
 from tests.integration.logins import superuser
-from tests.integration.operating import ORDER, act, again, extend_back, with_savepoint
-from tests.reading import range_batch
+from tests.integration.operating import ORDER, act, again, begun_at_the_end, extend_back, with_savepoint
 
 WITHOUT_IDENTITY = """
     SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -55,11 +54,8 @@ def test_every_operation_goes_on_in_a_published_database(published: str, bench: 
 
 def test_extend_back_goes_on_in_a_published_database(published: str, bench: NewBench) -> None:
     """It updates the chain, which has no primary key."""
-    it = bench()
-    it.kafka.produce("orders", 0, 2)
-    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
-    it.plan()
-    it.epoch({"k": "z", "v": 9})
+    it = begun_at_the_end(bench, 2)
+    it.epoch(kv("z", 9))
 
     assert extend_back(it, "a", "b") == ["orders-0[0, 2)"]
     assert [k for k, _ in it.rows()] == ["a", "b", "z"]
@@ -67,39 +63,32 @@ def test_extend_back_goes_on_in_a_published_database(published: str, bench: NewB
 
 def test_every_table_of_the_product_has_a_replica_identity(published: str) -> None:
     """Of every kind: ledger, staging, outbox, deleted keys, images, state, savepoints, quarantine, targets."""
-    kafka, columns = FakeKafka(), {"k": "text", "v": "integer"}
-    kafka.produce("orders", 0, 1)
     modes = {**MODES, "whole": {"mode": "replace"}}
-    pipeline = Pipeline(
-        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=columns), bad_records="quarantine",
-        sinks=[PostgresTable(table=name, columns=columns, **options) for name, options in modes.items()],
-    )  # fmt: skip
-    job = InProcess(published, pipeline, kafka, lambda one: [range_batch(one, [{"k": "a", "v": 1}] * 2)])
-    job.create()
+    sinks = [PostgresTable(table=name, columns=KV, **options) for name, options in modes.items()]
+    pipeline = orders(parse=Json(columns=KV), sinks=sinks)
+    records = [kv("a", 1)]
+    job = over_records(published, pipeline, records)
     job.epoch()
-    state = StateTable(table="seen", key="k", columns=columns)
+    state = StateTable(table="seen", key="k", columns=KV)
     job.pipeline = pipeline.model_copy(update={"state": (state,), "transform": "pipelines.word_count:count"})
     job.create()
     job.act("savepoint", ORDER, name="of-state")
-    kafka.produce("orders", 0, 1)
+    records += [kv("a", 1)]
+    job.source.produce("orders", 0, 1)
     job.attempt(*job.planned())
-    topic = KafkaTopic(topic="out", value=Json(columns=columns))
+    topic = KafkaTopic(topic="out", value=Json(columns=KV))
     job.pipeline = pipeline.model_copy(update={"name": "sent", "sinks": (topic,)})
     job.create()
-    kinds = query(published, "SELECT DISTINCT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                  " WHERE c.relkind = 'r' AND n.nspname LIKE 'epochline%'")  # fmt: skip
+    kinds = query(published, "SELECT DISTINCT schemaname FROM pg_tables WHERE schemaname LIKE 'epochline%'")
 
     assert {kind for (kind,) in kinds} == {"epochline", "epochline_outbox", "epochline_staging"}
     assert query(published, WITHOUT_IDENTITY) == []
 
 
+BY_AN_INDEX = f"CREATE TABLE t (k text NOT NULL UNIQUE, v int{LINEAGE})"
 EXISTING = {
-    "upsert by an index": (
-        f"CREATE TABLE t (k text NOT NULL UNIQUE, v int{LINEAGE})", {"mode": "upsert", "key": "k"}, ["public.t"]
-    ),
-    "add by an index": (
-        "CREATE TABLE t (k text NOT NULL UNIQUE, v int)", {"mode": "add", "key": "k", "measures": "v"}, ["public.t"]
-    ),
+    "upsert by an index": (BY_AN_INDEX, UPSERT, ["public.t"]),
+    "add by an index": ("CREATE TABLE t (k text NOT NULL UNIQUE, v int)", ADD, ["public.t"]),
     "replace": (f"CREATE TABLE t (k text, v int{LINEAGE})", {"mode": "replace"}, ["public.t"]),
     "partitions": (
         f"CREATE TABLE t (k text, v int{LINEAGE}) PARTITION BY LIST (k); CREATE TABLE t_a PARTITION OF t FOR VALUES IN"
@@ -144,14 +133,16 @@ def test_an_append_target_without_an_identity_goes_on_and_its_restore_is_refused
     assert it.rows() == [("a", 1)]
 
 
+OF_V = (
+    "ALTER TABLE t ALTER v SET NOT NULL; CREATE UNIQUE INDEX of_v ON t (v);"
+    " ALTER TABLE t REPLICA IDENTITY USING INDEX of_v; CREATE PUBLICATION later FOR TABLE t"
+)
 PUBLICATIONS = {
     "all tables": "CREATE PUBLICATION later FOR ALL TABLES",
     "its schema": "CREATE PUBLICATION later FOR TABLES IN SCHEMA public",
     "the table": "CREATE PUBLICATION later FOR TABLE t",
-    "a row filter": "ALTER TABLE t ALTER v SET NOT NULL; CREATE UNIQUE INDEX of_v ON t (v); ALTER TABLE t REPLICA"
-    " IDENTITY USING INDEX of_v; CREATE PUBLICATION later FOR TABLE t WHERE (k <> 'x')",
-    "a list of columns": "ALTER TABLE t ALTER v SET NOT NULL; CREATE UNIQUE INDEX of_v ON t (v); ALTER TABLE t REPLICA"
-    " IDENTITY USING INDEX of_v; CREATE PUBLICATION later FOR TABLE t (k)",
+    "a row filter": f"{OF_V} WHERE (k <> 'x')",
+    "a list of columns": f"{OF_V} (k)",
 }  # fmt: skip
 
 
@@ -161,8 +152,7 @@ def test_a_publication_that_is_made_while_an_epoch_runs_is_found_by_the_next_ste
     bench: NewBench, stack: Stack, publication: str, after: str
 ) -> None:
     """INV-6: before the seal nothing is sealed; after it the commit names the statement, and passes once it ran."""
-    it = bench(existing=f"CREATE TABLE t (k text NOT NULL UNIQUE, v int{LINEAGE})", mode="upsert", key="k")
-    row = {"k": "a", "v": 1}
+    it, row = bench(existing=BY_AN_INDEX, **UPSERT), kv("a", 1)
     planned = it.plan(row) if after == "plan" else it.sealed(row)
     as_admin(superuser(stack, it.dsn), *PUBLICATIONS[publication].split(";"))
 
@@ -178,7 +168,7 @@ def test_a_publication_that_is_made_while_an_epoch_runs_is_found_by_the_next_ste
 
 
 def test_a_publication_of_inserts_alone_stops_nothing(bench: NewBench, stack: Stack) -> None:
-    it = bench(existing=f"CREATE TABLE t (k text NOT NULL UNIQUE, v int{LINEAGE})", mode="upsert", key="k")
+    it = bench(existing=BY_AN_INDEX, **UPSERT)
     as_admin(superuser(stack, it.dsn), "CREATE PUBLICATION later FOR ALL TABLES WITH (publish = 'insert')")
 
     it.epoch({"k": "a", "v": 1})

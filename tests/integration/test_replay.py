@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
 from tests.databases import set_aside
+from tests.driver import epoch_of
 from tests.integration.bench import ADD, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.guarantee import broken
-from tests.integration.operating import ORDER, act
+from tests.integration.operating import ORDER, act, begun_at_the_end
 
 EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
 FIRST = [kv("a", 1), kv("b", 1), kv("c", 1)]
@@ -26,10 +26,7 @@ def planned(it: Bench, epoch_id: int = 1) -> Plan:
 
 
 def replayed(it: Bench, *rows: Row, epoch_id: int = 1) -> Epoch:
-    replay = planned(it, epoch_id)
-    assert replay.epoch is not None
-    it.seal_staged(replay, *rows)
-    return replay.epoch
+    return epoch_of(it.seal_staged(planned(it, epoch_id), *rows))
 
 
 @pytest.mark.parametrize("v", ["v", "__v"])
@@ -178,11 +175,8 @@ def test_a_replay_reads_no_other_records_than_its_epoch_did(bench: NewBench) -> 
 
 def test_a_savepoint_from_before_an_extension_keeps_the_rows_of_its_replay(bench: NewBench) -> None:
     """I1, INV-1: what was extended back lies before every head, also after a replay took its place."""
-    it = bench()
-    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
-    it.kafka.produce("orders", 0, 2)
-    it.plan()
-    it.epoch({"k": "c", "v": 1})
+    it = begun_at_the_end(bench, 2)
+    it.epoch(kv("c", 1))
     act(it, "savepoint", name="before")
     it.commit_staged(it.order("extend-back", ORDER, "back", to="earliest"), kv("a", 1), kv("b", 1))
     promote(it.subject, replayed(it, kv("a", 1), kv("b", 9), epoch_id=2), ORDER)
