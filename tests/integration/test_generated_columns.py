@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from epochline import Json, PostgresTable
-from epochline.coordinator import preview
 from epochline.errors import EpochlineError, TargetError
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.commands import Call
@@ -30,7 +29,7 @@ def test_a_parsed_value_for_a_generated_column_is_refused_in_the_plan(bench: New
     """INV-9: the table would store a number of its own for the record's."""
     it = bench(RECORD, existing=f"CREATE TABLE t ({GENERATED[kind]}, v integer{LINEAGE})")
 
-    for attempt in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
+    for attempt in (it.plan, it.preview):
         with pytest.raises(TargetError, match="the record has id, and the table generates id itself"):
             attempt()
 
@@ -77,7 +76,7 @@ def test_a_parsed_column_that_goes_nowhere_is_said_where_a_column_stays_empty(be
     columns, record, said = NOTES[case]
     it = bench(record, existing=f"CREATE TABLE t ({columns}{LINEAGE})")
 
-    notes = [note for note in preview(it.ledger, it.kafka, it.pipeline).notes if "target t" in note]
+    notes = [note for note in it.preview().notes if "target t" in note]
 
     assert len(notes) == (said is not None)
     assert said is None or said in notes[0]

@@ -212,8 +212,8 @@ def test_the_quarantine_is_counted_and_grouped_by_reason_without_the_values_in_i
     quarantined(world)
     why = ("a%_b: 'x' does not fit bigint", 'a%_b: {"b": 1} does not fit bigint', "no 'city' at 7", "no 'town' at 8")
     for at, reason in enumerate(why):
-        requeued = {} if at else {"requeued_by": 1, "requeued_at": "now"}
-        set_aside(postgres_dsn, 101 + at, reason=reason, **requeued)
+        by, moment = (None, None) if at else (1, "now")
+        set_aside(postgres_dsn, 101 + at, reason=reason, requeued_by=by, requeued_at=moment)
 
     view = listed(reader, inspect=True)
 

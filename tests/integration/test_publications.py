@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from epochline import Json, KafkaTopic, PostgresTable, StateTable
-from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, RowsRefusedError
 from epochline.local.stack import Stack
 from tests.contract.worlds import orders
@@ -108,7 +107,7 @@ def test_an_existing_target_without_an_identity_is_refused_in_the_plan_with_the_
     it = bench(existing=ddl, **options)
     statements = "; ".join(f"ALTER TABLE {one} REPLICA IDENTITY FULL" for one in tables)
 
-    for attempt in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
+    for attempt in (it.plan, it.preview):
         with pytest.raises(PipelineStandsError, match=f"does not have a replica identity.*Run {statements};"):
             attempt()
 

@@ -4,25 +4,24 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import preview
 from epochline.errors import ActionRefusedError, PipelineStandsError, TargetError
 from epochline.operations.replay import plan_replay, promote
 from tests.contract.worlds import run
-from tests.integration.bench import KV, LINEAGE, Bench, NewBench, Row
+from tests.driver import epoch_of
+from tests.integration.bench import ADD, KV, LINEAGE, UPSERT, Bench, NewBench, Row, kv
 from tests.integration.operating import ORDER, act, again, with_savepoint
 from tests.ways import way_on
 
-ROWS: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}]
-MORE: list[Row] = [{"k": "c", "v": 2}]
+ROWS, MORE = [kv("a", 1), kv("b", 1)], [kv("c", 2)]
 MODES: dict[str, dict[str, Any]] = {
-    "append": {},
-    "append without lineage": {"lineage": False},
-    "append with a key": {"key": "k", "repeats": "skip"},
-    "upsert": {"mode": "upsert", "key": "k"},
-    "add": {"mode": "add", "key": "k", "measures": "v"},
-    "replace": {"mode": "replace"},
-}
-UPSERT = MODES["upsert"]
+    "append": {}, "append without lineage": {"lineage": False}, "append with a key": {"key": "k", "repeats": "skip"},
+    "upsert": UPSERT, "add": ADD, "replace": {"mode": "replace"},
+}  # fmt: skip
+MADE_AGAIN = "ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)"
+
+
+def gone(k: str) -> Row:
+    return {"k": k, "_deleted": True}
 
 
 def migrate(it: Bench) -> list[str]:
@@ -33,7 +32,7 @@ def migrate(it: Bench) -> list[str]:
 def stands(it: Bench, said: str) -> str:
     """Plan, its preview and migrate refuse, without a change; what they say."""
     before = it.sql("SELECT pipeline, epoch_id, state FROM epochline.epoch ORDER BY 1, 2")
-    for refused in (it.plan, lambda: preview(it.ledger, it.kafka, it.pipeline)):
+    for refused in (it.plan, it.preview):
         with pytest.raises(PipelineStandsError, match=said) as found:
             refused()
     assert it.sql("SELECT pipeline, epoch_id, state FROM epochline.epoch ORDER BY 1, 2") == before
@@ -70,7 +69,7 @@ def test_a_table_that_was_made_again_stops_the_pipeline_until_an_operator_accept
     it = bench(**MODES[mode])
     it.epoch(*ROWS)
     sealed = it.sealed(*MORE)
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
+    it.sql(MADE_AGAIN)
 
     with pytest.raises(PipelineStandsError, match="is another table than the one that epochs wrote"):
         it.commit(sealed)
@@ -104,8 +103,7 @@ def test_a_copy_with_the_rows_of_the_newest_epoch_is_the_target_as_after_a_dump(
     it = bench(**MODES[mode])
     it.epoch(*ROWS)
     it.epoch(*MORE)
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
-    it.sql("INSERT INTO t SELECT * FROM t_old WHERE _epoch = 1")
+    it.sql(f"{MADE_AGAIN}; INSERT INTO t SELECT * FROM t_old WHERE _epoch = 1")
     if mode != "replace":
         stands(it, "it has no row of epoch 2")
 
@@ -118,10 +116,9 @@ def test_a_copy_with_the_rows_of_the_newest_epoch_is_the_target_as_after_a_dump(
 
 def test_what_later_epochs_deleted_is_not_missed_in_a_copy(bench: NewBench) -> None:
     it = bench(**UPSERT)
-    it.epoch(*ROWS)
-    it.epoch(*MORE)
-    it.epoch({"k": "c", "_deleted": True})
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL)")
+    for rows in (ROWS, MORE, [gone("c")]):
+        it.epoch(*rows)
+    it.sql(MADE_AGAIN)
 
     stands(it, "it has no row of epoch 1")
 
@@ -143,7 +140,7 @@ def test_a_target_that_was_emptied_stops_the_pipeline(bench: NewBench, mode: str
 def test_a_target_whose_rows_its_epochs_deleted_goes_on(bench: NewBench) -> None:
     it = bench(**UPSERT)
     it.epoch(*ROWS)
-    it.epoch({"k": "a", "_deleted": True}, {"k": "b", "_deleted": True})
+    it.epoch(gone("a"), gone("b"))
 
     it.epoch(*MORE)
 
@@ -164,8 +161,8 @@ def test_an_append_target_that_a_consumer_empties_goes_on(bench: NewBench) -> No
 def test_a_lost_table_of_deleted_keys_stops_the_pipeline(bench: NewBench, again: bool) -> None:
     """INV-9: without it an older record brings a deleted key back."""
     it = bench(**UPSERT, order_by="v")
-    it.epoch({"k": "a", "v": 5}, {"k": "b", "v": 5})
-    it.epoch({"k": "a", "v": 6, "_deleted": True})
+    it.epoch(kv("a", 5), kv("b", 5))
+    it.epoch(kv("a", 6, _deleted=True))
     ((side,),) = it.sql("SELECT relname FROM pg_class WHERE relname LIKE 'deleted\\_%' AND relkind = 'r'")
     it.sql(f"ALTER TABLE epochline.{side} RENAME TO kept")
     if again:
@@ -201,7 +198,7 @@ def test_an_older_copy_goes_back_to_its_savepoint_and_is_read_on_from_there(benc
     it.sql("CREATE TABLE copy AS SELECT * FROM t")
     it.epoch(*MORE)
     whole = it.rows()
-    it.sql("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (LIKE t_old INCLUDING ALL); INSERT INTO t TABLE copy")
+    it.sql(f"{MADE_AGAIN}; INSERT INTO t TABLE copy")
     stands(it, "it has no row of epoch 2")
 
     act(it, "accept-state")
@@ -222,10 +219,8 @@ def test_a_replay_writes_the_rows_of_a_lost_append_target_again(bench: NewBench)
     migrate(it)
 
     for epoch_id, rows in ((1, ROWS), (2, MORE)):
-        planned = plan_replay(it.subject, epoch_id, run(f"replay-{epoch_id}"))
-        assert planned.epoch is not None
-        it.seal_staged(planned, *rows)
-        promote(it.subject, planned.epoch, ORDER)
+        replay = it.seal_staged(plan_replay(it.subject, epoch_id, run(f"replay-{epoch_id}")), *rows)
+        promote(it.subject, epoch_of(replay), ORDER)
 
     assert it.rows() == whole
     it.epoch({"k": "d", "v": 3})
@@ -268,13 +263,12 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
     act(it, "drop")
     new = Bench(it.dsn, it.sink, KV, create=False)
     new.pipeline = it.pipeline.model_copy(update={"name": "second"})
-    new.create()
-    new.kafka.produce("orders", 0, 2, topic_id="another")
+    new.create().kafka.produce("orders", 0, 2, topic_id="another")
 
     with pytest.raises(TargetError, match="t holds rows that another pipeline wrote") as refused:
         new.plan()
 
     assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
     it.sql(refused.value.said.partition("every record: ")[2])
-    again(new, {"k": "a", "v": 100}, {"k": "b", "v": 100})
+    again(new, kv("a", 100), kv("b", 100))
     assert it.rows() == [("a", 100), ("b", 100), ("c", 2)]

@@ -221,11 +221,8 @@ def test_values_of_different_lengths_are_read_back_from_one_batch(cursor: Any, t
     """Some types are encoded by columns, at the width of the longest value; NULLs and a slice move the others."""
     taken, _ = MATRIX[text]
     kind = record_schema({"v": text}).field("v").type
-    rows = [
-        pa.nulls(1, kind),
-        *(_cast(text, value).array for value, _ in [*taken, *reversed(taken)]),
-        pa.nulls(2, kind),
-    ]
+    values = [_cast(text, value).array for value, _ in [*taken, *reversed(taken)]]
+    rows = [pa.nulls(1, kind), *values, pa.nulls(2, kind)]
 
     copied = _copied(cursor, text, pa.concat_arrays([rows[1], *rows]).slice(1))
 

@@ -1,6 +1,7 @@
 """Upsert targets with further unique columns: every legal history of rows is applied, however it is cut into epochs."""
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import psycopg2
@@ -64,25 +65,22 @@ class History:
         key = self.random.randint(1, 5)
         if self.random.random() < 0.2:
             return {"id": key, "_deleted": True, "a": "p"}
-        return {
-            "id": key,
-            "a": self.random.choice(["p", "q", "r", "P", "Q", None]),
-            "b": self.random.choice([0, 1, 2, 3, 4, 6, 8, None]),
-            "c": self.random.choice([1, 2, 3, 4, 5, 6, None]),
+        choices = {
+            "a": ["p", "q", "r", "P", "Q", None],
+            "b": [0, 1, 2, 3, 4, 6, 8, None],
+            "c": [1, 2, 3, 4, 5, 6, None],
         }
+        return {"id": key} | {name: self.random.choice(values) for name, values in choices.items()}
 
     def _is_legal(self, row: Row) -> bool:
-        statement = (
-            "INSERT INTO twin (id, a, b, c) VALUES (%(id)s, %(a)s, %(b)s, %(c)s)"
-            " ON CONFLICT (id) DO UPDATE SET (a, b, c) = (excluded.a, excluded.b, excluded.c)"
-        )
+        statement = "INSERT INTO twin (id, a, b, c) VALUES (%(id)s, %(a)s, %(b)s, %(c)s) ON CONFLICT (id) DO UPDATE"
+        statement += " SET (a, b, c) = (excluded.a, excluded.b, excluded.c)"
         if row.get("_deleted"):
             statement = "DELETE FROM twin WHERE id = %(id)s"
-        try:
+        with suppress(psycopg2.IntegrityError):
             self.one.sql(statement, row)  # type: ignore[arg-type]
-        except psycopg2.IntegrityError:
-            return False
-        return True
+            return True
+        return False
 
 
 @pytest.mark.fault("F45")
@@ -106,10 +104,8 @@ def test_a_legal_history_gives_the_rows_of_one_record_at_a_time(bench: NewBench,
 
 
 def accounted(one: Bench) -> Any:
-    [(total,)] = one.sql(
-        "SELECT inserted + updated + deleted + superseded + unchanged FROM epochline.receipts"
-        " ORDER BY epoch_id DESC LIMIT 1"
-    )
+    fates = "inserted + updated + deleted + superseded + unchanged"
+    [(total,)] = one.sql(f"SELECT {fates} FROM epochline.receipts ORDER BY epoch_id DESC LIMIT 1")
     return total
 
 
@@ -173,11 +169,12 @@ def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(
 NO_WAY = {
     "a cascade": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE CASCADE)",
     "a set null": "CREATE TABLE pet (owner bigint REFERENCES t ON DELETE SET NULL)",
-    "a trigger that sees deletes": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    "CREATE TRIGGER seen AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
-    "a trigger that sees updates": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    "CREATE TRIGGER seen AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION seen()",
-}  # fmt: skip
+    **{
+        f"a trigger that sees {what.lower()}s": "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN"
+        f" RETURN NULL; END'; CREATE TRIGGER seen AFTER {what} ON t FOR EACH ROW EXECUTE FUNCTION seen()"
+        for what in ("DELETE", "UPDATE")
+    },
+}
 
 
 @pytest.mark.fault("F45")

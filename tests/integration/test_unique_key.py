@@ -53,11 +53,10 @@ def test_a_repeat_is_refused_before_the_seal_and_named(bench: NewBench) -> None:
     one = bench(key="k", repeats="refuse")
     one.epoch(kv("a", 1))
 
-    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
-        one.sealed(kv("b", 2), kv("a", 3))
-    one.abort(2, "run-2")
-    with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
-        one.sealed(kv("b", 2), kv("b", 2, _partition=1), kv("c", 1))
+    for epoch_id, rows in ((2, [kv("b", 2), kv("a", 3)]), (3, [kv("b", 2), kv("b", 2, _partition=1), kv("c", 1)])):
+        with pytest.raises(RowsRefusedError, match=r"a repeat of its key \(k\)"):
+            one.sealed(*rows)
+        one.abort(epoch_id, f"run-{epoch_id}")
 
     assert one.rows() == [("a", 1)]
 
