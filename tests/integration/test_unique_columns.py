@@ -65,7 +65,7 @@ class History:
         key = self.random.randint(1, 5)
         if self.random.random() < 0.2:
             return {"id": key, "_deleted": True, "a": "p"}
-        choices = {
+        choices: dict[str, list[Any]] = {
             "a": ["p", "q", "r", "P", "Q", None],
             "b": [0, 1, 2, 3, 4, 6, 8, None],
             "c": [1, 2, 3, 4, 5, 6, None],
