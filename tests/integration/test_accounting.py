@@ -174,8 +174,7 @@ NewWorld = Callable[[str, str], MeddledTable]
 @pytest.fixture
 def world(bench: NewBench, as_superuser: AsSuperuser) -> NewWorld:
     def make(mode: str, way: str) -> MeddledTable:
-        it = bench(existing=MODES[mode].ddl, **MODES[mode].sink)
-        return MeddledTable(it, as_superuser, MODES[mode], WAYS[way])
+        return MeddledTable(bench(existing=MODES[mode].ddl, **MODES[mode].sink), as_superuser, MODES[mode], WAYS[way])
 
     return make
 

@@ -226,21 +226,13 @@ def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
 
 
 SHOWN = {
-    "timestamptz '9999-12-31 23:59:59-14'": "10000-01-01 13:59:59+00",
-    "date '0044-03-15 BC'": "0044-03-15 BC",
-    "timestamp 'infinity'": "infinity",
-    "time '24:00'": "24:00:00",
-    "interval '1 mon'": "1 mon",
+    "timestamptz '9999-12-31 23:59:59-14'": "10000-01-01 13:59:59+00", "date '0044-03-15 BC'": "0044-03-15 BC",
+    "timestamp 'infinity'": "infinity", "time '24:00'": "24:00:00", "interval '1 mon'": "1 mon",
     "interval '-1 year 2 days 03:00'": "-1 years +2 days 03:00:00",
-    "ARRAY[date '0044-03-15 BC', 'infinity']": '{"0044-03-15 BC",infinity}',
-    "ARRAY[interval '1 mon']": '{"1 mon"}',
-    "numeric '0.0000001'": "0.0000001",
-    "float8 'Infinity'": "Infinity",
-    "true": "true",
-    "bytea '\\x00ff'": "\\x00ff",
-    "ARRAY[1.50, NULL]": "{1.50,NULL}",
-    "jsonb '{\"a\": 1.50}'": '{"a": 1.50}',
-}
+    "ARRAY[date '0044-03-15 BC', 'infinity']": '{"0044-03-15 BC",infinity}', "ARRAY[interval '1 mon']": '{"1 mon"}',
+    "numeric '0.0000001'": "0.0000001", "float8 'Infinity'": "Infinity", "true": "true", "bytea '\\x00ff'": "\\x00ff",
+    "ARRAY[1.50, NULL]": "{1.50,NULL}", "jsonb '{\"a\": 1.50}'": '{"a": 1.50}',
+}  # fmt: skip
 
 
 def test_sql_shows_each_value_as_psql_does_and_a_query_may_begin_with_a_comment(call: Call) -> None:

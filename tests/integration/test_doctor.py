@@ -74,8 +74,7 @@ class World:
         file.write_text(READ + file.read_text())
 
     def shell(self, command: str) -> str:
-        done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture

@@ -183,8 +183,7 @@ def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file_and_moves_
 def test_a_part_that_is_tried_again_or_runs_on_adds_nothing_to_what_is_shown(sink: FileSink, path: str) -> None:
     """INV-4, I4: the ledger counted the first try; a file that is half written at the seal is not moved with it."""
     parts = stage(sink, ATTEMPT)
-    again = write_part(sink, ATTEMPT, 1)
-    assert again.message["file"] != parts[1].message["file"]
+    assert write_part(sink, ATTEMPT, 1).message["file"] != parts[1].message["file"]
     zombie = sink.write(ATTEMPT, 1)
     zombie.write(batch_of(["too late"] * 1000))
 

@@ -58,8 +58,7 @@ def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffse
 
     source.mirror(f"group-{topic}", [Head(tp=tp, origin=0, next_offset=7, epoch_id=3) for tp in tps], 1, 3)
 
-    held = source.mirrored(f"group-{topic}")
-    found = {key: (one.offset, one.generation, one.epoch_id) for key, one in held.items()}
+    found = {key: (one.offset, one.generation, one.epoch_id) for key, one in source.mirrored(f"group-{topic}").items()}
     assert found == {(topic.name, 0): (7, 1, 3), (topic.name, 1): (7, 1, 3)}
 
 

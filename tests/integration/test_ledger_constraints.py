@@ -226,8 +226,7 @@ def test_what_a_ledger_never_holds_is_refused(
 @pytest.fixture
 def empty_dsn(stack: Stack, postgres_dsn: str) -> str:
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
-    create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
-    as_admin(stack.postgres.superuser_dsn, create)
+    as_admin(stack.postgres.superuser_dsn, sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
     return stack.postgres.dsn(name)
 
 

@@ -385,8 +385,7 @@ def test_the_pool_opens_no_more_connections_than_it_may_and_uses_the_last_one_fi
     assert len(at_once) <= 2
     assert set(postgres.sessions) == at_once
 
-    one_by_one = [next(asking.each([number])).value for number in range(5)]
-    assert len(set(one_by_one)) == 1
+    assert len({next(asking.each([number])).value for number in range(5)}) == 1
 
 
 def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
@@ -565,8 +564,7 @@ def test_a_batch_keeps_its_rows_in_order_and_says_what_became_of_each(store: Red
 
 @each_kind
 def test_a_batch_without_rows_opens_nothing(tmp_path: Path, kind: Kind) -> None:
-    nowhere = Redis(str(tmp_path / "nowhere"))
-    enrich = over_batches(kind(nowhere), key="id", column="city", kind=pa.string())
+    enrich = over_batches(kind(Redis(str(tmp_path / "nowhere"))), key="id", column="city", kind=pa.string())
 
     assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
 

@@ -54,8 +54,7 @@ class Numbers(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in _NO_END:
-            classes = (dict(attrs).get("class") or "").split()
-            self._around.append({tag, *(f".{one}" for one in classes)})
+            self._around.append({tag, *(f".{one}" for one in (dict(attrs).get("class") or "").split())})
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _NO_END:

@@ -57,8 +57,7 @@ def test_a_declared_pipeline_without_an_epoch_is_in_the_list_and_has_a_page(
 
     states = {row["pipeline"]: one.state for row, one in zip(view.pipelines.rows, view.standings, strict=True)}
     assert list(states.items()) == [("refused", "cannot plan"), ("orders", "caught up"), ("never_ran", "not started")]
-    text = html("pipelines.html", "/", view=view)
-    assert "it names no host" in text
+    assert "it names no host" in html("pipelines.html", "/", view=view)
     assert pipelines(reader, lambda names: set(), declared=("never_ran",)).standings == []
     for name, said in (("never_ran", "not started"), ("refused", "it names no host")):
         with snapshot(reader) as ledger:
@@ -249,8 +248,7 @@ def test_an_epoch_shows_both_sides_of_the_balance_of_its_rows(world: World, read
 
     assert (staged["orders"]["rows"], staged["orders"]["rows_found"], staged["orders"]["parts"]) == (13, 13, 2)
     assert staged[QUARANTINE]["rows_found"] == 2
-    balance = pages(reader)["epoch"].partition('id="balance"')[2]
-    assert '<tr class="bad">' not in balance
+    assert '<tr class="bad">' not in pages(reader)["epoch"].partition('id="balance"')[2]
     query(postgres_dsn, "UPDATE epochline.part SET rows = rows + 1 WHERE sink = 'orders' AND spark_partition = 0")
     assert pages(reader)["epoch"].partition('id="balance"')[2].count('<tr class="bad">') == 1
 

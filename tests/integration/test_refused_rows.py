@@ -583,8 +583,7 @@ def test_a_login_without_the_rights_learns_which_before_anything_is_staged(
     postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
-    ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
-    it = Target(postgres_dsn, ddl, GOOD, [UPSERT])
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})", GOOD, [UPSERT])
     it.job.log_in(login("epochline_owner"))
     who = user(it.job.dsn)
 
@@ -625,8 +624,7 @@ def test_who_may_only_fill_a_table_fills_its_identity_column(
     postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
-    ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"
-    it = Target(postgres_dsn, ddl, GOOD)
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})", GOOD)
     it.job.log_in(login("epochline_owner"))
     as_superuser(f"GRANT INSERT ON t TO {user(it.job.dsn)}")
     with pytest.raises(TargetError, match="Missing: GRANT SELECT ON t"):

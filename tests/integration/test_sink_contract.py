@@ -173,8 +173,7 @@ def test_shown_twice_is_shown_once(line: OneSink) -> None:
     it.publish()
 
     for _ in range(2):
-        again = commit(it.ledger, it.source, name, epoch_id)
-        assert again.outcome is CommitOutcome.ALREADY_COMMITTED
+        assert commit(it.ledger, it.source, name, epoch_id).outcome is CommitOutcome.ALREADY_COMMITTED
         for receipt in due:
             sink = it.ledger.sink(it.pipeline, receipt.sink)
             sink.commit(receipt.committable)
@@ -287,8 +286,7 @@ def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through
 def test_a_zombie_woken_before_its_commit_changes_nothing(line: OneSink) -> None:
     """P13, F22: others have shown its epoch and a later one."""
     line.produce()
-    place = "publish.sink.commit" if line.kind.follows else "commit.transaction"
-    zombie = _stopped_at(line, place)
+    zombie = _stopped_at(line, "publish.sink.commit" if line.kind.follows else "commit.transaction")
     line.next_run()
     line.produce()
     line.next_run()

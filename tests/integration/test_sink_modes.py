@@ -255,8 +255,7 @@ def test_a_table_of_another_programs_role_is_written_only_if_it_is_declared_with
 ) -> None:
     """Neither migrate nor a plan takes it for a table that Epochline made."""
     shop = user(login())
-    table = f"{PLAIN}{LINEAGE}); INSERT INTO t VALUES ('of the shop', 1)"
-    one = bench(existing=table)
+    one = bench(existing=f"{PLAIN}{LINEAGE}); INSERT INTO t VALUES ('of the shop', 1)")
     as_superuser(f"ALTER TABLE public.t OWNER TO {shop}", f"GRANT ALL ON public.t TO {user(one.dsn)}")
     made = one.pipeline.model_copy(update={"sinks": (PostgresTable(table="t", columns=KV),)})
 

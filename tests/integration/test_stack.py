@@ -77,8 +77,7 @@ def _listening(processes: list[psutil.Process]) -> set[str]:
     found = set()
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            connections = process.net_connections(kind="inet")
-            found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+            found |= {c.laddr.ip for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN}
     return found
 
 
@@ -295,8 +294,7 @@ def test_the_stack_works_for_an_ordinary_user(folder: Path) -> None:
     stack = Stack(home / "stack")
     try:
         assert (done.returncode, done.stderr) == (0, "")
-        owners = {psutil.Process(pid).username() for pid in (stack.postgres.pid, stack.kafka.pid) if pid}
-        assert owners == {"nobody"}
+        assert {psutil.Process(pid).username() for pid in (stack.postgres.pid, stack.kafka.pid) if pid} == {"nobody"}
         assert (stack.postgres.health(), stack.kafka.health()) == (None, None)
     finally:
         stack.down(wipe=True)

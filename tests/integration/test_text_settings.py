@@ -72,28 +72,14 @@ COLUMNS = {"id": "bigint"} | {f"c{at}": kind for at, kind in enumerate(VALUES)}
 
 # A value of each setting that another database or role may well have.
 OTHERS: dict[str, str] = {
-    "DateStyle": "German, DMY",
-    "IntervalStyle": "sql_standard",
-    "TimeZone": "America/St_Johns",
-    "timezone_abbreviations": "Australia",
-    "bytea_output": "escape",
-    "extra_float_digits": "-15",
-    "standard_conforming_strings": "off",
-    "backslash_quote": "on",
-    "array_nulls": "off",
-    "transform_null_equals": "on",
-    "quote_all_identifiers": "on",
-    "xmlbinary": "hex",
-    "xmloption": "document",
-    "lc_monetary": "C.utf8",
-    "lc_numeric": "C.utf8",
-    "lc_time": "C.utf8",
-    "client_encoding": "LATIN1",
-    "search_path": "pg_temp, pg_catalog",
-    "default_transaction_isolation": "serializable",
-    "default_transaction_deferrable": "on",
+    "DateStyle": "German, DMY", "IntervalStyle": "sql_standard", "TimeZone": "America/St_Johns",
+    "timezone_abbreviations": "Australia", "bytea_output": "escape", "extra_float_digits": "-15",
+    "standard_conforming_strings": "off", "backslash_quote": "on", "array_nulls": "off", "transform_null_equals": "on",
+    "quote_all_identifiers": "on", "xmlbinary": "hex", "xmloption": "document", "lc_monetary": "C.utf8",
+    "lc_numeric": "C.utf8", "lc_time": "C.utf8", "client_encoding": "LATIN1", "search_path": "pg_temp, pg_catalog",
+    "default_transaction_isolation": "serializable", "default_transaction_deferrable": "on",
     "default_text_search_config": "pg_catalog.german",
-}
+}  # fmt: skip
 
 
 class TableTwice:

@@ -195,8 +195,7 @@ def _copied(cursor: Any, text: str, array: pa.Array[Any]) -> list[list[Any]]:
         arrays = [array, *(pa.nulls(len(array), pa.string()) for _ in others)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=record_schema(columns))
         data = io.BytesIO(encoder.begin() + encoder.encode(batch) + encoder.end())
-        copy = f"COPY pg_temp.matrix ({', '.join(columns)}) FROM STDIN WITH ({encoder.copy_options})"
-        cursor.copy_expert(copy, data)
+        cursor.copy_expert(f"COPY pg_temp.matrix ({', '.join(columns)}) FROM STDIN WITH ({encoder.copy_options})", data)
         cursor.execute("SELECT v::text FROM pg_temp.matrix ORDER BY at")
         found.append([shown for (shown,) in cursor.fetchall()])
     return found

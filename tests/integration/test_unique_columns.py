@@ -98,8 +98,7 @@ def test_a_legal_history_gives_the_rows_of_one_record_at_a_time(bench: NewBench,
             continue
         one.epoch(*rows)
 
-        wanted = one.sql("SELECT id, a, b, c FROM twin ORDER BY id")
-        assert one.sql("SELECT id, a, b, c FROM t ORDER BY id") == wanted
+        assert one.sql("SELECT id, a, b, c FROM t ORDER BY id") == one.sql("SELECT id, a, b, c FROM twin ORDER BY id")
         assert accounted(one) == len(rows)
 
 
@@ -227,8 +226,7 @@ def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, c
 
     places = [part.partition(" for ")[0] for part in str(raised.value).split("orders-")[1:]]
     even = [row for row in FIRST + rows if not row["_partition"]]
-    at = [f"0 offset {number}" for number, row in enumerate(even) if row["id"] in (4, 8)]
-    assert places == at
+    assert places == [f"0 offset {number}" for number, row in enumerate(even) if row["id"] in (4, 8)]
 
 
 def test_a_target_without_further_rules_is_asked_nothing_more(bench: NewBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,8 +302,7 @@ def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypat
     """The guard taken away: what used to vanish with a green receipt is neither written nor known to be old."""
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, **UPSERT)
     sealed = one.sealed(kv("a", 2), kv("c", 2))
-    plain = sql.SQL("(({}) > ({}))")
-    monkeypatch.setattr(fates, "_newer", lambda left, right: plain.format(left, right))
+    monkeypatch.setattr(fates, "_newer", lambda left, right: sql.SQL("(({}) > ({}))").format(left, right))
 
     with pytest.raises(TargetError, match="of 2 rows staged for t, 1 are neither newer nor older"):
         one.commit(sealed)

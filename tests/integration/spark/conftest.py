@@ -105,8 +105,7 @@ class Database:
         return str(self._of_attempt(ticket, "error"))
 
     def _of_attempt(self, ticket: StagingTicket, column: str) -> object:
-        found = self.query(f"SELECT {column} FROM epochline.attempt WHERE attempt_id = %s", ticket.attempt_id)
-        return found[0][0]
+        return self.query(f"SELECT {column} FROM epochline.attempt WHERE attempt_id = %s", ticket.attempt_id)[0][0]
 
     def fenced_writes(self, ticket: StagingTicket) -> list[str]:
         found = "SELECT what FROM epochline.fenced_write WHERE attempt_id = %s"

@@ -117,8 +117,7 @@ def test_what_staging_refuses_is_found_in_every_partition_at_once(servers: Serve
         servers.run_job()
 
     expected = {(partition, offset) for partition in (0, 1) for offset in bad}
-    found = servers.database.query('SELECT partition, "offset" FROM epochline.refused_row')
-    assert sorted(found) == sorted(expected)
+    assert sorted(servers.database.query('SELECT partition, "offset" FROM epochline.refused_row')) == sorted(expected)
     assert servers.database.ids(ticket, "public.ids") == []
     epoch = runs.committed(planned, who)
     assert (epoch.attempt, epoch.counts.read, epoch.counts.quarantined) == (2, 6_000, 300)

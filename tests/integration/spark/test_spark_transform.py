@@ -76,8 +76,7 @@ def test_what_a_transform_returns_is_stored_exactly_or_refused_by_its_column(
         with pytest.raises(EpochlineError, match=reason):
             line.epoch()
 
-    stored = servers.database.query("SELECT n::text FROM t")
-    assert stored == ([] if expected is None else [(expected,)])
+    assert servers.database.query("SELECT n::text FROM t") == ([] if expected is None else [(expected,)])
 
 
 def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
