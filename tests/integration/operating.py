@@ -16,8 +16,7 @@ def act(it: Bench, what: str, **asked: Any) -> Done:
 
 def with_savepoint(bench: NewBench, **sink: Any) -> Bench:
     """A pipeline with a savepoint `before` after its first epoch."""
-    it = bench(**sink)
-    it.epoch(*FIRST)
+    it = bench(**sink).after(FIRST)
     act(it, "savepoint", name="before")
     return it
 

@@ -36,8 +36,7 @@ def refusal(subject: Subject, what: str, **asked: Any) -> str:
 
 def test_any_record_of_the_new_topic_wins_and_among_those_the_highest_offset(bench: NewBench) -> None:
     """ADR 0004."""
-    it = bench()
-    it.epoch(*[kv("a", 1)] * 9, kv("b", 3))
+    it = bench().after([*[kv("a", 1)] * 9, kv("b", 3)])
     adopt(it)
 
     it.epoch(kv("a", 8), kv("a", 9))
@@ -82,8 +81,7 @@ def test_what_a_target_keeps_of_the_old_topic_and_takes_of_the_new(
     bench: NewBench, options: dict[str, Any], old: list[Row], new: list[Row], left: list[tuple[Any, ...]]
 ) -> None:
     """ADR 0004."""
-    it = bench(**options)
-    it.epoch(*old)
+    it = bench(**options).after(old)
     adopt(it)
 
     it.epoch(*new)
@@ -92,8 +90,7 @@ def test_what_a_target_keeps_of_the_old_topic_and_takes_of_the_new(
 
 
 def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(kv("a", 1), {"k": "b", "_deleted": True})
+    it = bench().after([kv("a", 1), {"k": "b", "_deleted": True}])
     adopt(it)
 
     it.epoch(kv("a", 5, _partition=1), kv("b", 6, _partition=1))
@@ -120,8 +117,7 @@ def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -
 def test_only_an_upsert_that_keeps_its_order_takes_requeued_records(
     bench: NewBench, options: dict[str, Any], said: str
 ) -> None:
-    it = bench(ORDERED, **options)
-    it.epoch(kv("a", 1, at=5))
+    it = bench(ORDERED, **options).after([kv("a", 1, at=5)])
     set_aside(it.dsn, 0)
 
     foreseen = refusal(it.subject, "requeue", everything=True)

@@ -41,11 +41,11 @@ def published(postgres_dsn: str, stack: Stack) -> str:
 def test_every_operation_goes_on_in_a_published_database(published: str, bench: NewBench, mode: str) -> None:
     """Epochs, savepoint, restore, extend-back: the ledger, images and targets that the product makes take all."""
     it = with_savepoint(bench, **MODES[mode])
-    it.epoch({"k": "a", "v": 7}, {"k": "c", "v": 7})
+    it.epoch(kv("a", 7), kv("c", 7))
     whole = it.rows()
 
     act(it, "restore", name="before")
-    again(it, {"k": "a", "v": 7}, {"k": "c", "v": 7})
+    again(it, kv("a", 7), kv("c", 7))
 
     assert it.rows() == whole
     assert it.sql(WITHOUT_IDENTITY) == []
@@ -112,17 +112,16 @@ def test_an_existing_target_without_an_identity_is_refused_in_the_plan_with_the_
             attempt()
 
     it.sql(statements)
-    it.epoch({"k": "a", "v": 1})
-    it.epoch({"k": "a", "v": 2})
+    it.epoch(kv("a", 1))
+    it.epoch(kv("a", 2))
     assert it.rows()[0][0] == "a"
 
 
 @pytest.mark.usefixtures("published")
 def test_an_append_target_without_an_identity_goes_on_and_its_restore_is_refused(bench: NewBench) -> None:
-    it = bench(existing=f"CREATE TABLE t (k text, v int{LINEAGE})")
-    it.epoch({"k": "a", "v": 1})
+    it = bench(existing=f"CREATE TABLE t (k text, v int{LINEAGE})").after([kv("a", 1)])
     act(it, "savepoint", name="before")
-    it.epoch({"k": "b", "v": 2})
+    it.epoch(kv("b", 2))
 
     with pytest.raises(ActionRefusedError, match=r"Run ALTER TABLE public\.t REPLICA IDENTITY FULL"):
         act(it, "restore", name="before")
@@ -170,6 +169,6 @@ def test_a_publication_of_inserts_alone_stops_nothing(bench: NewBench, stack: St
     it = bench(existing=BY_AN_INDEX, **UPSERT)
     as_admin(superuser(stack, it.dsn), "CREATE PUBLICATION later FOR ALL TABLES WITH (publish = 'insert')")
 
-    it.epoch({"k": "a", "v": 1})
+    it.epoch(kv("a", 1))
 
     assert it.rows() == [("a", 1)]

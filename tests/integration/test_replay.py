@@ -34,8 +34,7 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
     def rows(made: list[Row]) -> list[Row]:
         return [{v if name == "v" else name: value for name, value in row.items()} for row in made]
 
-    it = bench({"k": "text", v: "integer"})
-    it.epoch(*rows(FIRST))
+    it = bench({"k": "text", v: "integer"}).after(rows(FIRST))
     before = it.rows(f"k, {v}, _offset, _epoch")
 
     (found,) = differences(it.subject, replayed(it, *rows(MENDED)))
@@ -53,8 +52,7 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
 @pytest.mark.parametrize("rule", ["UNIQUE (v)", "EXCLUDE USING hash (v WITH =)"])
 def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench, rule: str) -> None:
     """The trial does what the promotion will do: the same values are there once, not twice."""
-    it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})")
-    it.epoch(kv("a", 1), kv("b", 2))
+    it = bench(existing=f"CREATE TABLE t (k text, v integer{LINEAGE}, {rule})").after([kv("a", 1), kv("b", 2)])
 
     promote(it.subject, replayed(it, kv("a", 2), kv("b", 1)), ORDER)
 
@@ -63,9 +61,7 @@ def test_a_replay_is_tried_without_the_rows_whose_place_it_takes(bench: NewBench
 
 def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: NewBench) -> None:
     """INV-1, INV-2: the chain stays as it was; rows of other epochs too; who wanted it is written down with it."""
-    it = bench()
-    it.epoch(*FIRST)
-    it.epoch({"k": "z", "v": 5})
+    it = bench().after(FIRST, [kv("z", 5)])
     replay = replayed(it, *MENDED)
 
     promote(it.subject, replay, ORDER)
@@ -79,14 +75,13 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     assert it.sql(chain) == [(None, 0, None), (0, 3, 1), (3, 4, 2)]
     written = it.sql("SELECT action, actor, reason, epoch_id FROM epochline.actions")
     assert written == [("replay --promote", ORDER.actor, ORDER.reason, 3)]
-    it.epoch({"k": "y", "v": 6})
+    it.epoch(kv("y", 6))
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(5,)]
     assert broken(it.sql, "orders", "t") == {}
 
 
 def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     promote(it.subject, replayed(it, *MENDED), ORDER)
 
     with pytest.raises(ActionRefusedError, match="epoch 1 .* was undone"):
@@ -98,12 +93,11 @@ def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: 
 
 def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench: NewBench) -> None:
     """INV-6: recovery commits what a run of the pipeline sealed, and never what an operator only looked at."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     replay = replayed(it, *MENDED)
     it.sql("UPDATE epochline.epoch SET lease_until = now() - interval '1 s' WHERE epoch_id = 2")
 
-    assert it.plan({"k": "z", "v": 5}).outcome is PlanOutcome.PLANNED
+    assert it.plan(kv("z", 5)).outcome is PlanOutcome.PLANNED
 
     assert [row[:3] for row in it.sql(EPOCHS)] == [
         (1, "regular", "COMMITTED"), (2, "replay", "ABORTED"), (3, "regular", "PLANNED"),
@@ -115,8 +109,7 @@ def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench
 
 def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     """INV-9: or the record would be in the target twice."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     replay = replayed(it, *MENDED)
     set_aside(it.dsn, 2, requeued_by=1, requeued_at="now")
 
@@ -139,8 +132,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 def test_what_cannot_be_compared_is_refused(
     bench: NewBench, sink: dict[str, Any], log: dict[str, int], said: str
 ) -> None:
-    it = bench(**sink)
-    it.epoch(*FIRST)
+    it = bench(**sink).after(FIRST)
     it.kafka.change("orders", 0, **log)
 
     with pytest.raises(ActionRefusedError, match=said):
@@ -150,8 +142,7 @@ def test_what_cannot_be_compared_is_refused(
 
 
 def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     act(it, "savepoint", name="before")
     promote(it.subject, replayed(it, *MENDED), ORDER)
 
@@ -163,8 +154,7 @@ def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back
 
 def test_a_replay_reads_no_other_records_than_its_epoch_did(bench: NewBench) -> None:
     """INV-9, I1: its promotion would take away the rows of records that nobody can read any more."""
-    it = bench()
-    it.epoch(*FIRST)
+    it = bench().after(FIRST)
     it.kafka.change_leader("orders", 0, truncate_to=2)
     it.kafka.produce("orders", 0, 4)
 

@@ -102,8 +102,7 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
 
 def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: NewBench) -> None:
     """C12: replaced rows, deleted rows, and the memory of what had been deleted."""
-    it = bench(**UPSERT, before_images=5)
-    it.epoch(*FIRST, gone("x"))
+    it = bench(**UPSERT, before_images=5).after([*FIRST, gone("x")])
     act(it, "savepoint", name="before")
     saved, forgotten = it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)
     second, third = [kv("a", 2), gone("b"), kv("x", 2), kv("c", 2)], [kv("a", 3), gone("c")]
@@ -260,8 +259,7 @@ def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(
 
 def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: NewBench) -> None:
     """S9: where a partition begins is decided once; a restore does not change it."""
-    it = bench()
-    it.epoch(kv("a", 1))
+    it = bench().after([kv("a", 1)])
     act(it, "savepoint", name="before")
     it.kafka.produce("orders", 2, 3)
     again(it, *(kv(k, 1, _partition=2) for k in "bcd"))
@@ -393,7 +391,7 @@ def test_what_was_extended_back_since_a_savepoint_is_not_undone(late: Bench) -> 
         act(late, "restore", name="before")
 
     act(late, "restore", name="after")
-    again(late, {"k": "last", "v": 2})
+    again(late, kv("last", 2))
     assert late.rows() == rows
 
 
@@ -404,11 +402,11 @@ def test_after_a_restore_a_pipeline_is_extended_back_as_before_it(late: Bench) -
     assert late.sql(CHAIN)[-3:] == [
         (2, 0, None, 4, "savepoint before"), (2, 0, 4, 5, "carried over"), (2, 1, None, 0, "savepoint before"),
     ]  # fmt: skip
-    again(late, {"k": "second", "v": 2})
+    again(late, kv("second", 2))
     assert extend_back(late, "old 0", "old 1", "old 2", "old 3") == ["orders-0[0, 4)"]
     assert late.rows() == [("first", 1), *((f"old {n}", n) for n in range(4)), ("second", 2)]
     act(late, "savepoint", name="whole")
-    late.epoch({"k": "third", "v": 3})
+    late.epoch(kv("third", 3))
     act(late, "restore", name="whole")
     assert late.sql(CHAIN)[-3:-1] == [(3, 0, None, 0, "savepoint whole"), (3, 0, 0, 6, "carried over")]
     assert len(late.rows()) == 6
@@ -421,7 +419,7 @@ def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: 
     late.kafka.produce("orders", 0, 3)
     act(late, "adopt-topic", topic="orders", at="latest")
     act(late, "savepoint", name="adopted")
-    late.epoch({"k": "third", "v": 3})
+    late.epoch(kv("third", 3))
 
     act(late, "restore", name="adopted")
 

@@ -46,8 +46,7 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
 
     keyed = {"upsert": {"key": name, "order_by": other}, "add": {"key": name, "measures": other}}.get(mode, {})
     sink: dict[str, Any] = {"table": f"{schema}.{name}", "mode": mode, "columns": columns, **keyed}
-    hostile = Bench(postgres_dsn, PostgresTable(**sink), columns)
-    hostile.epoch({name: TEXT, other: 1})
+    hostile = Bench(postgres_dsn, PostgresTable(**sink), columns).after([{name: TEXT, other: 1}])
     hostile.epoch({name: TEXT, other: 2})
 
     made = set(query(postgres_dsn, RELATIONS)) - set(before)

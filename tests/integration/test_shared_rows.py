@@ -138,8 +138,7 @@ def test_rows_that_do_not_commit_with_the_ledger_or_survive_a_crash_are_refused_
 ) -> None:
     """INV-2: at the plan, the seal, the commit and a restore; without them, the epoch goes on."""
     table, part, attach, detach = UNFIT[unfit]
-    it = bench(existing=table, **MODES[mode])
-    it.epoch({"k": "a", "v": 1})
+    it = bench(existing=table, **MODES[mode]).after([kv("a", 1)])
     act(it, "savepoint", name="first")
     as_superuser(part)
 
@@ -169,7 +168,7 @@ def test_a_foreign_partition_that_is_attached_within_the_commit_is_refused(
     """INV-2: ATTACH waits for no writer."""
     table, part, attach, detach = UNFIT["foreign partition"]
     it = bench(existing=table)
-    planned = it.sealed({"k": "a", "v": 1})
+    planned = it.sealed(kv("a", 1))
     as_superuser(part)
     apply = together.apply_together
 

@@ -144,9 +144,7 @@ LIMITS = {
 def test_a_sum_that_just_fits_is_committed_and_one_more_is_refused_at_the_seal(
     bench: NewBench, kind: str, there: Any, most: Any
 ) -> None:
-    one = bench({"k": "text", "v": kind}, **ADD)
-    one.epoch(kv("a", there))
-    one.epoch(kv("a", most))
+    one = bench({"k": "text", "v": kind}, **ADD).after([kv("a", there)], [kv("a", most)])
     assert one.rows() == [("a", there + most)]
 
     with pytest.raises(SealRefusedError, match="a sum of v would not fit .*Use a wider column"):
@@ -164,8 +162,7 @@ def test_add_to_a_table_that_exists_fills_key_and_measures_alone(bench: NewBench
 
 def test_replace_puts_the_epochs_rows_in_place_of_all_and_an_open_snapshot_still_reads_these(bench: NewBench) -> None:
     """INV-2: it is not TRUNCATE; at any isolation level, a reader sees all of an epoch or nothing of it."""
-    one = bench(mode="replace")
-    one.epoch(kv("a", 1), kv("b", 2))
+    one = bench(mode="replace").after([kv("a", 1), kv("b", 2)])
     with holding(one.dsn, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") as reader:
         reader.execute("SELECT 1 FROM epochline.heads")  # takes the snapshot, and no lock on the target
 

@@ -145,8 +145,7 @@ def test_a_row_that_stays_keeps_what_the_pipeline_does_not_write(
 ) -> None:
     """INV-9: identities, columns of others and rows of other tables are as before, whatever way a value takes."""
     columns, more = WAYS[way]
-    one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(columns, more.replace("$", "")), mode="upsert", key="id").after(FIRST)
     one.sql("UPDATE t SET note = 'note ' || id")
     if more:
         one.sql("INSERT INTO pet (owner) VALUES (1), (2)")
@@ -201,8 +200,7 @@ def test_a_swap_that_another_table_or_a_trigger_would_see_as_a_deletion_is_named
 def test_a_value_that_other_tables_follow_is_not_null_for_a_moment(bench: NewBench, action: str) -> None:
     """NULL would be followed for good: the rows go another way, or are named."""
     more = f"CREATE TABLE pet (called text REFERENCES t (a) ON UPDATE {action})"
-    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)", more), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(f"{COLUMNS}, UNIQUE (a)", more), mode="upsert", key="id").after(FIRST)
     one.sql("INSERT INTO pet VALUES ('p'), ('q')")
     rows, due = CASES["swapped"]
 
@@ -216,8 +214,7 @@ def test_a_value_that_other_tables_follow_is_not_null_for_a_moment(bench: NewBen
 @pytest.mark.parametrize("columns", [COLUMNS, NOT_NULL], ids=["null", "not null"])
 def test_only_rows_that_cannot_be_there_in_the_end_are_blamed(bench: NewBench, columns: str) -> None:
     """INV-9: a value that a row keeps, or that two rows take; what is swapped and handed on beside it is no one's fault."""
-    one = bench(RECORD, existing=existing(f"{columns}, UNIQUE (a)"), mode="upsert", key="id")
-    one.epoch(*FIRST)
+    one = bench(RECORD, existing=existing(f"{columns}, UNIQUE (a)"), mode="upsert", key="id").after(FIRST)
     swapped, _ = CASES["swapped"]
     rows = [*swapped, put(4, "P"), put(6, "Q"), put(8, "Q")]  # 5 keeps P; 6 comes before 8
 
