@@ -85,6 +85,11 @@ class SinksPipeline:
     def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
         produce(self.bootstrap, self.source, values, keys=keys)
 
+    def epoch(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
+        """An epoch of these records is committed, and not yet published."""
+        self.produce(*values, keys=keys)
+        self.it.epoch()
+
     def seen(self, isolation: str = "read_committed") -> list[Seen]:
         return seen(self.bootstrap, self.topics[0], isolation)
 

@@ -49,11 +49,9 @@ def test_an_epoch_committed_while_its_store_is_away_is_shown_once_when_the_store
     store: Store, world: SinksPipeline
 ) -> None:
     """X11, P10: the publish says that a repeat helps, the next plan goes on, and what was shown before is kept."""
-    world.produce("a", "b")
-    world.it.epoch()
+    world.epoch("a", "b")
     world.it.publish()
-    world.produce("c")
-    world.it.epoch()
+    world.epoch("c")
     store.kill()
     try:
         with pytest.raises(SinkUnavailableError, match="Nothing was lost; try again when it answers") as away:

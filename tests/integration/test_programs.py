@@ -148,8 +148,7 @@ class TestPassThrough:
         self, shipped: Made, program: str, killed_at: str, times: int
     ) -> None:
         world = shipped(program)
-        world.produce("a", "b", "c")
-        world.it.epoch()
+        world.epoch("a", "b", "c")
         world.killed_at(killed_at)
 
         world.it.publish()
@@ -159,8 +158,7 @@ class TestPassThrough:
     @pytest.mark.parametrize("program", ["pass_through", "pass_through_at_least_once"])
     def test_a_b_c_come_out_as_a_b_c(self, shipped: Made, program: str) -> None:
         world = shipped(program)
-        world.produce("a", "b", "c", keys=["one"] * 3)
-        world.it.epoch()
+        world.epoch("a", "b", "c", keys=["one"] * 3)
 
         world.it.publish()
 
@@ -256,8 +254,7 @@ class TestSinkComparison:
     def test_rows_of_the_next_epoch_never_land_in_the_one_that_is_pending(self, shipped: Made) -> None:
         """X9: while epoch 2 is staged and sealed, epoch 1 is published; each sink shows epoch 1 and nothing else."""
         world = shipped("sink_comparison")
-        world.produce(*self.tuples(1))
-        world.it.epoch()
+        world.epoch(*self.tuples(1))
         world.produce(*self.tuples(2))
         planned, *_ = world.it.sealed()
 
@@ -301,8 +298,7 @@ class TestReadOn:
     def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: SinksPipeline) -> None:
         """Rows equal what a read_committed consumer sees: aborted records are no rows, and of two the last counts."""
         world = shipped("ip_count_read_on", reads=counting.topics[0])
-        counting.produce(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
-        counting.it.epoch()
+        counting.epoch(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
         counting.killed_at("topic.commit")
         assert world.it.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
         counting.it.publish()
@@ -314,8 +310,7 @@ class TestReadOn:
         assert self.rows(world) == self.last(counting)
         assert len(self.rows(world)) == 3
 
-        counting.produce(self.count(0, 6))
-        counting.it.epoch()
+        counting.epoch(self.count(0, 6))
         counting.it.publish()
         markers_written(counting.bootstrap)
         world.killed_at("commit.committed", step="epoch")

@@ -55,8 +55,7 @@ class Four:
         }  # fmt: skip
 
     def epoch(self, *lines: str) -> None:
-        self.world.produce(*lines)
-        self.world.it.epoch()
+        self.world.epoch(*lines)
 
     def recover(self) -> None:
         """What the next run does first, where there is nothing new to read."""
@@ -75,8 +74,7 @@ def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
 def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> SinksPipeline:
     """A pipeline with two sinks of the recording kind, and a committed epoch that is to be shown."""
     world = new_world(postgres_dsn, kafka_bootstrap, *(_recording(tmp_path / name) for name in ("first", "second")))
-    world.produce("a")
-    world.it.epoch()
+    world.epoch("a")
     return world
 
 
