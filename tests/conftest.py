@@ -23,13 +23,8 @@ from tests.ports import choose_ports
 from tests.processes.client import fork_server
 
 pytest_plugins = [
-    "tests.browser",
-    "tests.tiers",
-    "tests.turns",
-    "tests.durations",
-    "tests.skips",
-    "tests.crash.reliability",
-]
+    "tests.browser", "tests.tiers", "tests.turns", "tests.durations", "tests.skips", "tests.crash.reliability"
+]  # fmt: skip
 
 # How long an example takes says something of the machine's other work, and nothing of the code.
 hypothesis.settings.register_profile("without a clock", deadline=None)

@@ -282,5 +282,11 @@ def quarantined(world: World) -> None:
     assert world.quarantined() == 2
 
 
+def aborted(world: World, number: int, reason: str = "a test says so", **options: Any) -> None:
+    """The epoch of this number, begun by the run of this number and aborted."""
+    world.to_begun(f"run-{number}", **options)
+    world.abort(number, f"run-{number}", reason=reason)
+
+
 def bad_record(offset: int, reason: str) -> dict[str, Any]:
     return {"topic": "orders", "partition": 0, "offset": offset, "value": b"x", "reason": reason}
