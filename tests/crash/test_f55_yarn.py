@@ -22,7 +22,7 @@ from tests.commands import connect_to
 from tests.crash.line import Line
 from tests.crash.pre_commit import at_work, begun, operator_of, planned
 from tests.crash.yarn import Yarn, page, settings_of
-from tests.functions import scripted
+import scripted
 from tests.integration.stores import started
 from tests.waiting import arguments_of, wait_for
 
