@@ -75,14 +75,14 @@ class Topic:
 
 @dataclass
 class Folder:
-    _path: str
+    path: str
     follows = True
 
     def declare(self) -> Files:
-        return Files(path=self._path, columns=COLUMNS)
+        return Files(path=self.path, columns=COLUMNS)
 
     def read(self, world: SinksPipeline) -> list[str | None]:
-        return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
+        return sorted((row["value"] for row in rows_in_folder(self.path)), key=str)
 
     def left(self, world: SinksPipeline) -> int:
         return len(self._unshown())
@@ -93,20 +93,20 @@ class Folder:
     @property
     def takes_late_files(self) -> bool:
         """Whether a task can write into the folder of an attempt that ended, which only a disk refuses."""
-        return not self._path.startswith("/")
+        return not self.path.startswith("/")
 
     def clean_up(self) -> None:
         """Remove the files that no manifest entry names, as the page on files allows."""
-        store, _ = fsspec.url_to_fs(self._path)
+        store, _ = fsspec.url_to_fs(self.path)
         for file in self._unshown():
             store.rm_file(fsspec.url_to_fs(file)[1])
 
     def _unshown(self) -> set[str]:
-        store, path = fsspec.url_to_fs(self._path)
-        prefix = self._path.removesuffix(path)
+        store, path = fsspec.url_to_fs(self.path)
+        prefix = self.path.removesuffix(path)
         store.invalidate_cache()
         files = {prefix + file for file in store.find(path) if file.endswith(".parquet")}
-        return files - {file for epoch in committed_files(self._path) for file in epoch.files}
+        return files - {file for epoch in committed_files(self.path) for file in epoch.files}
 
 
 @dataclass

@@ -3,6 +3,7 @@
 The own sink is the one of docs/sinks.md, so that what the page shows is what is tested.
 """
 
+import shutil
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, commit
-from epochline.errors import SealRefusedError
+from epochline.errors import SealRefusedError, SinkError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.protocol.sink import Sink
 from tests.driver import epoch_of
@@ -140,6 +141,30 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: OneSink) -
     assert line.it.publish() == []
     assert line.read() == before
     line.aborted(planned, run)
+    line.next_run()
+    line.assert_settled()
+
+
+@pytest.mark.parametrize("line", ["files"], indirect=True)
+@pytest.mark.parametrize("lost", [False, True], ids=["committed where they are", "their machine is lost"])
+def test_a_machine_that_lacks_sealed_files_commits_nothing(line: OneSink, lost: bool, tmp_path: Path) -> None:
+    """INV-6: each machine has a disk of its own under one path. No offset moves past rows that nobody could show."""
+    line.produce()
+    planned, run, _ = line.it.sealed()
+    assert isinstance(line.kind, Folder)
+    here, there = Path(line.kind.path), tmp_path / "of the machine that staged"
+    here.rename(there)
+
+    for commits in (lambda: line.it.commit(planned), line.next_run):
+        with pytest.raises(SinkError, match=r"lacks sealed files\. Nothing was committed\."):
+            commits()
+
+    assert line.it.sql("SELECT state FROM epochline.epochs") == [("PRE_COMMITTED",)]
+    if lost:
+        line.aborted(planned, run)
+    else:
+        shutil.rmtree(here, ignore_errors=True)
+        there.rename(here)
     line.next_run()
     line.assert_settled()
 

@@ -23,8 +23,9 @@ from epochline.errors import (
     SinkUnavailableError,
 )
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
+from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import reached_of
-from epochline.protocol.sink import Inspectable, ShownEpoch
+from epochline.protocol.sink import Committable, Inspectable, Rechecked, ShownEpoch
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +48,17 @@ def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -
 
 
 def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> tuple[Pipeline, Evidence]:
-    """Ask, as `collect_evidence`, the consumer group and the sinks of an epoch; also returns its declaration."""
+    """Ask, as `collect_evidence` and `check_sealed`, the consumer group and the sinks of an epoch.
+
+    Returns:
+        The epoch's declaration, and the evidence.
+    """
     with ledger.transaction() as tx:
         declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
-    return declared, _collect(ledger, source, [declared])
+    evidence = _collect(ledger, source, [declared])
+    if declared.external:
+        check_sealed(ledger, pipeline, epoch_id)
+    return declared, evidence
 
 
 def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
@@ -69,6 +77,30 @@ def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline])
             _check_readable(pipeline.name, name, shown)
             evidence.append(Accepted(shown_by=name, shown=shown))
     return evidence
+
+
+def check_sealed(ledger: Ledger, pipeline: str, epoch_id: int) -> None:
+    """Ask the sinks of a sealed epoch whether this machine reaches what was sealed, perhaps on another machine.
+
+    Raises:
+        SinkError: a sink lacks sealed rows, which a commit would lose. A sink that is down is only logged.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        attempt = tx.attempts.live(epoch) if epoch.state is EpochState.PRE_COMMITTED else None
+        if attempt is None:
+            return
+        declared = tx.epochs.declaration(epoch)
+        sealed = {manifest.sink: manifest for manifest in tx.attempts.manifests(attempt)}
+    for name in (external.name for external in declared.external):
+        sink, manifest = cast("Rechecked", ledger.sink(declared, name)), sealed.get(name)
+        if manifest is None or not hasattr(sink, "check_sealed"):
+            continue
+        committable = Committable(attempt=attempt.sink_attempt, rows=manifest.rows, body=manifest.body or {})
+        try:
+            sink.check_sealed(committable)
+        except SinkUnavailableError as error:
+            log.warning("evidence.missing pipeline=%s sink=%s reason=%s", pipeline, name, error)
 
 
 def _check_readable(pipeline: str, sink: str, shown: ShownEpoch) -> None:

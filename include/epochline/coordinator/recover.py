@@ -10,6 +10,7 @@ from epochline.coordinator.commit import commit_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.evidence import (
     Evidence,
+    check_sealed,
     collect_evidence,
     guarded_by_sinks_alone,
     pausing_where_behind,
@@ -63,7 +64,7 @@ def recover(
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
         EpochAwaitsApprovalError: the unfinished epoch waits for an approval.
-        LedgerBehindError, SourceUnavailableError, SinkError: as `refuse_behind` and `collect_evidence`.
+        LedgerBehindError, SourceUnavailableError, SinkError: as `refuse_behind`, `check_sealed` and `collect_evidence`.
     """
     name = pipeline.name
     notes: list[str] = []
@@ -79,6 +80,9 @@ def recover(
         # A run with an epoch of its own resumes it, even while another run works: a cleared run repeats its commit.
         if other is None or (own is not None and own.state in _RESUMED):
             break
+        # Only a promotion commits a replay.
+        if other.state is EpochState.PRE_COMMITTED and other.kind is not EpochKind.REPLAY:
+            check_sealed(ledger, name, other.epoch_id)
         with pausing_where_behind(ledger, name):
             note = _settle(ledger, other, run, evidence)
         if note is not None:
@@ -120,7 +124,6 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | 
             if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
             result = None
-            # Only a promotion commits a replay.
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
                 refuse_awaiting(epoch)
                 result = commit_in(tx, epoch, evidence)

@@ -146,6 +146,16 @@ class Inspectable(Protocol):
         """
 
 
+class Rechecked(Protocol):
+    """A sink whose sealed rows lie where another machine may not reach them."""
+
+    def check_sealed(self, committable: Committable) -> None:
+        """Check, before the epoch is committed, that this machine could show the rows.
+
+        Raises `SinkUnavailableError` if the sink is down, `SinkError` if rows are missing: nothing is committed.
+        """
+
+
 class Preflighted(Protocol):
     """A sink that a plan can check before it plans an epoch."""
 

@@ -12,6 +12,7 @@ The entry in the manifest is the commit. Any process can repeat every step befor
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,17 @@ class FileSink(Sink):
                 )
         return {"folder": folder, "files": written}
 
+    def check_sealed(self, committable: Committable) -> None:
+        """Look for the files, which another machine may have sealed on a disk of its own."""
+        attempt, sealed = committable.attempt, committable.body["folder"]
+        target = self._storage.target(sealed, attempt.epoch_id)
+        if not (self._is_complete(committable, sealed) or self._is_complete(committable, target)):
+            raise SinkError(
+                f"{attempt} in {self._files}: {sealed} of {socket.gethostname()} lacks sealed files. Nothing was"
+                " committed. Give every worker the same folder, or abort the epoch, so that its range is read again.",
+                f"abort {attempt.pipeline} {attempt.epoch_id} --reason …",
+            )
+
     def commit(self, committable: Committable) -> None:
         """Show the files: rename their folder on a disk, then add the manifest's entry. A repeat changes nothing.
 
@@ -142,7 +154,8 @@ class FileSink(Sink):
         elif not self._is_complete(committable, target):
             raise SinkError(
                 f"{attempt} in {self._files}: the files of the committed epoch {attempt.epoch_id} are lost; neither"
-                f" {sealed} nor {target} has all of them. Nothing was shown. Restore them from a backup."
+                f" {sealed} nor {target} of {socket.gethostname()} has all of them. Nothing was shown. Give every"
+                " worker the same folder, or restore the files from a backup."
             )
         self._storage.settle(target)
         failpoint("files.renamed")

@@ -136,9 +136,15 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
 
 
 def in_session(url: str, session_id: uuid.UUID) -> str:
-    """The URL of a session on a server, whether or not the server's URL has a slash or parameters."""
+    """The URL of a session on a server, whether or not the server's URL has a slash or parameters.
+
+    A server keeps sessions by user. Without a user in the URL, a client would name the account of its own machine, and
+    would not find the session of a client on another one.
+    """
     address, _, parameters = url.partition("/;")
-    existing = [parameters.rstrip(";")] if parameters else []
+    existing = parameters.rstrip(";").split(";") if parameters.rstrip(";") else []
+    if not any(parameter.startswith("user_id=") for parameter in existing):
+        existing.append("user_id=epochline")
     return f"{address.rstrip('/')}/;{';'.join([*existing, f'session_id={session_id}'])}"
 
 
