@@ -17,12 +17,12 @@ from airflow.sdk.exceptions import AirflowException
 from psycopg2.extensions import parse_dsn
 from structlog.testing import capture_logs
 
+import scripted
 from tests.checker import recover
 from tests.commands import connect_to
 from tests.crash.line import Line
 from tests.crash.pre_commit import at_work, begun, operator_of, planned
 from tests.crash.yarn import Yarn, page, settings_of
-import scripted
 from tests.integration.stores import started
 from tests.waiting import arguments_of, wait_for
 
