@@ -397,7 +397,6 @@ def test_a_migration_between_two_steps_ends_the_work_of_the_older_version(
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F56")
 @pytest.mark.parametrize(("older", "newer"), [("0.2.0", "this"), ("this", "next, compatible")])
 def test_versions_that_the_ledger_allows_take_the_steps_of_an_epoch_in_any_mixture(
     line: Callable[[str, str], Line], older: str, newer: str
@@ -415,7 +414,6 @@ def test_versions_that_the_ledger_allows_take_the_steps_of_an_epoch_in_any_mixtu
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F56")
 @pytest.mark.parametrize("left", STEPS[1:5])
 @pytest.mark.parametrize("turned", [False, True], ids=["older first", "newer first"])
 def test_a_retry_and_an_abort_by_another_version_that_the_ledger_allows(
@@ -452,7 +450,6 @@ def test_a_retry_and_an_abort_by_another_version_that_the_ledger_allows(
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F56")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(("older", "newer"), [("0.1.0", "this"), ("this", "next")])
 def test_a_migration_while_the_older_version_stands_anywhere_in_a_step(
@@ -508,7 +505,6 @@ def has_answered_or_waits(one: Line) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.fault("F56")
 @pytest.mark.parametrize(
     ("driver", "worker"), [("next, compatible", "this"), ("next, compatible", "0.2.0"), ("this", "next, compatible")]
 )
