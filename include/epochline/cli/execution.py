@@ -144,10 +144,10 @@ class Execution(ExitStack):
             printing.progress(text)
         self.outcome = planned.outcome
         if planned.epoch is not None:
-            if planned.epoch.state is EpochState.PLANNED:
-                self._begin_spark()
             ranges = ", ".join(map(str, planned.ranges)) or _WITHOUT_RANGES[planned.epoch.kind]
             printing.progress(f"{planned.epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
+            if planned.epoch.state is EpochState.PLANNED:
+                self._begin_spark()
         return planned.epoch
 
     def _stage(self, epoch: Epoch, run: Run) -> None:

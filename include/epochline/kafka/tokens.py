@@ -138,8 +138,8 @@ def _issued(settings: Mapping[str, str]) -> tuple[str, float]:
 
 def _signed_by_aws(settings: Mapping[str, str]) -> tuple[str, float]:
     """A token of AWS's signer, by the credentials that AWS's own rules find, and when it expires."""
-    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-not-found,unused-ignore]
-    from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped,unused-ignore]
+    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+    from botocore.exceptions import BotoCoreError, ClientError
 
     named = _REGION.search(settings[SERVERS])
     region = named[1] if named else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
