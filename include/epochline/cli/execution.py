@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -19,7 +19,7 @@ from epochline.config.connections import spark_writers
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError, RecordsRefusedError, StackError
-from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, EpochState, Run
+from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Run
 from epochline.protocol.quantities import counted
 from epochline.protocol.staging import StagingTicket
 
@@ -48,11 +48,8 @@ class Execution(ExitStack):
         self._started = datetime.now(UTC)
         self._epochs = 0
         self._interrupted = False
-        self._session = ExitStack()
-        self._spark: Future[Any] | None = None
-        # Spark starts while the attempt begins, and ends while the last commit works: this process would only wait.
-        self._beside = self.enter_context(ThreadPoolExecutor(1))
-        self.callback(lambda: self._end_spark().result())
+        self._spark: Any = None
+        self._session = self.enter_context(ExitStack())
 
     def __enter__(self) -> Self:
         # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
@@ -146,8 +143,6 @@ class Execution(ExitStack):
         if planned.epoch is not None:
             ranges = ", ".join(map(str, planned.ranges)) or _WITHOUT_RANGES[planned.epoch.kind]
             printing.progress(f"{planned.epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
-            if planned.epoch.state is EpochState.PLANNED:
-                self._begin_spark()
         return planned.epoch
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
@@ -170,9 +165,10 @@ class Execution(ExitStack):
         from epochline.spark.job import run as run_job
 
         credentials = connections.adapters().job_credentials(self._pipeline, ticket)
-        spark = self._begin_spark().result()
+        if self._spark is None:
+            self._spark = start_spark(self._session, self._pipeline, self._master)
         try:
-            run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+            run_job(self._spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
         except Exception as error:
             self._stop_jobs()
             if self._interrupted:
@@ -185,20 +181,17 @@ class Execution(ExitStack):
             name, message = class_and_message(error)
             raise EpochError(f"{ticket}: Spark failed ({name}: {message}); its log is {spark_log()}") from error
 
-    def _begin_spark(self) -> Future[Any]:
-        if self._spark is None:
-            self._spark = self._beside.submit(start_spark, self._session, self._pipeline, self._master)
-        return self._spark
-
-    def _end_spark(self) -> Future[None]:
+    def _end_spark(self) -> None:
+        """Stop Spark while the commit works: a second in which this process would only wait."""
         self._spark = None
-        return self._beside.submit(self._session.close)
+        ending = self.enter_context(ThreadPoolExecutor(1))
+        self.callback(ending.submit(self._session.pop_all().close).result)
 
     def _stop_jobs(self) -> None:
         # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.
-        if self._spark is not None and self._spark.done():
+        if self._spark is not None:
             with suppress(Exception):
-                self._spark.result().sparkContext.cancelAllJobs()
+                self._spark.sparkContext.cancelAllJobs()
 
     def _abort(self, epoch: Epoch, run: Run, error: BaseException) -> None:
         """Abort the epoch, undisturbed by Ctrl-C. If the abort fails, the next run settles the epoch."""
