@@ -36,7 +36,7 @@ from epochline.ports.targets import (
     Targets,
     Upserted,
 )
-from epochline.protocol.sink import Committing, Inspectable, Measured, Preflighted, Sink
+from epochline.protocol.sink import Committing, Inspectable, Measured, Preflighted, Rechecked, Sink
 from epochline.protocol.sink import Prepared as Preparable
 
 __all__ = [
@@ -77,7 +77,7 @@ __all__ = [
     "Upserted",
 ]
 
-SINK = (Committing, Preflighted, Preparable, Measured, Inspectable)
+SINK = (Committing, Preflighted, Preparable, Measured, Inspectable, Rechecked)
 """What use cases ask of a sink. All but the first are optional."""
 
 
