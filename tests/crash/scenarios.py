@@ -314,6 +314,7 @@ SCENARIOS = {
     "plan with files": Scenario(nothing, "plan", run_one, kind="with files"),
     "pre-commit with files": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with files"),
     "pre-commit with files again": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="with files"),
+    "commit with files": Scenario(sealed, "commit", commit_one, kind="with files"),
     "publish": Scenario(committed, "publish", publish, kind="with files"),
     "plan after files are shown": Scenario(shown_in_files, "plan", run_two, run=TWO, limit=SOME, kind="with files"),
     "plan with a ledger that went back": Scenario(behind, "plan", newer_ledger, run=TWO, limit=SOME, kind="with files"),
