@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import psycopg2
 
 from bench.epochs import Bench
-from bench.processes import family, held, peaks, seconds_of
+from bench.processes import family, held, peaks, seconds_of_stack
 from bench.report import measured_table, run, spread
 from epochline.airflow.pages.plugin import PREFIX
 from epochline.cli.airflow_access import access_to
@@ -102,13 +102,13 @@ class Many:
     def measured(self, seconds: float) -> Measured:
         """Look on for a time in which every pipeline runs."""
         pages: list[float] = []
-        began, spent = time.time(), self._spent()
+        began, spent = time.time(), seconds_of_stack(self.stack)
         with peaks(self._look, _LOOK_SECONDS) as most:
             while time.time() < began + seconds:
                 pages.append(self._page())
                 time.sleep(_LOOK_SECONDS)
         ended = time.time()
-        after = self._spent()
+        after = seconds_of_stack(self.stack)
         commits: dict[str, list[float]] = {name: [began] for name in self.names}
         for name, at in self.bench.sql(_COMMITS):
             if began <= at <= ended:
@@ -159,13 +159,6 @@ class Many:
             "workers": len(family(spark)) - 1,
             "tasks": held(scheduler or 0),
         }
-
-    def _spent(self) -> dict[str, float]:
-        daemons = {
-            "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, "spark": self.stack.spark.daemon,
-            **self.stack.airflow.daemons,
-        }  # fmt: skip
-        return {part: seconds_of(family(daemon.pid)) for part, daemon in daemons.items()}
 
 
 @contextmanager

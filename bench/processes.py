@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import psutil
 
+from epochline.local.stack import Stack
+
 
 def seconds_of(processes: Iterable[psutil.Process]) -> float:
     """Seconds that processes spent, with those of ended children that they waited for."""
@@ -34,6 +36,15 @@ def family(pid: int | None) -> list[psutil.Process]:
         return [] if pid is None else [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def seconds_of_stack(stack: Stack) -> dict[str, float]:
+    """Seconds that each server of a stack spent, with everything that it started."""
+    daemons = {
+        "postgres": stack.postgres.daemon, "kafka": stack.kafka.daemon, "spark": stack.spark.daemon,
+        **stack.airflow.daemons,
+    }  # fmt: skip
+    return {part: seconds_of(family(daemon.pid)) for part, daemon in daemons.items()}
 
 
 def held(pid: int) -> int:

@@ -21,7 +21,7 @@ from pathlib import Path
 import psycopg2
 
 from bench.epochs import Bench, counted_rounds
-from bench.processes import family, seconds_of
+from bench.processes import seconds_of_stack
 from bench.recipe import Recipe
 from bench.report import ROOT, measured_by, run, spread, table
 from epochline.cli.airflow_access import access_to
@@ -163,18 +163,11 @@ class Airflow:
 
     def idle(self, seconds: float) -> dict[str, float]:
         """Share of one core that each part takes while nothing runs."""
-        before = self._spent()
+        before = seconds_of_stack(self.stack)
         time.sleep(seconds)
-        after = self._spent()
+        after = seconds_of_stack(self.stack)
         # A worker that ended took its seconds with it.
         return {part: max(0.0, after[part] - spent) / seconds for part, spent in before.items()}
-
-    def _spent(self) -> dict[str, float]:
-        daemons = {
-            "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, "spark": self.stack.spark.daemon,
-            **self.stack.airflow.daemons,
-        }  # fmt: skip
-        return {part: seconds_of(family(daemon.pid)) for part, daemon in daemons.items()}
 
 
 @contextmanager
