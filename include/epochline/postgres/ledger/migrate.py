@@ -35,7 +35,7 @@ OLDEST_SERVER = int(RANGES["PostgreSQL"].oldest)
 _MIGRATION_LOCK = 0x6570_6F63_68
 
 _LOCK_TIMEOUT_MS, _PAUSE_SECONDS, _TRIES = 2_000, 3.0, 120
-"""Whoever waits behind a migration that waits for a lock waits two seconds at most; it gives up after ten minutes."""
+"""A try waits two seconds for its lock, because other transactions wait behind it. All tries take ten minutes."""
 
 
 def upgrade(dsn: str, tables: Iterable[str] = (), *, viewer: str | None = None) -> str:
