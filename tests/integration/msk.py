@@ -78,6 +78,10 @@ class _Client(StreamRequestHandler):
         self.request = self.server.tls.wrap_socket(self.request, server_side=True)
         super().setup()
 
+    def finish(self) -> None:
+        super().finish()
+        self.request.close()
+
     def handle(self) -> None:
         with suppress(OSError):  # of a client that goes away
             self._answer()

@@ -157,10 +157,13 @@ def test_feed_logs_in_with_a_token(
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Keys and a region, as AWS's programs find them; no other is there."""
-    keys = {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "eu-north-1"}
     for name in filter(lambda name: name.startswith("AWS_"), list(os.environ)):
         monkeypatch.delenv(name)
-    for name, value in keys.items():
+    given = {
+        "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "eu-north-1",
+        "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none", "AWS_SHARED_CREDENTIALS_FILE": "none",
+    }  # fmt: skip
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
     return monkeypatch
 
@@ -168,7 +171,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_amazon_msk_takes_what_its_signer_signs_for_the_region(
     topic_name: str, kafka_bootstrap: str, tmp_path: Path, aws: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K21, SEC-4: by both clients, with the real signer; who checks the signature is the test's own."""
+    """K21, SEC-4: by both clients, with the real signer; what checks the signature is the test's own."""
     caplog.set_level(logging.DEBUG)
     make_topic(kafka_bootstrap, topic_name, 1)
     produce(kafka_bootstrap, topic_name, VALUES)
@@ -181,8 +184,12 @@ def test_amazon_msk_takes_what_its_signer_signs_for_the_region(
             [read] = session.read(topic_name, 0, OffsetRange(start=0, until=5))
         taken = list(front.regions)
         aws.setenv("AWS_SECRET_ACCESS_KEY", "canary/another+key")
-        with pytest.raises(SourceAuthenticationError) as refused:
-            KafkaOffsets(iam).look(KafkaSource(topics=topic_name))
+        with pytest.raises(SourceAuthenticationError) as refused, RecordReader(iam).session() as session:
+            list(session.read(topic_name, 0, OffsetRange(start=0, until=5)))
+        aws.delenv("AWS_SECRET_ACCESS_KEY")
+        aws.delenv("AWS_ACCESS_KEY_ID")
+        with pytest.raises(SourceUnavailableError, match="it found no credentials of AWS"):
+            RecordReader(iam).session().__enter__()
 
     assert [one.last_stable for one in view.partitions] == [5]
     assert read["value"] == VALUES
