@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import reduce
+from io import BufferedIOBase
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
-from typing import IO
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from epochline.local.home import LOOPBACK
@@ -87,7 +87,7 @@ class _Client(StreamRequestHandler):
             self._answer()
 
     def _answer(self) -> None:
-        addresses = [LOOPBACK.encode() + struct.pack(">i", port) for port in (self.server.broker, self.server.port)]
+        its, ours = (LOOPBACK.encode() + struct.pack(">i", port) for port in (self.server.broker, self.server.port))
         logged_in = False
         with socket.create_connection((LOOPBACK, self.server.broker)) as broker, broker.makefile("rb") as answers:
             while request := _frame(self.rfile):
@@ -102,7 +102,7 @@ class _Client(StreamRequestHandler):
                     answer = _said(version, correlation, 0 if logged_in else _REFUSED)
                 elif logged_in or api == _API_VERSIONS:
                     broker.sendall(struct.pack(">i", len(request)) + request)
-                    answer = _frame(answers).replace(*addresses)
+                    answer = _frame(answers).replace(its, ours)
                 if answer is None:
                     return
                 self.wfile.write(struct.pack(">i", len(answer)) + answer)
@@ -115,7 +115,7 @@ def _said(version: int, correlation: int, error: int) -> bytes:
     return struct.pack(">ihhi", correlation, error, -1, 0) + bytes(8 * version)
 
 
-def _frame(stream: IO[bytes]) -> bytes:
+def _frame(stream: BufferedIOBase) -> bytes:
     size = stream.read(4)
     return stream.read(int.from_bytes(size)) if len(size) == 4 else b""
 
