@@ -3,11 +3,9 @@
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, Text
 from epochline.config.kafka import broker_settings
@@ -31,13 +29,6 @@ BATCH = 5
 MINUTES = int(os.environ.get("EPOCHLINE_LOGIN_MINUTES", "60"))
 
 
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(BATCH_RECORDS, str(BATCH))
-    yield
-    spark.conf.unset(BATCH_RECORDS)
-
-
 @pytest.mark.slow
 @pytest.mark.fault("F53")
 @pytest.mark.parametrize(
@@ -46,8 +37,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
 )
 def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_ones(
     servers: Servers, token_kafka: SecureKafka, issuer: Issuer, login: Login, as_superuser: AsSuperuser, stack: Stack,
-    small_batches: None, event_log: Path, topic_name: str, tmp_path: Path, recovery: Recovery, partitions: int,
-    records: int,
+    event_log: Path, topic_name: str, tmp_path: Path, recovery: Recovery, partitions: int, records: int,
 ) -> None:  # fmt: skip
     """K21, SEC-4: driver and workers get no password, but the command; table and topic are what was produced."""
     plain = broker_settings("test", token_kafka.connection(), login=USER, password=PASSWORD)
@@ -70,7 +60,7 @@ def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_o
     pipeline = Pipeline(
         name=servers.name, source=KafkaSource(topics=topic_name), parse="slowly:parse", record={"value": "text"},
         sinks=[PostgresTable(table="hits", columns={"value": "text"}), KafkaTopic(topic=out, value=Text())],
-        settings=Settings(parallelism=1),
+        settings=Settings(parallelism=1), spark_conf={BATCH_RECORDS: str(BATCH)},
     )  # fmt: skip
     line = Runs(servers, pipeline)
     line.ledger = PostgresLedger(owner.url, sink_factory=sinks_by(lambda _: tokens))
