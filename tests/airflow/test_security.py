@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -24,7 +24,12 @@ from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import let_go
 from tests.airflow.interpreter import answer_of
 from tests.conftest import AIRFLOW_DAGS
+from tests.crash.reliability import Recovery
 from tests.databases import query
+from tests.integration.expiring import Expiring
+from tests.integration.logins import Login, execute, login, superuser
+
+__all__ = ["login"]
 
 PIPELINE = "canary"
 RECORD = f"record-canary-{uuid.uuid4()}"  # not in any source or log of another run
@@ -127,25 +132,10 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler) -> None
     """
     secrets = json.loads(ready.stack.home.secrets.read_text())
     del secrets["kafka_cluster_id"]
-    began = time.time()
     # A task that an earlier test killed could take nothing away; what it left is its owner's alone.
     left = set(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json"))
-    with watching_arguments() as arguments:
-        run = ready.trigger(PIPELINE, note=NOTE)
-        # Not before: spark-submit asks a Java process of the same arguments how to start Java.
-        eventually("the job writes", lambda: ready.sessions(PIPELINE), 120, every=0.05)
-        driver = ready.driver(PIPELINE)
-        inherited = "\n".join(map(environment_of, [driver, *driver.children(recursive=True)]))
-        ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
-        shown = eventually("Spark's UI answers", lambda: ui_of(ports), 60)
-        let_go(ready, PIPELINE)
-        assert ready.wait(PIPELINE, run) == "success", ready.log(PIPELINE, run, "pre_commit")
 
-    watched = "\n".join(arguments)
-    assert PIPELINE in watched
-    assert "spark.app.name" in shown
-    assert "EPOCHLINE_CREDENTIALS" in inherited
-    assert {address for address, _ in ports} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    run, places = shown_by_an_epoch(ready, PIPELINE, note=NOTE)
 
     tasks = f"/api/v2/dags/{PIPELINE}/dagRuns/{run}/taskInstances"
     passed_on = ready.call("GET", f"{tasks}/~/xcomEntries")["xcom_entries"]
@@ -160,25 +150,104 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler) -> None
     noted = ready.query("SELECT note FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", PIPELINE)
     assert noted == [(NOTE,)]
 
-    logs = text_of(path for path in ready.stack.home.logs.rglob("*") if path.is_file())
-    assert "SparkListenerApplicationStart" in logs
-    assert f"pipeline={PIPELINE}" in logs
-    places = {
-        "arguments of processes": watched,
-        "environment of Spark's processes": inherited,
-        "Spark's UI": shown,
-        "logs, Spark's event log among them": logs,
-        "rendered fields": json.dumps(ready.instances(PIPELINE, run)),
-        "Airflow's database": dump(ready.stack.postgres.dsn("airflow"), "public"),
-        "the ledger": dump(ready.stack.postgres.dsn(), "epochline"),
-        "files that others may read": text_of(readable_by_others(began)),
-    }
     # The job's own login came by a file, so not even that is in what it inherited.
     found = {(name, place) for place, text in places.items() for name, secret in secrets.items() if secret in text}
     assert found == set()
     # Records are rows and quarantine; nothing else repeats them.
     assert {place for place, text in places.items() if RECORD in text} == set()
     assert set(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json")) <= left
+
+
+@pytest.fixture
+def postgres_dsn(scheduler: Scheduler) -> str:
+    """The database in which `login` makes logins: Airflow's tasks work there."""
+    return scheduler.stack.postgres.dsn()
+
+
+@pytest.fixture
+def expiring(scheduler: Scheduler, login: Login, postgres_dsn: str, tmp_path: Path) -> Iterator[dict[str, Expiring]]:
+    """Connections in Airflow's database: of an owner and of a writer, whose passwords live seven seconds."""
+    admin = superuser(scheduler.stack, postgres_dsn)
+    made = {
+        f"expiring_{kind}": Expiring(login(f"epochline_{kind}"), admin, tmp_path / kind, 4)
+        for kind in ("owner", "writer")
+    }
+    execute(admin, f"GRANT {made['expiring_writer'].login} TO epochline_owner")
+    for name, one in made.items():
+        held = {**one.connection, "extra": json.dumps(one.connection["extra"])}
+        scheduler.call("POST", "/api/v2/connections", {"connection_id": name, "conn_type": "postgres", **held})
+    yield made
+    for name in made:
+        scheduler.call("DELETE", f"/api/v2/connections/{name}")
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F53")
+@pytest.mark.parametrize("pipeline", ["expiring_by_submit", "expiring_by_connect"])
+def test_an_epoch_of_airflow_outlasts_its_passwords_and_none_of_them_shows(
+    scheduler: Scheduler, expiring: dict[str, Expiring], recovery: Recovery, pipeline: str
+) -> None:
+    """F53, K21, SEC-4: by spark-submit and on Spark's server; the connections of Airflow hold the command alone."""
+    wait = f"wait {pipeline}-may-go"
+    values = {p: [f"{RECORD}-{p}-{i}" for i in range(25)] + [wait] * (p == 0) for p in range(4)}
+    scheduler.prepare(pipeline, values)
+
+    def until_they_are_refused() -> None:
+        first = {one: set(one.passwords) for one in expiring.values()}
+        eventually("they are refused", lambda: not any(given & {*one.taken()} for one, given in first.items()), 60)
+        recovery.last_fault()
+
+    _, places = shown_by_an_epoch(scheduler, pipeline, until_they_are_refused)
+
+    scheduler.assert_exact(pipeline, values)
+    assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 1)
+    recovery.took()
+    given = [one.passwords for one in expiring.values()]
+    assert min(map(len, given)) > 1
+    # A URL would show the rest of it encoded.
+    secrets = [RECORD, *(password.rpartition("+")[2] for passwords in given for password in passwords)]
+    assert {place for place, text in places.items() if any(secret in text for secret in secrets)} == set()
+
+
+def shown_by_an_epoch(
+    scheduler: Scheduler, pipeline: str, meanwhile: Callable[[], None] = lambda: None, **conf: str
+) -> tuple[str, dict[str, str]]:
+    """Let a run commit an epoch that waits in its middle; the run, and by place all that showed of it.
+
+    A job on Spark's server has neither UI nor event log.
+    """
+    began = time.time()
+    server = scheduler.stack.spark.pid if pipeline == "expiring_by_connect" else None
+    with watching_arguments() as arguments:
+        run = scheduler.trigger(pipeline, **conf)
+        # Not before: spark-submit asks a Java process of the same arguments how to start Java.
+        eventually("the job writes", lambda: scheduler.sessions(pipeline), 120, every=0.05)
+        if server is None:
+            of_job = [driver := scheduler.driver(pipeline)]
+            ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
+            assert {address for address, _ in ports} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+            ui = {"Spark's UI": eventually("Spark's UI answers", lambda: ui_of(ports), 60)}
+            assert "spark.app.name" in ui["Spark's UI"]
+        else:
+            of_job, ui = [scheduler.client(pipeline), psutil.Process(server)], {}
+        inherited = [environment_of(one) for top in of_job for one in [top, *top.children(recursive=True)]]
+        meanwhile()
+        let_go(scheduler, pipeline)
+        assert scheduler.wait(pipeline, run) == "success", scheduler.log(pipeline, run, "pre_commit")
+    logs = text_of(path for path in scheduler.stack.home.logs.rglob("*") if path.is_file())
+    assert any(pipeline in one for one in arguments)
+    assert any("EPOCHLINE_CREDENTIALS" in one for one in inherited)
+    assert server is not None or "SparkListenerApplicationStart" in logs
+    assert f"pipeline={pipeline}" in logs
+    return run, ui | {
+        "arguments of processes": "\n".join(arguments),
+        "environment of Spark's processes": "\n".join(inherited),
+        "logs, Spark's event log among them": logs,
+        "rendered fields": json.dumps(scheduler.instances(pipeline, run)),
+        "Airflow's database, XCom among it": dump(scheduler.stack.postgres.dsn("airflow"), "public"),
+        "the ledger": dump(scheduler.stack.postgres.dsn(), "epochline"),
+        "files that others may read": text_of(readable_by_others(began)),
+    }
 
 
 @contextmanager

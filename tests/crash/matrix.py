@@ -51,7 +51,7 @@ FAULTS = {
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
     "F53": "a password of PostgreSQL and a token of Kafka expire in the middle of an epoch",
-    "F55": "on YARN, in client and in cluster mode: kill -9 of an executor",
+    "F55": "on YARN: kill -9 of an executor, of a driver that YARN starts again, of a task whose application goes on",
 }
 
 PARTLY = {

@@ -130,6 +130,7 @@ def test_an_executor_on_yarn_is_killed_and_the_epoch_is_exact_and_its_password_l
     assert list(yarn._folder.rglob("stderr"))
 
 
+@pytest.mark.fault("F55")
 def test_a_driver_that_yarn_starts_again_counts_nothing_twice(yarn: Yarn, on_yarn: OnYarn) -> None:
     """F55, INV-4, I1: the page says one attempt; a cluster may say two, and the second runs the job of the first."""
     line = on_yarn("cluster")
@@ -148,6 +149,7 @@ def test_a_driver_that_yarn_starts_again_counts_nothing_twice(yarn: Yarn, on_yar
     recover(line, since=since)
 
 
+@pytest.mark.fault("F55")
 def test_an_application_that_outlives_its_task_writes_nothing_that_counts(yarn: Yarn, on_yarn: OnYarn) -> None:
     """F55, INV-4, INV-8: Airflow's worker was killed, the next try commits, and the first application goes on."""
     line = on_yarn("cluster")

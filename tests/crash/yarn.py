@@ -134,10 +134,11 @@ class Yarn(Hdfs):
         """Run the page's commands that pack an environment: with this checkout's wheel, pins and uv's cache."""
         build_wheel(self._folder / "wheel")
         pip = f"{find_uv_bin()} pip install --quiet --python environment/bin/python -c {ROOT / 'requirements.txt'}"
+        # Copied, as pip does: `tar` refuses a file whose number of links changes meanwhile.
+        of_uv = {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(self._folder / "wheel"), "UV_LINK_MODE": "copy"}
         subprocess.run(
             ["bash", "-e", "-c", commands.replace("environment/bin/pip install", pip)],
-            env={**os.environ, **self.client, "UV_OFFLINE": "1", "UV_FIND_LINKS": str(self._folder / "wheel")},
-            cwd=self._folder, check=True,
+            env={**os.environ, **self.client, **of_uv}, cwd=self._folder, check=True,
         )  # fmt: skip
         shutil.rmtree(self._folder / "environment")
 

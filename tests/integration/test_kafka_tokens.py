@@ -2,12 +2,11 @@
 
 import json
 import logging
-import sys
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from tests.commands import caller
 from tests.contract.worlds import orders, postgres_world
 from tests.integration.issuer import CLIENT, SECRET, Issuer
 from tests.integration.kafka_topics import make_topic, produce
+from tests.integration.msk import KEY_ID, SECRET_KEY, msk
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.waiting import wait_for
 
@@ -154,27 +154,46 @@ def test_feed_logs_in_with_a_token(
     assert (code, "2 records" in out, SECRET in out + err) == (0, True, False)
 
 
-def test_amazon_msk_is_reached_with_what_the_signer_gives_for_the_region_of_the_brokers(
-    token_kafka: SecureKafka, issuer: Issuer, topic: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Keys and a region, as AWS's programs find them; no other is there."""
+    for name in filter(lambda name: name.startswith("AWS_"), list(os.environ)):
+        monkeypatch.delenv(name)
+    given = {
+        "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "eu-north-1",
+        "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none", "AWS_SHARED_CREDENTIALS_FILE": "none",
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def test_amazon_msk_takes_what_its_signer_signs_for_the_region(
+    topic_name: str, kafka_bootstrap: str, tmp_path: Path, aws: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """K21: the signer's one call is replaced, because a broker that takes its tokens runs at Amazon alone."""
-    regions: list[str] = []
+    """K21, SEC-4: by both clients, with the real signer; what checks the signature is the test's own."""
+    caplog.set_level(logging.DEBUG)
+    make_topic(kafka_bootstrap, topic_name, 1)
+    produce(kafka_bootstrap, topic_name, VALUES)
+    with msk(int(kafka_bootstrap.rpartition(":")[2]), tmp_path) as front:
+        iam = broker_settings("test", front.connection())
 
-    class MSKAuthTokenProvider:
-        @staticmethod
-        def generate_auth_token(region: str) -> tuple[str, int]:
-            regions.append(region)
-            return issuer.token(), int((time.time() + issuer.seconds) * 1000)
+        view = KafkaOffsets(iam).look(KafkaSource(topics=topic_name))
+        by_kafka_python = len(front.regions)
+        with RecordReader(iam).session() as session:
+            [read] = session.read(topic_name, 0, OffsetRange(start=0, until=5))
+        taken = list(front.regions)
+        aws.setenv("AWS_SECRET_ACCESS_KEY", "canary/another+key")
+        with pytest.raises(SourceAuthenticationError) as refused, RecordReader(iam).session() as session:
+            list(session.read(topic_name, 0, OffsetRange(start=0, until=5)))
+        aws.delenv("AWS_SECRET_ACCESS_KEY")
+        aws.delenv("AWS_ACCESS_KEY_ID")
+        with pytest.raises(SourceUnavailableError, match="it found no credentials of AWS"):
+            RecordReader(iam).session().__enter__()
 
-    signer = ModuleType("aws_msk_iam_sasl_signer")
-    signer.MSKAuthTokenProvider = MSKAuthTokenProvider  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
-    monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    iam = broker_settings("test", token_kafka.connection(**{"sasl.mechanism": "AWS_MSK_IAM"}))
-
-    view = KafkaOffsets(iam).look(KafkaSource(topics=topic))
-    with RecordReader(iam).session() as session:
-        [read] = session.read(topic, 0, OffsetRange(start=0, until=5))
-
-    assert [one.last_stable for one in view.partitions] == [5, 5]
-    assert (read["value"], set(regions)) == (VALUES, {"eu-north-1"})
+    assert [one.last_stable for one in view.partitions] == [5]
+    assert read["value"] == VALUES
+    assert 0 < by_kafka_python < len(taken)
+    assert set(taken) == {"eu-north-1"}
+    assert front.regions[-1] is None
+    assert "canary" not in f"{refused.value} {caplog.text}"

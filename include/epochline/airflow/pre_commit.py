@@ -145,7 +145,8 @@ class PreCommitOperator(SparkSubmitOperator):
         if self._server_job is not None:
             self._server_job.stop()
         if self._hook is not None:
-            super().on_kill()
+            # The operator's own ends an application on YARN by its web address alone, and leaves spark-submit running.
+            self._hook.on_kill()
 
     def _refuse_early_return(self) -> None:
         """Refuse a setting that lets spark-submit return before the job has ended: the seal would come too early."""

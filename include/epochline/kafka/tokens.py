@@ -149,4 +149,6 @@ def _signed_by_aws(settings: Mapping[str, str]) -> tuple[str, float]:
         token, expires_ms = MSKAuthTokenProvider.generate_auth_token(region)
     except (BotoCoreError, ClientError) as error:
         raise ConnectionError(f"AWS's signer gives no token: {one_line(error)}") from None
+    except AttributeError:  # of None, in place of credentials
+        raise ConnectionError("AWS's signer gives no token: it found no credentials of AWS") from None
     return token, expires_ms / 1000

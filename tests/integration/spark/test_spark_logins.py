@@ -1,12 +1,11 @@
 """Logins that expire while Spark stages an epoch: PostgreSQL's passwords and Kafka's tokens."""
 
 import json
+import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, Text
 from epochline.config.kafka import broker_settings
@@ -26,29 +25,27 @@ from tests.integration.logins import AsSuperuser, Login, superuser, user
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.spark.conftest import Runs, Servers
 
-RECORDS, PARTITIONS = 10, 2
-
-
-@pytest.fixture
-def small_batches(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(BATCH_RECORDS, "5")
-    yield
-    spark.conf.unset(BATCH_RECORDS)
+BATCH = 5
+MINUTES = int(os.environ.get("EPOCHLINE_LOGIN_MINUTES", "60"))
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F53")
+@pytest.mark.parametrize(
+    ("partitions", "records"),
+    [pytest.param(2, 10, id="seconds"), pytest.param(MINUTES, 150, id="an hour", marks=pytest.mark.long)],
+)
 def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_ones(
     servers: Servers, token_kafka: SecureKafka, issuer: Issuer, login: Login, as_superuser: AsSuperuser, stack: Stack,
-    small_batches: None, event_log: Path, topic_name: str, tmp_path: Path, recovery: Recovery,
+    event_log: Path, topic_name: str, tmp_path: Path, recovery: Recovery, partitions: int, records: int,
 ) -> None:  # fmt: skip
     """K21, SEC-4: driver and workers get no password, but the command; table and topic are what was produced."""
     plain = broker_settings("test", token_kafka.connection(), login=USER, password=PASSWORD)
     out = f"{topic_name}-out"
-    make_topic(plain, topic_name, PARTITIONS)
+    make_topic(plain, topic_name, partitions)
     make_topic(plain, out, 1)
-    produced = [f"{partition}-{number}" for partition in range(PARTITIONS) for number in range(RECORDS)]
-    for partition in range(PARTITIONS):
+    produced = [f"{partition}-{number}" for partition in range(partitions) for number in range(records)]
+    for partition in range(partitions):
         values = [one.encode() for one in produced if one.startswith(f"{partition}-")]
         produce(plain, topic_name, values, partition=partition)
     admin = superuser(stack, servers.database.dsn)
@@ -59,11 +56,11 @@ def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_o
     handed = tmp_path / "credentials.json"
     handed.touch(mode=0o600)
     handed.write_text(json.dumps({"postgres": {"dsn": writer.url}, "kafka": tokens}))
-    # One task reads and parses both partitions, four batches of two seconds each: longer than a token lives.
+    # One task reads and parses one partition after the other, in batches of two seconds: longer than a token lives.
     pipeline = Pipeline(
         name=servers.name, source=KafkaSource(topics=topic_name), parse="slowly:parse", record={"value": "text"},
         sinks=[PostgresTable(table="hits", columns={"value": "text"}), KafkaTopic(topic=out, value=Text())],
-        settings=Settings(parallelism=1),
+        settings=Settings(parallelism=1), spark_conf={BATCH_RECORDS: str(BATCH)},
     )  # fmt: skip
     line = Runs(servers, pipeline)
     line.ledger = PostgresLedger(owner.url, sink_factory=sinks_by(lambda _: tokens))
@@ -76,8 +73,9 @@ def test_an_epoch_whose_first_password_and_first_token_expire_goes_on_with_new_o
 
     line.stage(planned, ticket)
 
-    assert time.monotonic() - began > issuer.seconds
-    assert len(issuer.given) - before > 1
+    reading = 2 * len(produced) / BATCH
+    assert time.monotonic() - began > reading > issuer.seconds
+    assert len(issuer.given) - before > reading / issuer.seconds
     line.seal(ticket, who)
     line.commit(planned)
     line.publish()
