@@ -82,6 +82,7 @@ def test_outside_a_worker_there_is_nothing_to_ask() -> None:
     require_whole_input("the attempt")
 
 
+@pytest.mark.fault("F56")
 def test_a_worker_with_another_version_refuses_before_it_makes_an_object_of_the_drivers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
