@@ -196,10 +196,10 @@ class Two(Line):
         0.1.0 asks no ledger, so a step of it that has nothing to do may end well. It may mirror the ledger's heads
         again, and leave files in staging: neither decides anything.
         """
+        before = self.everything(*process.loose)
         for step in steps:
             if step == "seal" and process not in self.began:
                 continue  # The process has no ticket: a task seals what it began.
-            before = self.everything(*process.loose)
             answer = process.do(step, **self.given(step))
             assert self.everything(*process.loose) == before, (step, answer)
             assert not process.asks or any(text in answer.get("said", "") for text in REFUSALS), (step, answer)
@@ -370,8 +370,8 @@ def migrate_at(failpoint: str, step: str, one: Two, recovery: Recovery) -> None:
     if "did" in answer:
         one.noted(one.older, step, answer)
     one.use(one.older)
+    one.refused(one.older, *(STEPS if one.epoch else ["plan"]), "tidy")
     one.goes_on(one.newer, one.older)
-    one.refused(one.older, *STEPS, "tidy")
     one.whole_again(one.newer, recovery)
 
 
