@@ -143,6 +143,7 @@ def test_a_session_that_says_no_version_takes_no_step_of_an_epoch(
             cursor.execute(statement)
 
 
+@pytest.mark.fault("F56")
 def test_a_migration_waits_for_every_transaction_that_the_older_revision_allowed(
     world: World, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -82,6 +83,7 @@ def test_outside_a_worker_there_is_nothing_to_ask() -> None:
     require_whole_input("the attempt")
 
 
+@pytest.mark.fault("F56")
 def test_a_worker_with_another_version_refuses_before_it_makes_an_object_of_the_drivers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_worker_with_another_version_refuses_before_it_makes_an_object_of_the_
     assert cloudpickle.loads(shipped)(1) == 2
 
     monkeypatch.setattr(version, "VERSION", "9.0.0")
+    monkeypatch.setitem(sys.modules, of_this_version.__module__, ModuleType("of a version that lacks its names"))
     made = len(_Made.made)
     with pytest.raises(VersionError, match=f"has epochline {VERSION}, and a Python worker of Spark has 9\\.0\\.0"):
         cloudpickle.loads(shipped)(1)

@@ -31,8 +31,9 @@ def of_this_version(function: Callable[_Given, _Result]) -> Callable[_Given, _Re
     """
     pickled, version = cloudpickle.dumps(function), VERSION
 
-    def run(*given: _Given.args, **named: _Given.kwargs) -> _Result:
-        # This text travels with the job; the worker's own package says which version it is.
+    def run(*given: Any, **named: Any) -> Any:
+        # This text and its annotations travel with the job, so they name nothing that an older package lacks. The
+        # worker's own package says which version it is.
         from epochline.declare.version import VERSION as HERE
 
         if version != HERE:
@@ -41,8 +42,7 @@ def of_this_version(function: Callable[_Given, _Result]) -> Callable[_Given, _Re
                 " written. Install the same version for Airflow and for every machine of Spark, and restart Spark's"
                 " server."
             )
-        loaded: Callable[_Given, _Result] = cloudpickle.loads(pickled)
-        return loaded(*given, **named)
+        return cloudpickle.loads(pickled)(*given, **named)
 
     return run
 
