@@ -50,6 +50,7 @@ FAULTS = {
     "F48": "state is written past its triggers",
     "F49": "a partition is silent although records of it wait",
     "F51": "the database or the role sets how texts of values are read and written",
+    "F54": "a machine that runs tasks loses its power or its network, while another one runs the next try",
 }
 
 PARTLY = {
@@ -64,6 +65,7 @@ PARTLY = {
     "F25": "Every run stops until an operator declares the loss; recovery is counted from there.",
     "F26": "Every run stops until an operator brings the topic back or adopts the new one; no recovery is measured.",
     "F46": "Every run stops until an operator adopts the logs; recovery is counted from there.",
+    "F54": "The machines are namespaces of one kernel, with one clock and one disk.",
     "F31": "No test sets the clock of the machine, of PostgreSQL or of the broker. The protocol reads no client's clock,"
     " which is what is tested.",
 }
@@ -91,6 +93,7 @@ SPEAKS_OF = {
     "F47": _SOURCE,
     "F40": (*_SOURCE, "airflow"),
     "F45": _PROTOCOL,
+    "F54": (*_JOB, "airflow"),
     **dict.fromkeys(("F41", "F42"), (*_PROTOCOL, "operations")),
 }
 """Folders of ``include/epochline`` whose code decides what comes of a fault."""
